@@ -1,0 +1,55 @@
+// Adds nodes to a Graph: infers types, evaluates what is constant, keeps the order topological.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace pipetrain {
+
+class GraphBuilder {
+ public:
+  using FindOp = std::function<const OpDef*(std::string_view)>;
+  /// Evaluates one node whose inputs are all constant; empty result: cannot.
+  using Evaluate = std::function<std::vector<HostTensor>(const Node&, std::span<const HostTensor> inputs,
+                                                         std::span<const TensorType> outputs)>;
+
+  GraphBuilder(Graph& graph, FindOp find_op, Evaluate evaluate);
+
+  Graph& graph() { return graph_; }
+  const TensorType& type(ValueId id) const { return graph_[id].type; }
+  const Shape& shape(ValueId id) const { return graph_[id].type.shape; }
+  std::string name(ValueId id) const { return graph_[id].name; }
+
+  /// Adds a node and returns its outputs. Folds it into constants when every input is a constant (and it is not
+  /// random). Errors of inference get the frame "while adding OP for NODE".
+  std::vector<ValueId> add_all(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {});
+  /// The same for an operator of which only the first output is of interest.
+  ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {});
+
+  ValueId add_value(Value value);
+  ValueId constant(HostTensor tensor, std::string name = "");
+  /// A scalar constant of the given float type.
+  ValueId scalar(double value, DType dtype = DType::kFloat32);
+
+  /// Shorthands used everywhere.
+  ValueId reshape(ValueId x, const Shape& shape);  // returns x itself when the shape is already right
+  ValueId sum_to(ValueId x, const Shape& shape);   // reduces broadcast axes; x itself when the shape is already right
+
+  /// What the nodes added from now on belong to.
+  void set_origin(std::string name, Part part, NodeId gradient_of = {});
+  void rename(ValueId id, std::string name) { graph_[id].name = std::move(name); }
+
+ private:
+  Graph& graph_;
+  FindOp find_op_;
+  Evaluate evaluate_;
+  std::string origin_name_;
+  Part origin_part_ = Part::kForward;
+  NodeId origin_gradient_of_;
+};
+
+}  // namespace pipetrain

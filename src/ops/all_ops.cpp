@@ -1,0 +1,14 @@
+// The table of operator families: one alphabetical line each.
+#include "ops/all_ops.h"
+
+#include "ops/registry.h"
+
+namespace pipetrain {
+
+std::span<const OpFamily* const> all_families() {
+  static const std::vector<const OpFamily*> families = {
+  };
+  return families;
+}
+
+}  // namespace pipetrain

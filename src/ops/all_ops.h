@@ -1,0 +1,8 @@
+// One declaration per operator family; ops/FAMILY.cpp defines it.
+#pragma once
+
+namespace pipetrain {
+
+struct OpFamily;
+
+}  // namespace pipetrain
