@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <exception>
 #include <string>

@@ -1,0 +1,55 @@
+#include "passes/build.h"
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "passes/differentiate.h"
+#include "passes/patterns.h"
+
+namespace pipetrain {
+namespace {
+
+/// Finds for every integer input the rows of the table that it indexes.
+void bound_inputs(TrainingGraph& training) {
+  const Graph& graph = training.graph;
+  for (ModelInput& input : training.inputs) {
+    for (const Node& node : graph.nodes) {
+      if (node.op->name != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
+      ValueId indices = node.inputs[1];
+      while (graph[indices].producer && (graph[graph[indices].producer].op->name == "Reshape" ||
+                                         graph[graph[indices].producer].op->name == "Cast")) {
+        indices = graph[graph[indices].producer].inputs[0];
+      }
+      if (indices != input.value) continue;
+      const std::int64_t rows = graph[node.inputs[0]].type.shape[0];
+      input.upper_bound = input.upper_bound < 0 ? rows : std::min(input.upper_bound, rows);
+    }
+  }
+}
+
+std::vector<ValueId> results_of(const TrainingGraph& training) {
+  std::vector<ValueId> keep = {training.loss.loss_sum, training.loss.correct};
+  for (const Accumulation& accumulation : training.accumulations) keep.push_back(accumulation.contribution);
+  for (const Parameter& parameter : training.parameters) keep.push_back(parameter.gradient);
+  return keep;
+}
+
+}  // namespace
+
+TrainingGraph build_training_graph(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                                   const BuildOptions& options) {
+  TrainingGraph training = lower(model, rules, options.lower);
+  training.graph.verify();
+  bound_inputs(training);
+  fuse_gelu(training.graph);
+  attach_loss(training, options.loss);
+  remove_dead_nodes(training.graph, results_of(training));
+  mark_preparation(training.graph);
+  if (options.with_gradients) {
+    differentiate(training);
+    remove_dead_nodes(training.graph, results_of(training));
+  }
+  training.graph.verify();
+  return training;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,21 @@
+// All passes in their order: from a file's model to the graph that training runs.
+#pragma once
+
+#include "passes/loss.h"
+#include "passes/lower.h"
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+struct BuildOptions {
+  LowerOptions lower;
+  LossOptions loss;
+  bool with_gradients = true;  // false: forward and loss only
+};
+
+/// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → verify.
+/// `model` must have been through untie_copies().
+TrainingGraph build_training_graph(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                                   const BuildOptions& options);
+
+}  // namespace pipetrain

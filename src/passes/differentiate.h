@@ -1,0 +1,14 @@
+// Adds the backward pass to the graph as nodes of its own.
+#pragma once
+
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+/// Adds gradient nodes for every trained parameter behind the loss and sets TrainingGraph::accumulations and
+/// Parameter::gradient. A value used at several places gets the sum of its consumers' gradients, in graph order; a
+/// parameter used at several places gets one accumulator per use, summed in use order once a step (Part::kFinish).
+/// Error (kModel) lists every operator that would need a gradient and has none.
+void differentiate(TrainingGraph& training);
+
+}  // namespace pipetrain

@@ -1,0 +1,251 @@
+#include "passes/loss.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/registry.h"
+#include "passes/execute.h"
+
+namespace pipetrain {
+namespace {
+
+struct NamedLoss {
+  std::string_view name;
+  LossKind kind;
+};
+constexpr NamedLoss kLosses[] = {
+    {"cross-entropy", LossKind::kCrossEntropy}, {"bce", LossKind::kBinaryCrossEntropy},
+    {"mse", LossKind::kSquaredError},           {"l1", LossKind::kAbsoluteError},
+    {"causal-lm", LossKind::kCausalLm},         {"output", LossKind::kOutput},
+};
+
+LossKind loss_named(const std::string& name) {
+  std::string known;
+  for (const NamedLoss& loss : kLosses) {
+    if (loss.name == name) return loss.kind;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", loss.name);
+  }
+  PT_FAIL(kUsage, "unknown loss \"{}\"; one of: auto, {}", printable(name), known);
+}
+
+std::size_t choose_output(const TrainingGraph& training, const std::string& wanted) {
+  const auto& names = training.output_names;
+  if (!wanted.empty()) {
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    PT_CHECK(found != names.end(), kUsage, "the model has no output named \"{}\"; it has: {}", printable(wanted),
+             fmt::join(names, ", "));
+    return static_cast<std::size_t>(found - names.begin());
+  }
+  std::vector<std::size_t> floats;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (is_float(training.graph[training.outputs[i]].type.dtype)) floats.push_back(i);
+  }
+  PT_CHECK(!floats.empty(), kModel, "the model has no floating-point output to train");
+  if (floats.size() == 1) return floats[0];
+  for (const std::string_view known : {"logits", "output", "out", "scores"}) {
+    for (const std::size_t i : floats) {
+      if (names[i] == known) return i;
+    }
+  }
+  return floats[0];
+}
+
+const Node* producer_of(const TrainingGraph& training, ValueId value) {
+  const NodeId id = training.graph[value].producer;
+  return id ? &training.graph[id] : nullptr;
+}
+
+bool ends_in(const TrainingGraph& training, ValueId value, std::string_view op) {
+  const Node* node = producer_of(training, value);
+  return node && node->op->name == op;
+}
+
+/// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a table of V rows.
+const ModelInput* token_input(const TrainingGraph& training, const Shape& output) {
+  if (output.rank() != 3) return nullptr;
+  for (const ModelInput& input : training.inputs) {
+    const TensorType& type = training.graph[input.value].type;
+    if (!is_float(type.dtype) && type.shape == Shape{output[0], output[1]} && input.upper_bound == output[2]) {
+      return &input;
+    }
+  }
+  return nullptr;
+}
+
+/// Whether earlier logits do not see the last token: two forwards with another last token must agree before it.
+bool is_causal(const TrainingGraph& training, ValueId output, const ModelInput& tokens) {
+  std::map<ValueId, HostTensor> feeds;
+  for (const ModelInput& input : training.inputs) {
+    const TensorType& type = training.graph[input.value].type;
+    HostTensor tensor(type);
+    if (is_float(type.dtype)) {
+      for (std::int64_t i = 0; i < type.count(); ++i) tensor.view().as<float>()[i] = 0.01F * static_cast<float>(i % 97);
+    } else if (type.dtype == DType::kInt64) {
+      for (std::int64_t i = 0; i < type.count(); ++i) tensor.view().as<std::int64_t>()[i] = input.upper_bound > 0 ? i % input.upper_bound : 1;
+    } else {
+      return false;
+    }
+    feeds[input.value] = tensor;
+  }
+  const Shape& shape = training.graph[output].type.shape;
+  const std::int64_t length = shape[1];
+  const std::vector<HostTensor> before = execute(training.graph, Backend::kCpu, feeds, {output});
+  HostTensor changed(training.graph[tokens.value].type);
+  for (std::int64_t i = 0; i < changed.type().count(); ++i) {
+    const std::int64_t token = feeds[tokens.value].view().as<std::int64_t>()[i];
+    changed.view().as<std::int64_t>()[i] = i % length == length - 1 ? (token + 1) % tokens.upper_bound : token;
+  }
+  feeds[tokens.value] = changed;
+  const std::vector<HostTensor> after = execute(training.graph, Backend::kCpu, feeds, {output});
+  for (std::int64_t row = 0; row < shape[0] * length; ++row) {
+    if (row % length == length - 1) continue;
+    const float* a = before[0].view().as<float>() + row * shape[2];
+    const float* b = after[0].view().as<float>() + row * shape[2];
+    for (std::int64_t i = 0; i < shape[2]; ++i) {
+      if (std::abs(a[i] - b[i]) > 1e-5F * (1 + std::abs(a[i]))) return false;
+    }
+  }
+  return true;
+}
+
+LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint labels) {
+  const Shape& shape = training.graph[output].type.shape;
+  const std::string& name = training.graph[output].name;
+  if (shape.count() == 1 && shape.rank() == 0) return LossKind::kOutput;
+  const bool sigmoid = ends_in(training, output, "Sigmoid");
+  if (labels == LabelHint::kFloat) return sigmoid ? LossKind::kBinaryCrossEntropy : LossKind::kSquaredError;
+  if (sigmoid) return LossKind::kBinaryCrossEntropy;
+  if (shape.rank() == 2) return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
+  if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
+  if (const ModelInput* tokens = token_input(training, shape)) {
+    if (is_causal(training, output, *tokens)) return LossKind::kCausalLm;
+    PT_CHECK(labels == LabelHint::kInteger, kUsage,
+             "output \"{}\" predicts a token at every position, but later tokens reach earlier ones, so the next token "
+             "would leak; say what to train with --loss (cross-entropy with labels of shape (N, T), or mse)",
+             printable(name));
+    return LossKind::kCrossEntropy;
+  }
+  if (shape.rank() == 3 && labels == LabelHint::kInteger) return LossKind::kCrossEntropy;
+  PT_FAIL(kUsage,
+          "cannot tell which loss fits output \"{}\" of shape {}; give --loss cross-entropy, bce, mse, l1, causal-lm or "
+          "output",
+          printable(name), shape.text());
+}
+
+class LossBuilder {
+ public:
+  LossBuilder(TrainingGraph& training, const LossOptions& options)
+      : training_(training), options_(options), builder_(make_builder(training.graph)) {}
+
+  void run() {
+    const std::size_t index = choose_output(training_, options_.output);
+    output_ = training_.outputs[index];
+    Loss& loss = training_.loss;
+    loss.output = training_.output_names[index];
+    loss.kind = options_.loss == "auto" ? infer_kind(training_, output_, options_.labels) : loss_named(options_.loss);
+    loss.ignore_index = options_.ignore_index;
+    builder_.set_origin("loss", Part::kForward);
+    Value scale;
+    scale.name = "loss_scale";
+    scale.type = {DType::kFloat32, Shape{}};
+    scale.role = Role::kLossScale;
+    loss.loss_scale = builder_.add_value(std::move(scale));
+    switch (loss.kind) {
+      case LossKind::kCrossEntropy: case LossKind::kCausalLm: cross_entropy(); break;
+      case LossKind::kBinaryCrossEntropy:
+        strip_head("Sigmoid");
+        elementwise("BinaryCrossEntropy", "binary classifier");
+        break;
+      case LossKind::kSquaredError: elementwise("SquaredError", "regression"); break;
+      case LossKind::kAbsoluteError: elementwise("AbsoluteError", "regression"); break;
+      case LossKind::kOutput: output_is_loss(); break;
+    }
+  }
+
+ private:
+  void strip_head(std::string_view op) {
+    if (!ends_in(training_, output_, op)) return;
+    output_ = producer_of(training_, output_)->inputs[0];
+    training_.notes.push_back(fmt::format("the {} at the end is left to the loss (and stays in the file)", op));
+  }
+
+  void add_label(DType dtype, Shape shape) {
+    Value label;
+    label.name = "label";
+    label.type = {dtype, std::move(shape)};
+    label.role = Role::kLabel;
+    training_.loss.label = builder_.add_value(std::move(label));
+  }
+
+  void set_outputs(const std::vector<ValueId>& outputs) {
+    training_.loss.loss_sum = outputs[0];
+    builder_.rename(outputs[0], "loss");
+    if (outputs.size() > 1) training_.loss.correct = outputs[1];
+  }
+
+  void cross_entropy() {
+    strip_head("Softmax");
+    strip_head("LogSoftmax");
+    Loss& loss = training_.loss;
+    const Shape shape = builder_.shape(output_);
+    PT_CHECK(shape.rank() >= 2, kUsage, "--loss {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
+             name_of(loss.kind), shape.text());
+    const bool classes_last = shape.rank() <= 3;
+    loss.classes = classes_last ? shape[shape.rank() - 1] : shape[1];
+    std::vector<std::int64_t> label_dims = shape.dims();
+    label_dims.erase(classes_last ? label_dims.end() - 1 : label_dims.begin() + 1);
+    ValueId logits = output_;
+    if (!classes_last) {
+      Ints perm = {0};
+      for (std::size_t axis = 2; axis < shape.rank(); ++axis) perm.push_back(static_cast<std::int64_t>(axis));
+      perm.push_back(1);
+      logits = builder_.add("Transpose", {logits}, {{"perm", perm}});
+    }
+    const std::int64_t rows = shape.count() / std::max<std::int64_t>(1, loss.classes);
+    loss.elements_per_sample = rows / std::max<std::int64_t>(1, shape[0]);
+    add_label(DType::kInt64, Shape(label_dims));
+    logits = builder_.reshape(logits, Shape{rows, loss.classes});
+    const ValueId labels = builder_.reshape(loss.label, Shape{rows});
+    set_outputs(builder_.add_all("SoftmaxCrossEntropy", {logits, labels}, {{"ignore_index", loss.ignore_index}}));
+    const std::string_view task = loss.kind == LossKind::kCausalLm ? "language model"
+                                  : shape.rank() == 2              ? "classifier"
+                                  : classes_last                   ? "token classifier"
+                                                                   : "pixel classifier";
+    loss.task = fmt::format("{} ({}, {} classes)", task, name_of(loss.kind), loss.classes);
+  }
+
+  void elementwise(std::string_view op, std::string_view task) {
+    const Shape shape = builder_.shape(output_);
+    add_label(DType::kFloat32, shape);
+    training_.loss.elements_per_sample = shape.count() / std::max<std::int64_t>(1, shape[0]);
+    set_outputs(builder_.add_all(op, {output_, training_.loss.label}));
+    training_.loss.task = fmt::format("{} ({})", task, name_of(training_.loss.kind));
+  }
+
+  void output_is_loss() {
+    const Shape shape = builder_.shape(output_);
+    PT_CHECK(shape.count() == 1, kUsage, "--loss output needs a scalar output, \"{}\" has shape {}",
+             printable(training_.loss.output), shape.text());
+    const ValueId scalar = builder_.reshape(output_, Shape{});
+    set_outputs({builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))})});
+    training_.loss.task = "the model computes its own loss";
+  }
+
+  TrainingGraph& training_;
+  const LossOptions& options_;
+  GraphBuilder builder_;
+  ValueId output_;
+};
+
+}  // namespace
+
+std::string_view name_of(LossKind kind) {
+  for (const NamedLoss& loss : kLosses) {
+    if (loss.kind == kind) return loss.name;
+  }
+  return "?";
+}
+
+void attach_loss(TrainingGraph& training, const LossOptions& options) { LossBuilder(training, options).run(); }
+
+}  // namespace pipetrain

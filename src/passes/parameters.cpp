@@ -1,0 +1,266 @@
+#include "passes/parameters.h"
+
+#include <algorithm>
+#include <regex>
+#include <set>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::string_view kKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
+constexpr std::string_view kFoldedKey = "pkg.onnxscript.optimizer.folded_from";
+
+struct Use {
+  const OnnxNode* node;
+  std::size_t slot;
+};
+
+bool is_one_of(std::string_view text, std::initializer_list<std::string_view> list) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+bool has_parameter_name(const std::string& name) {
+  static const std::regex pattern("(weight|bias|gamma|beta|scale|embed|token|pos)", std::regex::icase);
+  return std::regex_search(name, pattern);
+}
+
+/// Inputs that hold learned weights, per operator.
+bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
+  const std::string& op = node.op_type;
+  if (is_one_of(op, {"Conv", "ConvTranspose"})) return slot == 1 || slot == 2;
+  if (op == "Gemm") return slot <= 2;
+  if (is_one_of(op, {"MatMul", "Einsum"})) return slot <= 1;
+  if (op == "Gather") return slot == 0;
+  if (is_one_of(op, {"LayerNormalization", "GroupNormalization", "InstanceNormalization", "BatchNormalization"})) {
+    return slot == 1 || slot == 2;
+  }
+  if (is_one_of(op, {"RMSNormalization", "SimplifiedLayerNormalization", "PRelu"})) return slot == 1;
+  if (is_one_of(op, {"LSTM", "GRU", "RNN"})) return slot >= 1 && slot <= 3;
+  return false;
+}
+
+/// Operators through which a weight reaches its slot.
+bool passes_weight(const OnnxNode& node, std::size_t slot) {
+  if (is_one_of(node.op_type, {"Concat", "Add"})) return true;
+  return slot == 0 && is_one_of(node.op_type, {"Identity", "Transpose", "Reshape", "Slice", "Split", "Squeeze",
+                                               "Unsqueeze", "Expand", "Cast", "Flatten"});
+}
+
+class Classifier {
+ public:
+  Classifier(const OnnxModel& model) : model_(model) {
+    for (const OnnxValue& input : model.inputs) data_.insert(input.name);
+    for (const OnnxNode& node : model.nodes) {
+      const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
+      bool data = false;
+      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+        uses_[node.inputs[slot]].push_back({&node, slot});
+        data = data || (!shape_only && data_.contains(node.inputs[slot]));
+      }
+      if (data) data_.insert(node.outputs.begin(), node.outputs.end());
+    }
+    for (const OnnxInitializer& initializer : model.initializers) {
+      const auto kind = initializer.metadata.find(std::string(kKindKey));
+      has_torch_metadata_ = has_torch_metadata_ || kind != initializer.metadata.end();
+    }
+  }
+
+  TensorRule classify(const std::string& name, const Shape& shape, const OnnxMetadata& metadata) const {
+    if (reaches_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
+    if (shape.rank() == 0) return {TensorUse::kFrozen, "scalar constant"};
+    if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name, 0)) {
+      return {TensorUse::kFrozen, "single-element constant"};
+    }
+    if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
+      if (kind->second.find("PARAMETER") != std::string::npos) return {TensorUse::kTrained, "PyTorch parameter"};
+      return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
+    }
+    if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end()) {
+      static const std::regex one_weight(R"(^\W*[\w.]*(weight|bias)\W*$)");
+      if (std::regex_match(folded->second, one_weight)) {
+        return {TensorUse::kTrained, "folded from " + printable(folded->second)};
+      }
+    }
+    if (const OnnxNode* node = reached_slot(name, 0)) {
+      return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
+    }
+    if (const OnnxNode* node = arithmetic_with_data(name, 0)) {
+      if (has_parameter_name(name)) return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
+      const auto wide = std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
+      if (wide <= 1 && !has_torch_metadata_ && name.find("Constant") == std::string::npos) {
+        return {TensorUse::kTrained, "vector operand of " + node->op_type};
+      }
+      return {TensorUse::kFrozen, "constant operand of " + node->op_type};
+    }
+    return {TensorUse::kFrozen, "not in a weight position"};
+  }
+
+ private:
+  static constexpr int kMaximumDepth = 32;
+
+  const std::vector<Use>& uses_of(const std::string& name) const {
+    static const std::vector<Use> none;
+    const auto found = uses_.find(name);
+    return found == uses_.end() ? none : found->second;
+  }
+
+  bool reaches_running_statistic(const std::string& name) const {
+    for (const Use& use : uses_of(name)) {
+      if (use.node->op_type == "BatchNormalization" && use.slot >= 3) return true;
+      if (use.node->op_type == "Identity" && reaches_running_statistic(use.node->outputs[0])) return true;
+    }
+    return false;
+  }
+
+  bool meets_data(const OnnxNode& node, std::size_t slot) const {
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      if (i != slot && data_.contains(node.inputs[i])) return true;
+    }
+    return false;
+  }
+
+  const OnnxNode* reached_slot(const std::string& name, int depth) const {
+    if (depth > kMaximumDepth) return nullptr;
+    for (const Use& use : uses_of(name)) {
+      if (is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot)) return use.node;
+      if (!passes_weight(*use.node, use.slot) || meets_data(*use.node, use.slot)) continue;
+      for (const std::string& output : use.node->outputs) {
+        if (const OnnxNode* node = reached_slot(output, depth + 1)) return node;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The arithmetic node that combines the tensor with data. A class token that is expanded and concatenated with
+  /// data counts as well.
+  const OnnxNode* arithmetic_with_data(const std::string& name, int depth) const {
+    if (depth > kMaximumDepth) return nullptr;
+    for (const Use& use : uses_of(name)) {
+      if (is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) && meets_data(*use.node, use.slot)) return use.node;
+      if (depth > 0 && use.node->op_type == "Concat" && meets_data(*use.node, use.slot)) return use.node;
+      if (passes_weight(*use.node, use.slot) && !meets_data(*use.node, use.slot)) {
+        for (const std::string& output : use.node->outputs) {
+          if (const OnnxNode* node = arithmetic_with_data(output, depth + 1)) return node;
+        }
+      }
+    }
+    return nullptr;
+  }
+
+  const OnnxModel& model_;
+  std::set<std::string> data_;  // values that depend on what is fed, not on its shape alone
+  std::map<std::string, std::vector<Use>> uses_;
+  bool has_torch_metadata_ = false;
+};
+
+bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
+  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return matches_glob(glob, name); });
+}
+
+bool all_elements_equal(const HostTensor& tensor) {
+  const std::vector<double> values = tensor.to_doubles();
+  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
+}
+
+}  // namespace
+
+bool matches_glob(std::string_view glob, std::string_view text) {
+  std::size_t g = 0, t = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (g < glob.size() && (glob[g] == '?' || glob[g] == text[t])) {
+      ++g, ++t;
+    } else if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      resume = t;
+    } else if (star != std::string_view::npos) {
+      g = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (g < glob.size() && glob[g] == '*') ++g;
+  return g == glob.size();
+}
+
+std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options) {
+  const Classifier classifier(model);
+  std::map<std::string, TensorRule> rules;
+  const auto add = [&](const std::string& name, DType dtype, const Shape& shape, const OnnxMetadata& metadata) {
+    if (!is_float(dtype)) return;
+    TensorRule rule = classifier.classify(name, shape, metadata);
+    if (rule.use != TensorUse::kRunningStatistic) {
+      if (!options.train_only.empty()) {
+        const bool chosen = matches_any(options.train_only, name);
+        rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen, chosen ? "--train-only" : "not in --train-only"};
+      }
+      if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze"};
+    }
+    rules[name] = rule;
+  };
+  for (const OnnxInitializer& initializer : model.initializers) {
+    add(initializer.name, initializer.file_dtype, initializer.shape, initializer.metadata);
+  }
+  for (const OnnxNode& node : model.nodes) {
+    if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value")) continue;
+    const HostTensor value = node.tensor_attribute("value");
+    if (value) add(node.outputs[0], value.dtype(), value.shape(), {});
+  }
+  for (const auto& globs : {options.freeze, options.train_only}) {
+    for (const std::string& glob : globs) {
+      const bool used =
+          std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return matches_glob(glob, rule.first); });
+      PT_CHECK(used, kUsage, "no tensor of the model matches \"{}\"; list them with: pipetrain inspect", printable(glob));
+    }
+  }
+  return rules;
+}
+
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::string, TensorRule>& rules) {
+  std::vector<UntiedCopy> copies;
+  const auto is_trained = [&](const std::string& name) {
+    const auto rule = rules.find(name);
+    return rule != rules.end() && rule->second.use == TensorUse::kTrained;
+  };
+  std::map<std::string, OnnxInitializer> originals;
+  for (const OnnxInitializer& initializer : model.initializers) originals[initializer.name] = initializer;
+
+  // Identity nodes: the exporter merged equal tensors and kept their names.
+  std::vector<OnnxNode> kept;
+  for (OnnxNode& node : model.nodes) {
+    if (node.op_type == "Identity" && node.has_input(0) && is_trained(node.inputs[0]) &&
+        originals.contains(node.inputs[0]) && node.function.empty()) {
+      OnnxInitializer copy = originals[node.inputs[0]];
+      copy.name = node.outputs[0];
+      copies.push_back({copy.name, node.inputs[0], node.file_index, 0});
+      model.initializers.push_back(std::move(copy));
+      continue;
+    }
+    kept.push_back(std::move(node));
+  }
+  model.nodes = std::move(kept);
+
+  // Vectors of equal elements used at several places: fresh biases and gains, merged by value.
+  std::map<std::string, std::size_t> seen;
+  for (OnnxNode& node : model.nodes) {
+    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+      const std::string name = node.inputs[slot];
+      const auto original = originals.find(name);
+      if (original == originals.end() || !is_trained(name) || original->second.shape.rank() != 1 ||
+          !original->second.value || !node.function.empty() || !all_elements_equal(original->second.value)) {
+        continue;
+      }
+      if (seen[name]++ == 0) continue;
+      OnnxInitializer copy = original->second;
+      copy.name = fmt::format("{}@{}.{}", name, node.name.empty() ? fmt::format("node{}", node.file_index) : node.name, slot);
+      node.inputs[slot] = copy.name;
+      copies.push_back({copy.name, name, node.file_index, slot});
+      model.initializers.push_back(std::move(copy));
+    }
+  }
+  return copies;
+}
+
+}  // namespace pipetrain

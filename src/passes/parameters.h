@@ -1,0 +1,47 @@
+// Which tensors of a file are trained, and which sharing of tensors is meant. ONNX says neither: exporters store
+// constants, tables and weights alike, and merge tensors that happen to hold equal values.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "onnx_io/model.h"
+
+namespace pipetrain {
+
+enum class TensorUse : std::uint8_t { kTrained, kFrozen, kRunningStatistic };
+
+struct TensorRule {
+  TensorUse use = TensorUse::kFrozen;
+  std::string reason;  // "weight of Conv", "scalar constant", …: printed by `inspect`
+};
+
+struct ParameterOptions {
+  std::vector<std::string> freeze;      // globs over tensor names; matching tensors are not trained
+  std::vector<std::string> train_only;  // globs; if any is given, only matching tensors are trained
+  bool untie = true;                    // give tensors that an exporter merged copies of their own
+};
+
+/// A tensor that an exporter merged with others and that is trained apart.
+struct UntiedCopy {
+  std::string name;      // of the copy, as reported
+  std::string original;  // initializer that holds the initial value
+  // Where the copy is used in the file: the input `slot` of node `file_index` of the graph.
+  std::size_t file_index = 0;
+  std::size_t slot = 0;
+};
+
+/// Rules for every floating-point initializer and Constant of a file, by name, in the order of onnx.md-like rules:
+/// running statistics, scalars, PyTorch's own metadata, parameter slots of operators, operands of arithmetic.
+std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options);
+
+/// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied are tensors that
+/// are reached through an Identity node with a name of its own, and vectors of equal elements (fresh biases and norm
+/// gains) used at several places. Everything else that is shared stays tied.
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::string, TensorRule>& rules);
+
+/// Whether `text` matches a glob of `*` and `?`.
+bool matches_glob(std::string_view glob, std::string_view text);
+
+}  // namespace pipetrain
