@@ -11,7 +11,7 @@ namespace {
 /// Finds for every integer input the rows of the table that it indexes.
 void bound_inputs(TrainingGraph& training) {
   const Graph& graph = training.graph;
-  for (ModelInput& input : training.inputs) {
+  for (GraphInput& input : training.inputs) {
     for (const Node& node : graph.nodes) {
       if (node.op->name != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
       ValueId indices = node.inputs[1];

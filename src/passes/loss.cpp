@@ -61,9 +61,9 @@ bool ends_in(const TrainingGraph& training, ValueId value, std::string_view op) 
 }
 
 /// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a table of V rows.
-const ModelInput* token_input(const TrainingGraph& training, const Shape& output) {
+const GraphInput* token_input(const TrainingGraph& training, const Shape& output) {
   if (output.rank() != 3) return nullptr;
-  for (const ModelInput& input : training.inputs) {
+  for (const GraphInput& input : training.inputs) {
     const TensorType& type = training.graph[input.value].type;
     if (!is_float(type.dtype) && type.shape == Shape{output[0], output[1]} && input.upper_bound == output[2]) {
       return &input;
@@ -73,9 +73,9 @@ const ModelInput* token_input(const TrainingGraph& training, const Shape& output
 }
 
 /// Whether earlier logits do not see the last token: two forwards with another last token must agree before it.
-bool is_causal(const TrainingGraph& training, ValueId output, const ModelInput& tokens) {
+bool is_causal(const TrainingGraph& training, ValueId output, const GraphInput& tokens) {
   std::map<ValueId, HostTensor> feeds;
-  for (const ModelInput& input : training.inputs) {
+  for (const GraphInput& input : training.inputs) {
     const TensorType& type = training.graph[input.value].type;
     HostTensor tensor(type);
     if (is_float(type.dtype)) {
@@ -117,7 +117,7 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint lab
   if (sigmoid) return LossKind::kBinaryCrossEntropy;
   if (shape.rank() == 2) return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
   if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
-  if (const ModelInput* tokens = token_input(training, shape)) {
+  if (const GraphInput* tokens = token_input(training, shape)) {
     if (is_causal(training, output, *tokens)) return LossKind::kCausalLm;
     PT_CHECK(labels == LabelHint::kInteger, kUsage,
              "output \"{}\" predicts a token at every position, but later tokens reach earlier ones, so the next token "

@@ -14,7 +14,7 @@ enum class LossKind : std::uint8_t { kCrossEntropy, kBinaryCrossEntropy, kSquare
 std::string_view name_of(LossKind kind);
 
 /// One input of the model. Axis 0 is the sample.
-struct ModelInput {
+struct GraphInput {
   std::string name;
   ValueId value;
   std::int64_t upper_bound = -1;  // rows of the embedding table that integer values index; -1: unknown
@@ -58,7 +58,7 @@ struct RunningStatistic {
 struct TrainingGraph {
   Graph graph;
   std::int64_t micro_batch = 0;  // samples
-  std::vector<ModelInput> inputs;
+  std::vector<GraphInput> inputs;
   std::vector<ValueId> outputs;             // of the model, in the file's order
   std::vector<std::string> output_names;
   Loss loss;
