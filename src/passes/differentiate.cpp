@@ -146,7 +146,7 @@ class Differentiation {
       accumulator.type = graph_[use->gradient].type;
       accumulator.role = Role::kAccumulator;
       const ValueId id = builder_.add_value(std::move(accumulator));
-      training_.accumulations.push_back({use->gradient, id});
+      training_.accumulations.push_back({use->gradient, id, NodeId{use->node}});
       use->gradient = id;
     }
   }

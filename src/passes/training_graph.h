@@ -43,8 +43,9 @@ struct Parameter {
 
 /// A weight-gradient contribution and the sum of it over the micro-batches of a step.
 struct Accumulation {
-  ValueId contribution;  // computed by a W node
+  ValueId contribution;
   ValueId accumulator;
+  NodeId consumer;       // the forward node that uses the weight: contributions are added on its stage
 };
 
 /// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches' moments.
