@@ -1,0 +1,46 @@
+// Cuts the training graph into stages: which nodes run where, which values cross. Views need no kernel: a value stands
+// for its root, the value whose memory it shows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+/// What one stage does, in graph order.
+struct StageSlice {
+  std::vector<NodeId> prepare;          // once per weight version
+  std::vector<NodeId> forward;          // F
+  std::vector<NodeId> backward;         // B: input_gradient and weight_gradient together
+  std::vector<NodeId> input_gradient;   // I
+  std::vector<NodeId> weight_gradient;  // W
+  std::vector<NodeId> finish;           // once per step
+  std::vector<int> parameters;          // indices into TrainingGraph::parameters that this stage holds
+  std::vector<int> accumulations;       // indices whose contribution is computed here
+  std::vector<int> remote_accumulations;  // indices computed elsewhere that finish reads: tied weights
+  std::vector<int> statistics;          // indices into TrainingGraph::statistics
+};
+
+/// Values (roots) that one stage hands to another for every micro-batch.
+struct ValueEdge {
+  int from = 0, to = 0;
+  bool gradient = false;
+  std::vector<ValueId> values;
+  std::size_t bytes = 0;
+};
+
+struct Slices {
+  std::vector<StageSlice> stages;
+  std::vector<ValueEdge> edges;
+  std::vector<ValueId> root;        // of every value
+  std::vector<int> stage_of_node;   // F, I and W nodes; -1 for prepare and finish
+  /// True if a parameter is held by several stages: gradients must be exchanged before the update.
+  bool has_tied_stages = false;
+};
+
+/// Slices a graph; `stage_of_forward` gives the stage of every forward node (linearise.h).
+Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward, int stage_count);
+
+}  // namespace pipetrain
