@@ -121,7 +121,8 @@ void assign_versions(Program& program) {
       }
       instruction.version = version;
       if (last.at(instruction.stage, instruction.unit) == static_cast<int>(i)) {
-        in_flight[stage].erase(in_flight[stage].find(version));
+        const auto entry = in_flight[stage].find(version);
+        if (entry != in_flight[stage].end()) in_flight[stage].erase(entry);
       }
     }
   }

@@ -216,6 +216,9 @@ Program generate(const ScheduleOptions& given) {
   program.device_of_stage.resize(static_cast<std::size_t>(options.stages));
   std::iota(program.device_of_stage.begin(), program.device_of_stage.end(), 0);
   program.edges = chain_edges(options.stages);
+  if (program.rule == UpdateRule::kNone) {
+    std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
+  }
   for (const List& list : schedule.lists(options)) {
     program.device.push_back(with_recompute(list, program.recompute));
   }

@@ -40,11 +40,13 @@ Costs unit_costs(const Program& program) {
 
 struct KeyedTransfer {
   double made;  // when its producer ends
-  Transfer transfer;
+  int index;    // into Program::transfers
 };
 
-/// All transfers in the global order.
-std::vector<KeyedTransfer> transfers_in_order(const Program& program, const Simulation& unit_run) {
+using Events = std::vector<std::vector<Event>>;
+
+/// Fills Program::transfers and returns them in the global order.
+std::vector<KeyedTransfer> add_transfers(Program& program, const Events& unit_run) {
   const ComputeTable table(program);
   std::vector<KeyedTransfer> keyed;
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
@@ -56,16 +58,15 @@ std::vector<KeyedTransfer> transfers_in_order(const Program& program, const Simu
       const Place place = table.producer(edge, unit);
       PT_CHECK(place.exists(), kInternal, "stage {} never makes unit {} for stage {}",
                edge.from_stage, unit, edge.to_stage);
-      const Event& event = unit_run.events[static_cast<std::size_t>(place.device)]
-                                          [static_cast<std::size_t>(place.index)];
-      keyed.push_back(
-          {event.end,
-           {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient}});
+      const Event& event =
+          unit_run[static_cast<std::size_t>(place.device)][static_cast<std::size_t>(place.index)];
+      keyed.push_back({event.end, static_cast<int>(program.transfers.size())});
+      program.transfers.push_back(
+          {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient});
     }
   }
   std::sort(keyed.begin(), keyed.end(), [](const KeyedTransfer& a, const KeyedTransfer& b) {
-    return std::tie(a.made, a.transfer.edge, a.transfer.unit) <
-           std::tie(b.made, b.transfer.edge, b.transfer.unit);
+    return std::tie(a.made, a.index) < std::tie(b.made, b.index);
   });
   return keyed;
 }
@@ -81,13 +82,11 @@ Program lower(const Program& program, const std::vector<Edge>& edges) {
   for (const Edge& edge : edges) {
     if (!edge.gradient || program.rule != UpdateRule::kNone) result.edges.push_back(edge);
   }
-  const Simulation unit_run = simulate(result, unit_costs(result));
+  const Events unit_run = time_round(result, unit_costs(result));
 
-  const std::vector<KeyedTransfer> keyed = transfers_in_order(result, unit_run);
   std::vector<std::vector<std::pair<double, Instruction>>> moves(result.device.size());
-  for (const auto& [made, transfer] : keyed) {
-    const int index = static_cast<int>(result.transfers.size());
-    result.transfers.push_back(transfer);
+  for (const auto& [made, index] : add_transfers(result, unit_run)) {
+    const Transfer& transfer = result.transfers[static_cast<std::size_t>(index)];
     moves[static_cast<std::size_t>(transfer.from_device)].push_back(
         {made, {Kind::kSend, transfer.from_stage, transfer.unit, index}});
     moves[static_cast<std::size_t>(transfer.to_device)].push_back(
@@ -98,8 +97,7 @@ Program lower(const Program& program, const std::vector<Edge>& edges) {
     std::vector<Instruction> merged;
     std::size_t next = 0;
     for (std::size_t i = 0; i < result.device[d].size(); ++i) {
-      for (; next < moves[d].size() && moves[d][next].first <= unit_run.events[d][i].start;
-           ++next) {
+      for (; next < moves[d].size() && moves[d][next].first <= unit_run[d][i].start; ++next) {
         merged.push_back(moves[d][next].second);
       }
       merged.push_back(result.device[d][i]);

@@ -86,7 +86,7 @@ struct Program {
   /// True once sends and receives are in the lists (lower()). Before, an edge is only an ordering.
   bool lowered = false;
   std::vector<Edge> edges;
-  /// In the one global order in which every device meets them.
+  /// Sorted by edge, then unit. In what order devices meet them is said by the lists.
   std::vector<Transfer> transfers;
 
   // What follows is derived by annotate().

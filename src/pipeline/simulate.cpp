@@ -178,33 +178,46 @@ double latest_end(const TimedGraph& graph) {
   return end;
 }
 
-void record(const Program& program, const ProgramGraph& tasks, const TimedGraph& graph,
-            Simulation& result) {
+std::vector<std::vector<Event>> events_of(const Program& program, ProgramGraph& tasks) {
+  TimedGraph& graph = tasks.graph();
+  PT_CHECK(graph.relax(), kInternal,
+           "the schedule '{}' can never finish: {} of {} steps wait for each other",
+           printable(program.schedule), graph.unfinished().size(), graph.size());
+  std::vector<std::vector<Event>> events;
   std::vector<double> sent(program.transfers.size(), 0);
   for (std::size_t d = 0; d < program.device.size(); ++d) {
-    auto& events = result.events.emplace_back();
-    double busy = 0;
+    auto& list = events.emplace_back();
     for (std::size_t i = 0; i < program.device[d].size(); ++i) {
       const int task = tasks.task(d, i);
-      events.push_back(
+      list.push_back(
           {static_cast<int>(d), static_cast<int>(i), graph.start(task), graph.end(task)});
       const Instruction& instruction = program.device[d][i];
-      if (!is_transfer(instruction.kind)) busy += graph.seconds(task);
       if (instruction.kind == Kind::kSend) {
         sent[static_cast<std::size_t>(instruction.transfer)] = graph.start(task);
       }
     }
-    result.busy.push_back(busy);
   }
   // A receive is shown from when its data leaves to when it is there.
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     for (std::size_t i = 0; i < program.device[d].size(); ++i) {
       const Instruction& instruction = program.device[d][i];
       if (instruction.kind != Kind::kReceive) continue;
-      Event& event = result.events[d][i];
+      Event& event = events[d][i];
       event.start = std::min(event.start, sent[static_cast<std::size_t>(instruction.transfer)]);
     }
   }
+  return events;
+}
+
+std::vector<double> busy_seconds(const Program& program, const ProgramGraph& tasks,
+                                 const TimedGraph& graph) {
+  std::vector<double> busy(program.device.size(), 0);
+  for (std::size_t d = 0; d < program.device.size(); ++d) {
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      if (!is_transfer(program.device[d][i].kind)) busy[d] += graph.seconds(tasks.task(d, i));
+    }
+  }
+  return busy;
 }
 
 /// Chains rounds, each lane going on where it stopped, until the distance between rounds is
@@ -274,16 +287,19 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
   return costs;
 }
 
+std::vector<std::vector<Event>> time_round(const Program& program, const Costs& costs) {
+  check_costs(program, costs);
+  ProgramGraph tasks(program, costs);
+  return events_of(program, tasks);
+}
+
 Simulation simulate(const Program& program, const Costs& costs) {
   check_costs(program, costs);
   ProgramGraph tasks(program, costs);
-  TimedGraph& graph = tasks.graph();
-  PT_CHECK(graph.relax(), kInternal,
-           "the schedule '{}' can never finish: {} of {} steps wait for each other",
-           printable(program.schedule), graph.unfinished().size(), graph.size());
   Simulation result;
-  record(program, tasks, graph, result);
-  result.makespan = latest_end(graph);
+  result.events = events_of(program, tasks);
+  result.makespan = latest_end(tasks.graph());
+  result.busy = busy_seconds(program, tasks, tasks.graph());
   double idle = 0;
   for (const double busy : result.busy) {
     result.idle.push_back(result.makespan - busy);

@@ -68,4 +68,7 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
 /// fit the program or the program can never finish.
 Simulation simulate(const Program& program, const Costs& costs);
 
+/// The events of simulate() alone.
+std::vector<std::vector<Event>> time_round(const Program& program, const Costs& costs);
+
 }  // namespace pipetrain
