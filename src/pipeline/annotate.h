@@ -1,0 +1,21 @@
+// Fills in what follows from the order of a program alone: weight versions, activation slots,
+// receive buffers.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/program.h"
+
+namespace pipetrain {
+
+/// Sets version and slot of every instruction, and slots_per_stage, versions_per_stage and
+/// slots_per_edge, by one linear scan over each device's list (lowest free slot first). The lists
+/// must be complete and well-formed; the checker says whether they are.
+void annotate(Program& program);
+
+/// Returns per stage the largest number of updates that lie between the weights a unit's gradient
+/// was taken at and the weights it is applied to: 0 unless the rule is kStash, p-1-s for
+/// `pipedream` once the pipeline is full.
+std::vector<int> staleness(const Program& program);
+
+}  // namespace pipetrain

@@ -1,0 +1,124 @@
+// A schedule as plain data: for every device an ordered list of instructions. Generators write it,
+// passes complete it, the checker proves it, the simulator times it and the runtime interprets it;
+// none of them knows the name of a schedule.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipetrain {
+
+/// What one instruction does. Backward is BackwardInput and BackwardWeight in one.
+enum class Kind : std::uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kRecompute,     // run the forward again before the backward: the stage kept its inputs only
+  kSend,          // hand one transfer to its channel
+  kReceive,       // take one transfer from its channel
+  kGradientSync,  // all devices together: tied weights, global gradient norm
+  kUpdate,        // the optimizer's step of one stage
+};
+
+/// When weights change.
+enum class UpdateRule : std::uint8_t {
+  kNone,   // never: evaluation
+  kSync,   // once, at the end of the round, from the sum over all units
+  kStash,  // after every backward; a unit's backward reads the weights its forward read
+};
+
+/// One step of one device. Fields that a kind does not use are -1.
+struct Instruction {
+  Kind kind = Kind::kForward;
+  /// Virtual stage: the sender's for a send, the receiver's for a receive; -1 for a gradient sync.
+  int stage = -1;
+  /// Micro-batch of the round (mini-batch where the rule is kStash); -1 where it concerns all
+  /// units.
+  int unit = -1;
+  /// Sends and receives: index into Program::transfers.
+  int transfer = -1;
+  /// Weights that a compute instruction reads or an update makes; a program starts at version 0.
+  int version = -1;
+  /// Compute: activation slot of the stage. Receive: receive buffer of the edge.
+  int slot = -1;
+
+  bool operator==(const Instruction&) const = default;
+};
+
+/// What one stage hands to another for every unit: activations to a later stage, or their gradients
+/// back. A skip connection is an edge of its own; nothing is relayed.
+struct Edge {
+  int from_stage = 0;
+  int to_stage = 0;
+  std::int64_t bytes_per_unit = 0;
+  bool gradient = false;
+
+  bool operator==(const Edge&) const = default;
+};
+
+/// One unit on one edge between two devices.
+struct Transfer {
+  int edge = -1;  // index into Program::edges
+  int from_stage = 0;
+  int to_stage = 0;
+  int from_device = 0;
+  int to_device = 0;
+  int unit = 0;
+  bool gradient = false;
+
+  bool operator==(const Transfer&) const = default;
+};
+
+/// A whole round: one mini-batch (kSync), or as many as are to run without a drain (kStash).
+struct Program {
+  std::string schedule;
+  UpdateRule rule = UpdateRule::kNone;
+  int stages = 0;
+  int devices = 0;
+  int units = 0;
+  bool gradient_sync = false;        // a kGradientSync on each device before its updates
+  std::vector<int> device_of_stage;  // [stages]
+  std::vector<bool> recompute;       // [stages]
+  std::vector<std::vector<Instruction>> device;
+
+  /// True once sends and receives are in the lists (lower()). Before, an edge is only an ordering.
+  bool lowered = false;
+  std::vector<Edge> edges;
+  /// Sorted by edge, then unit. In what order devices meet them is said by the lists.
+  std::vector<Transfer> transfers;
+
+  // What follows is derived by annotate().
+
+  /// Activation slots of each stage. A slot is held from the forward to the last backward of a
+  /// unit; with recompute for the forward alone, then from the recompute to the last backward.
+  std::vector<int> slots_per_stage;
+  /// Copies of the weights needed at once; version v may live in copy v mod versions_per_stage.
+  std::vector<int> versions_per_stage;
+  /// Receive buffers of each edge. A buffer is held from its receive to the last compute
+  /// instruction of the receiving stage and unit, so it may serve as the saved input of the
+  /// backward. A receive that runs ahead of its place in the list must wait until the buffer's last
+  /// holder is done.
+  std::vector<int> slots_per_edge;
+
+  bool operator==(const Program&) const = default;
+};
+
+/// True for the five kinds that run a stage's network on one unit.
+bool is_compute(Kind kind);
+/// True for a send or a receive.
+bool is_transfer(Kind kind);
+/// True where a unit's gradient is added to that of the parameters: kBackward, kBackwardWeight.
+bool adds_gradient(Kind kind);
+
+/// Returns the edges of a plain chain: every stage to the next, and the gradient back.
+std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_unit = 0);
+
+/// Returns the short form, as in the text of a schedule: `2F0`, `1B3`, `1I3`, `1W3`, `1R3`
+/// (recompute), `1SF3>2` (send the activations of unit 3 to stage 2), `2RF3<1`, `2SB3>1`
+/// (gradient), `1RB3<2`, `G` (gradient sync), `1U`, `1U3`.
+std::string to_text(const Program& program, const Instruction& instruction);
+std::string to_text(UpdateRule rule);
+
+}  // namespace pipetrain
