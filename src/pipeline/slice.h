@@ -36,6 +36,7 @@ struct Slices {
   std::vector<ValueEdge> edges;
   std::vector<ValueId> root;        // of every value
   std::vector<int> stage_of_node;   // F, I and W nodes; -1 for prepare and finish
+  std::vector<int> owner;           // of every parameter: the first stage that holds it; -1 when none does
   /// True if a parameter is held by several stages: gradients must be exchanged before the update.
   bool has_tied_stages = false;
 };
