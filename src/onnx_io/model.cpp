@@ -64,23 +64,32 @@ OnnxAttribute OnnxAttribute::of_strings(std::string name, std::vector<std::strin
 
 std::string_view name_of(Kind kind) {
   switch (kind) {
-    case Kind::kFloat: return "a float";
-    case Kind::kInt: return "an int";
-    case Kind::kString: return "a string";
-    case Kind::kTensor: return "a tensor";
-    case Kind::kFloats: return "a list of floats";
-    case Kind::kInts: return "a list of ints";
-    case Kind::kStrings: return "a list of strings";
-    case Kind::kGraph: return "a sub-graph";
-    case Kind::kOther: break;
+    case Kind::kFloat:
+      return "a float";
+    case Kind::kInt:
+      return "an int";
+    case Kind::kString:
+      return "a string";
+    case Kind::kTensor:
+      return "a tensor";
+    case Kind::kFloats:
+      return "a list of floats";
+    case Kind::kInts:
+      return "a list of ints";
+    case Kind::kStrings:
+      return "a list of strings";
+    case Kind::kGraph:
+      return "a sub-graph";
+    case Kind::kOther:
+      break;
   }
   return "of a kind that pipetrain does not read";
 }
 
 std::string OnnxNode::label() const {
-  std::string where = function.empty() ? fmt::format("#{}", file_index)
-                                       : fmt::format("#{} of function {}", file_index,
-                                                     printable(function));
+  std::string where = function.empty()
+                          ? fmt::format("#{}", file_index)
+                          : fmt::format("#{} of function {}", file_index, printable(function));
   const std::string type =
       domain.empty() ? printable(op_type) : printable(domain) + "::" + printable(op_type);
   if (name.empty()) return fmt::format("node {} ({})", where, type);
@@ -97,8 +106,7 @@ const OnnxAttribute* OnnxNode::find_attribute(std::string_view wanted) const {
 const OnnxAttribute* OnnxNode::find_attribute(std::string_view wanted, Kind kind,
                                               bool required) const {
   const OnnxAttribute* found = find_attribute(wanted);
-  PT_CHECK(found || !required, kModel, "{}: attribute '{}' is missing", label(),
-           printable(wanted));
+  PT_CHECK(found || !required, kModel, "{}: attribute '{}' is missing", label(), printable(wanted));
   PT_CHECK(!found || found->kind == kind, kModel, "{}: attribute '{}' must be {} but is {}",
            label(), printable(wanted), name_of(kind), name_of(found->kind));
   return found;
@@ -150,8 +158,9 @@ HostTensor constant_value(const OnnxNode& node) {
   const auto count = [](const auto& values) {
     return Shape{static_cast<std::int64_t>(values.size())};
   };
-  PT_CHECK(node.attributes.size() == 1, kModel, "{}: a Constant needs exactly one value, this has {}",
-           node.label(), node.attributes.size());
+  PT_CHECK(node.attributes.size() == 1, kModel,
+           "{}: a Constant needs exactly one value, this has {}", node.label(),
+           node.attributes.size());
   const std::string& name = node.attributes[0].name;
   if (name == "value") return node.tensor_attribute(name);
   if (name == "value_float") return HostTensor::scalar(node.float_attribute(name));

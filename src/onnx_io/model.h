@@ -131,17 +131,17 @@ struct OnnxInitializer {
 struct OnnxModel {
   std::filesystem::path path;  // empty if read from memory
   std::int64_t ir_version = 0;
-  std::int64_t opset = 0;                       // of the standard's own domain
-  std::map<std::string, std::int64_t> opsets;   // every imported domain
+  std::int64_t opset = 0;                      // of the standard's own domain
+  std::map<std::string, std::int64_t> opsets;  // every imported domain
   std::string graph_name;
-  std::string producer;                         // "pytorch 2.6.0"
-  std::vector<OnnxNode> nodes;                  // topologically sorted, functions inlined
-  std::vector<OnnxValue> inputs;                // without those that are initializers
+  std::string producer;           // "pytorch 2.6.0"
+  std::vector<OnnxNode> nodes;    // topologically sorted, functions inlined
+  std::vector<OnnxValue> inputs;  // without those that are initializers
   std::vector<OnnxValue> outputs;
   std::vector<OnnxInitializer> initializers;
-  OnnxMetadata metadata;                        // model-level metadata_props
+  OnnxMetadata metadata;                               // model-level metadata_props
   std::map<std::string, OnnxMetadata> value_metadata;  // value_info[...].metadata_props
-  std::vector<std::string> warnings;            // sentences for the user, names escaped
+  std::vector<std::string> warnings;                   // sentences for the user, names escaped
   /// How often each local function was inlined, by "domain::name".
   std::map<std::string, std::size_t> inlined;
   /// Size and hash of the file, so that export can see that it is still the same.
