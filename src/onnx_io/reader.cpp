@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <limits>
+#include <optional>
 #include <set>
 #include <unordered_set>
 
@@ -385,8 +386,19 @@ class ModelDecoder {
   TensorDecoder tensors_;
 };
 
-OnnxModel read_checked(std::span<const std::byte> bytes, const std::string& name,
-                       const std::filesystem::path& directory, const ReadOptions& options) {
+/// Runs `body`; an Error leaving it begins with the file's name.
+template <class Body>
+OnnxModel naming(const std::string& name, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    Error named(error.kind(), fmt::format("{}: {}", printable(name), error.message()));
+    for (const std::string& frame : error.frames()) named.add_frame(frame.substr(6));
+    throw named;
+  }
+}
+
+onnx::Model parse(std::span<const std::byte> bytes, const std::string& name) {
   PT_CHECK(bytes.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
            kModel, "{} is larger than the 2 GiB an ONNX file may have", printable(name));
   refuse_other_formats(bytes, name);
@@ -398,29 +410,35 @@ OnnxModel read_checked(std::span<const std::byte> bytes, const std::string& name
   input.SetTotalBytesLimit(std::numeric_limits<std::int32_t>::max());
   PT_CHECK(file.ParseFromCodedStream(&input) && input.ConsumedEntireMessage(), kModel,
            "{} is not an ONNX file: its protobuf does not parse", printable(name));
-  OnnxModel model = ModelDecoder(directory, options).decode(file);
-  model.file_bytes = bytes.size();
-  model.file_hash = hash_bytes(bytes);
-  return model;
+  return file;
 }
 
 }  // namespace
 
 OnnxModel read_onnx(const std::filesystem::path& path, const ReadOptions& options) {
-  std::filesystem::path directory = path.parent_path();
-  if (directory.empty()) directory = ".";
-  const auto frame = [&] { return "reading " + printable(path.string()); };
-  OnnxModel model = with_context(frame, [&] {
-    const Buffer bytes = read_model_file(path);
-    return read_checked({bytes.data(), bytes.bytes()}, path.string(), directory, options);
-  });
+  const std::string name = path.string();
+  std::optional<Buffer> buffer = read_model_file(path);
+  const std::span<const std::byte> bytes(buffer->data(), buffer->bytes());
+  onnx::Model file = parse(bytes, name);
+  const std::uint64_t size = bytes.size();
+  const std::uint64_t hash = hash_bytes(bytes);
+  buffer.reset();  // the message has all of it
+  const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
+  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
   model.path = path;
+  model.file_bytes = size;
+  model.file_hash = hash;
   return model;
 }
 
 OnnxModel read_onnx_bytes(std::span<const std::byte> bytes, const std::filesystem::path& directory,
                           const ReadOptions& options) {
-  return read_checked(bytes, "the model", directory, options);
+  const std::string name = "the model";
+  onnx::Model file = parse(bytes, name);
+  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
+  model.file_bytes = bytes.size();
+  model.file_hash = hash_bytes(bytes);
+  return model;
 }
 
 }  // namespace pipetrain
