@@ -1,0 +1,109 @@
+#include "base/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// Short enough for any file system, whatever the length of the final name.
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  static std::atomic<unsigned> counter{0};
+  return directory_of(path) / fmt::format(".{}.{}-{}.tmp", path.filename().string().substr(0, 200),
+                                          ::getpid(), ++counter);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_name(path_)) {
+  PT_CHECK(path_.has_filename(), kResource, "cannot write '{}': it names no file",
+           printable(path_.string()));
+  constexpr mode_t kMode = 0666;  // less the umask
+  // A stale file of a dead process with our number must not be in the way.
+  ::unlink(temporary_.c_str());
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
+  if (descriptor_ < 0) fail("create");
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!committed_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(const char* what) const {
+  const int reason = errno;
+  const char* hint = "";
+  if (reason == ENOSPC || reason == EDQUOT) hint = "; free some space or write elsewhere";
+  if (reason == ENOENT) hint = "; does its directory exist?";
+  PT_FAIL(kResource, "cannot {} {}: {}{}", what, printable(path_.string()), std::strerror(reason),
+          hint);
+}
+
+void AtomicFile::reserve(std::uint64_t bytes) {
+  if (bytes == 0) return;
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  // Some file systems cannot reserve; they will fail while writing.
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail("reserve space for");
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  PT_CHECK(descriptor_ >= 0, kInternal, "{} is written after it was finished", path_.string());
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail("write");
+    written_ += static_cast<std::uint64_t>(done);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void AtomicFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::finish() {
+  if (finished_) return;
+  if (::fsync(descriptor_) != 0) fail("write");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("write");
+  finished_ = true;
+}
+
+void AtomicFile::commit() {
+  PT_CHECK(!committed_, kInternal, "{} is committed twice", path_.string());
+  finish();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
+  committed_ = true;
+  const int directory = ::open(directory_of(path_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (directory < 0) fail("sync the directory of");
+  const int result = ::fsync(directory);
+  const int reason = errno;
+  ::close(directory);
+  errno = reason;
+  // Some network file systems refuse to sync a directory; the rename has happened all the same.
+  if (result != 0 && errno != EINVAL) fail("sync the directory of");
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.reserve(text.size());
+  file.write(text);
+  file.commit();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,165 @@
+#include "onnx_io/graph_checks.h"
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+// Who makes a value: a node's index, or one of these.
+constexpr std::int64_t kGraphInput = -1;
+constexpr std::int64_t kInitializer = -2;
+
+using Producers = std::unordered_map<std::string_view, std::int64_t>;
+
+std::string maker(const OnnxModel& model, std::int64_t producer) {
+  if (producer == kGraphInput) return "a graph input";
+  if (producer == kInitializer) return "an initializer";
+  return model.nodes[static_cast<std::size_t>(producer)].label();
+}
+
+Producers find_producers(const OnnxModel& model) {
+  Producers producers;
+  for (const OnnxInitializer& initializer : model.initializers) {
+    PT_CHECK(!initializer.name.empty(), kModel, "an initializer has no name");
+    PT_CHECK(producers.emplace(initializer.name, kInitializer).second, kModel,
+             "there are two initializers '{}'", printable(initializer.name));
+  }
+  for (const OnnxValue& input : model.inputs) {
+    PT_CHECK(producers.emplace(input.name, kGraphInput).second, kModel,
+             "there are two graph inputs '{}'", printable(input.name));
+  }
+  for (std::size_t i = 0; i < model.nodes.size(); ++i) {
+    for (const std::string& output : model.nodes[i].outputs) {
+      if (output.empty()) continue;
+      const auto [found, inserted] = producers.emplace(output, static_cast<std::int64_t>(i));
+      PT_CHECK(inserted, kModel, "value '{}' is made twice: by {} and by {}", printable(output),
+               maker(model, found->second), model.nodes[i].label());
+    }
+  }
+  return producers;
+}
+
+// Follows unmet needs among `waiting` nodes until one repeats: there is a cycle there.
+[[noreturn]] void name_cycle(const OnnxModel& model, const Producers& producers,
+                             const std::vector<std::size_t>& waiting) {
+  std::vector<std::size_t> path;
+  std::unordered_map<std::size_t, std::size_t> position;
+  std::size_t at = 0;
+  while (waiting[at] == 0) ++at;
+  while (position.emplace(at, path.size()).second) {
+    path.push_back(at);
+    for (const std::string& input : model.nodes[at].inputs) {
+      const auto found = producers.find(input);
+      if (found == producers.end() || found->second < 0) continue;
+      const auto producer = static_cast<std::size_t>(found->second);
+      if (waiting[producer] == 0) continue;
+      at = producer;
+      break;
+    }
+  }
+  std::string cycle;
+  const std::size_t begin = position[at];
+  PT_CHECK(path.size() - begin > 1, kModel, "{} needs its own output", model.nodes[at].label());
+  for (std::size_t i = path.size(); i-- > begin;) {
+    if (path.size() - i > 8) {
+      cycle += "… → ";
+      break;
+    }
+    cycle += model.nodes[path[i]].label() + " → ";
+  }
+  PT_FAIL(kModel, "the graph has a cycle: {}{}", cycle, model.nodes[path.back()].label());
+}
+
+// Kahn's algorithm; of the nodes that are ready, the first in the file comes first.
+void sort_nodes(OnnxModel& model, const Producers& producers) {
+  std::vector<std::size_t> waiting(model.nodes.size());
+  std::vector<std::vector<std::size_t>> consumers(model.nodes.size());
+  bool sorted = true;
+  for (std::size_t i = 0; i < model.nodes.size(); ++i) {
+    for (const std::string& input : model.nodes[i].inputs) {
+      const auto found = producers.find(input);
+      if (found == producers.end() || found->second < 0) continue;
+      const auto producer = static_cast<std::size_t>(found->second);
+      consumers[producer].push_back(i);
+      ++waiting[i];
+      sorted = sorted && producer < i;
+    }
+  }
+  if (sorted) return;
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    if (waiting[i] == 0) ready.push(i);
+  }
+  std::vector<std::size_t> order;
+  while (!ready.empty()) {
+    const std::size_t node = ready.top();
+    ready.pop();
+    order.push_back(node);
+    for (const std::size_t consumer : consumers[node]) {
+      if (--waiting[consumer] == 0) ready.push(consumer);
+    }
+  }
+  if (order.size() < model.nodes.size()) name_cycle(model, producers, waiting);
+  std::vector<OnnxNode> nodes;
+  nodes.reserve(order.size());
+  for (const std::size_t node : order) nodes.push_back(std::move(model.nodes[node]));
+  model.nodes = std::move(nodes);
+  model.warnings.push_back("the nodes are not in topological order; they were sorted");
+}
+
+void warn_of_duplicate_names(OnnxModel& model) {
+  std::unordered_set<std::string_view> names;
+  std::size_t duplicates = 0;
+  std::string first;
+  for (const OnnxNode& node : model.nodes) {
+    if (node.name.empty() || names.insert(node.name).second) continue;
+    if (++duplicates == 1) first = printable(node.name);
+  }
+  if (duplicates == 0) return;
+  model.warnings.push_back(fmt::format("{} node name{} used more than once, '{}' for example",
+                                       duplicates, duplicates == 1 ? " is" : "s are", first));
+}
+
+}  // namespace
+
+void check_and_sort(OnnxModel& model) {
+  const Producers producers = find_producers(model);
+  for (const OnnxNode& node : model.nodes) {
+    PT_CHECK(!node.op_type.empty(), kModel, "{} has no operator", node.label());
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      PT_CHECK(node.inputs[i].empty() || producers.contains(node.inputs[i]), kModel,
+               "{}: its input #{} '{}' is defined nowhere", node.label(), i,
+               printable(node.inputs[i]));
+    }
+  }
+  PT_CHECK(!model.outputs.empty(), kModel, "the graph has no outputs");
+  std::unordered_set<std::string_view> outputs;
+  for (const OnnxValue& output : model.outputs) {
+    PT_CHECK(producers.contains(output.name), kModel, "nothing makes the graph output '{}'",
+             printable(output.name));
+    PT_CHECK(outputs.insert(output.name).second, kModel, "there are two graph outputs '{}'",
+             printable(output.name));
+  }
+  std::unordered_map<std::string_view, const OnnxInitializer*> unusable;
+  for (const OnnxInitializer& initializer : model.initializers) {
+    if (!initializer.unusable.empty()) unusable.emplace(initializer.name, &initializer);
+  }
+  for (const OnnxNode& node : model.nodes) {
+    for (const std::string& input : node.inputs) {
+      const auto found = unusable.find(input);
+      PT_CHECK(found == unusable.end(), kModel, "{}: its input tensor '{}' cannot be used: {}",
+               node.label(), printable(input), found->second->unusable);
+    }
+  }
+  sort_nodes(model, producers);
+  warn_of_duplicate_names(model);
+}
+
+}  // namespace pipetrain

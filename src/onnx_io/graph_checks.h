@@ -1,0 +1,13 @@
+// The rules every ONNX graph must keep, whatever its operators mean: each value is made once, by
+// something; nothing needs itself; every output exists.
+#pragma once
+
+#include "onnx_io/model.h"
+
+namespace pipetrain {
+
+/// Checks names and producers and brings the nodes into topological order, with a warning if they
+/// were not. Error (kModel) naming the node or value.
+void check_and_sort(OnnxModel& model);
+
+}  // namespace pipetrain

@@ -1,0 +1,444 @@
+#include "onnx_io/reader.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <unistd.h>
+
+#include <limits>
+#include <optional>
+#include <set>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "onnx_io/graph_checks.h"
+#include "onnx_io/local_functions.h"
+#include "onnx_io/model_file.h"
+#include "onnx_io/tensor_decode.h"
+#include "onnx_io/wire_scan.h"
+#include "pt_onnx.pb.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::int64_t kOldestIr = 3;
+constexpr std::int64_t kNewestIr = 14;
+constexpr std::int64_t kOldestOpset = 7;
+constexpr std::int64_t kNewestOpset = 28;
+constexpr std::size_t kMaximumWarnings = 100;
+
+using Kind = OnnxAttribute::Kind;
+
+std::uint64_t default_byte_limit() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page <= 0) return std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(pages) / 5 * 4 * static_cast<std::uint64_t>(page);
+}
+
+std::string domain_of(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
+
+OnnxMetadata metadata_of(const google::protobuf::RepeatedPtrField<onnx::StringPair>& entries) {
+  OnnxMetadata out;
+  for (const onnx::StringPair& entry : entries) out.emplace(entry.key(), entry.value());
+  return out;
+}
+
+std::map<std::string, std::int64_t> opsets_of(
+    const google::protobuf::RepeatedPtrField<onnx::OpsetId>& imports, const std::string& who) {
+  std::map<std::string, std::int64_t> out;
+  for (const onnx::OpsetId& import : imports) {
+    const auto [found, inserted] = out.emplace(domain_of(import.domain()), import.version());
+    PT_CHECK(inserted || found->second == import.version(), kModel,
+             "{} imports domain '{}' in two versions, {} and {}", who, printable(found->first),
+             found->second, import.version());
+  }
+  return out;
+}
+
+Kind kind_of_type(std::int32_t type) {
+  switch (type) {
+    case 1:
+      return Kind::kFloat;
+    case 2:
+      return Kind::kInt;
+    case 3:
+      return Kind::kString;
+    case 4:
+      return Kind::kTensor;
+    case 5:
+      return Kind::kGraph;
+    case 6:
+      return Kind::kFloats;
+    case 7:
+      return Kind::kInts;
+    case 8:
+      return Kind::kStrings;
+    default:
+      return Kind::kOther;
+  }
+}
+
+/// Turns protobuf messages into plain structs.
+class ModelDecoder {
+ public:
+  ModelDecoder(const std::filesystem::path& directory, const ReadOptions& options)
+      : tensors_(directory, {.allow_links = options.allow_symlinked_data},
+                 options.max_model_bytes ? options.max_model_bytes : default_byte_limit()) {}
+
+  OnnxModel decode(onnx::Model& file) {
+    OnnxModel model;
+    read_header(file, model);
+    onnx::Graph& graph = *file.mutable_graph();
+    model.graph_name = graph.name();
+    PT_CHECK(graph.sparse_initializer().empty(), kModel,
+             "the model has a sparse initializer, which pipetrain does not read");
+    for (const onnx::ValueInfo& value : graph.value_info()) {
+      if (value.metadata_props().empty()) continue;
+      model.value_metadata.emplace(value.name(), metadata_of(value.metadata_props()));
+    }
+    read_initializers(graph, model);
+    read_values(graph, model);
+    read_nodes(file, model);
+    model.warnings.insert(model.warnings.end(), tensors_.warnings.begin(), tensors_.warnings.end());
+    check_and_sort(model);
+    if (model.warnings.size() > kMaximumWarnings) {
+      const std::size_t more = model.warnings.size() - kMaximumWarnings;
+      model.warnings.resize(kMaximumWarnings);
+      model.warnings.push_back(fmt::format("and {} more warnings", more));
+    }
+    return model;
+  }
+
+ private:
+  void read_header(const onnx::Model& file, OnnxModel& model) {
+    PT_CHECK(file.has_graph(), kModel, "the file has no graph");
+    model.ir_version = file.ir_version();
+    PT_CHECK(model.ir_version >= kOldestIr, kModel,
+             "its IR version is {}; {} is the oldest that is supported", model.ir_version,
+             kOldestIr);
+    if (model.ir_version > kNewestIr) {
+      model.warnings.push_back(fmt::format("its IR version {} is newer than {}, the newest known",
+                                           model.ir_version, kNewestIr));
+    }
+    model.opsets = opsets_of(file.opset_import(), "the model");
+    const auto standard = model.opsets.find("");
+    PT_CHECK(
+        standard != model.opsets.end(), kModel,
+        "the model does not say which opset it uses (no opset_import for the standard domain)");
+    model.opset = standard->second;
+    PT_CHECK(model.opset >= kOldestOpset, kModel,
+             "its opset is {}; {} is the oldest that is supported, export it with a newer one",
+             model.opset, kOldestOpset);
+    if (model.opset > kNewestOpset) {
+      model.warnings.push_back(fmt::format("its opset {} is newer than {}, the newest known",
+                                           model.opset, kNewestOpset));
+    }
+    model.producer = file.producer_name();
+    if (!file.producer_version().empty()) model.producer += " " + file.producer_version();
+    model.metadata = metadata_of(file.metadata_props());
+  }
+
+  void read_initializers(onnx::Graph& graph, OnnxModel& model) {
+    model.initializers.reserve(static_cast<std::size_t>(graph.initializer_size()));
+    for (onnx::Tensor& tensor : *graph.mutable_initializer()) {
+      OnnxInitializer out;
+      out.name = tensor.name();
+      DecodedTensor decoded = tensors_.decode(tensor, out.name);
+      out.value = std::move(decoded.value);
+      out.file_dtype = decoded.dtype;
+      out.shape = std::move(decoded.shape);
+      out.external = decoded.external;
+      out.unusable = std::move(decoded.unusable);
+      out.metadata = metadata_of(tensor.metadata_props());
+      if (const auto found = model.value_metadata.find(out.name);
+          found != model.value_metadata.end()) {
+        out.metadata.insert(found->second.begin(), found->second.end());
+      }
+      model.initializers.push_back(std::move(out));
+      tensor.Clear();  // so that never more than one tensor is in memory twice
+    }
+  }
+
+  static OnnxValue read_value(const onnx::ValueInfo& info, const std::string& who,
+                              std::vector<std::string>& warnings) {
+    OnnxValue out;
+    out.name = info.name();
+    const std::string what = fmt::format("graph {} '{}'", who, printable(out.name));
+    PT_CHECK(!out.name.empty(), kModel, "a graph {} has no name", who);
+    PT_CHECK(info.has_type(), kModel, "{} has no type", what);
+    PT_CHECK(info.type().has_tensor_type(), kModel, "{} is not a tensor", what);
+    const onnx::TensorKind& type = info.type().tensor_type();
+    out.dtype = static_cast<DType>(type.elem_type());
+    PT_CHECK(is_known(out.dtype), kModel, "{} has element type {}, which pipetrain does not read",
+             what, onnx_type_name(type.elem_type()));
+    out.has_shape = type.has_shape();
+    PT_CHECK(type.shape().dim_size() <= 8, kModel,
+             "{} has rank {}; 8 is the most that is supported", what, type.shape().dim_size());
+    for (const onnx::Dimension& dim : type.shape().dim()) {
+      OnnxDim extent;
+      extent.symbol = dim.dim_param();
+      if (dim.has_dim_value() && extent.symbol.empty()) extent.value = dim.dim_value();
+      PT_CHECK(extent.value >= -1, kModel, "{}: extent {} of axis {} is negative", what,
+               extent.value, out.dims.size());
+      if (dim.has_dim_value() && dim.dim_value() == -1) {
+        warnings.push_back(
+            fmt::format("{}: extent -1 of axis {} is taken as unknown", what, out.dims.size()));
+      }
+      out.dims.push_back(std::move(extent));
+    }
+    return out;
+  }
+
+  static void read_values(const onnx::Graph& graph, OnnxModel& model) {
+    std::unordered_set<std::string> initializers;
+    for (const OnnxInitializer& initializer : model.initializers) {
+      initializers.insert(initializer.name);
+    }
+    for (const onnx::ValueInfo& info : graph.input()) {
+      // Before IR 4 every initializer was listed as an input too; later ones may be, as defaults.
+      if (initializers.contains(info.name())) continue;
+      model.inputs.push_back(read_value(info, "input", model.warnings));
+    }
+    for (const onnx::ValueInfo& info : graph.output()) {
+      model.outputs.push_back(read_output(info, model.warnings));
+    }
+  }
+
+  // Outputs need no type: what the graph computes is inferred anyway.
+  static OnnxValue read_output(const onnx::ValueInfo& info, std::vector<std::string>& warnings) {
+    if (info.has_type() && info.type().has_tensor_type() &&
+        is_known(static_cast<DType>(info.type().tensor_type().elem_type()))) {
+      return read_value(info, "output", warnings);
+    }
+    PT_CHECK(!info.name().empty(), kModel, "a graph output has no name");
+    OnnxValue out;
+    out.name = info.name();
+    return out;
+  }
+
+  void read_nodes(onnx::Model& file, OnnxModel& model) {
+    std::vector<FileNode> nodes = read_node_list(*file.mutable_graph()->mutable_node(), "");
+    for (const FileNode& node : nodes) {
+      PT_CHECK(node.references.empty(), kModel,
+               "{}: attribute '{}' refers to an attribute of a function, outside of one",
+               node.node.label(), printable(node.references[0].name));
+    }
+    std::vector<LocalFunction> functions;
+    for (onnx::Function& function : *file.mutable_functions()) {
+      functions.push_back(read_function(function));
+    }
+    if (functions.empty()) {
+      for (FileNode& node : nodes) model.nodes.push_back(std::move(node.node));
+    } else {
+      std::set<std::string> taken;
+      for (const OnnxValue& input : model.inputs) taken.insert(input.name);
+      for (const OnnxInitializer& initializer : model.initializers) taken.insert(initializer.name);
+      for (const FileNode& node : nodes) {
+        taken.insert(node.node.inputs.begin(), node.node.inputs.end());
+        taken.insert(node.node.outputs.begin(), node.node.outputs.end());
+      }
+      Inlined inlined =
+          inline_functions(std::move(nodes), functions, model.opsets, std::move(taken));
+      model.nodes = std::move(inlined.nodes);
+      model.inlined = std::move(inlined.calls);
+    }
+    for (OnnxNode& node : model.nodes) {
+      if (!node.function.empty()) continue;
+      const auto found = model.opsets.find(node.domain);
+      node.opset = found == model.opsets.end() ? 0 : found->second;
+    }
+  }
+
+  LocalFunction read_function(onnx::Function& function) {
+    LocalFunction out;
+    out.domain = domain_of(function.domain());
+    out.name = function.name();
+    out.overload = function.overload();
+    const std::string who = fmt::format("local function {}", printable(out.label()));
+    PT_CHECK(!out.name.empty(), kModel, "a local function has no name");
+    out.inputs.assign(function.input().begin(), function.input().end());
+    out.outputs.assign(function.output().begin(), function.output().end());
+    out.opsets = opsets_of(function.opset_import(), who);
+    out.nodes = read_node_list(*function.mutable_node(), out.label());
+    for (onnx::Attribute& attribute : *function.mutable_attribute_proto()) {
+      out.defaults.push_back(read_attribute(attribute, who, who));
+    }
+    return out;
+  }
+
+  std::vector<FileNode> read_node_list(google::protobuf::RepeatedPtrField<onnx::Node>& nodes,
+                                       const std::string& function) {
+    std::vector<FileNode> out;
+    out.reserve(static_cast<std::size_t>(nodes.size()));
+    for (onnx::Node& node : nodes) {
+      FileNode decoded = read_node(node, out.size(), function);
+      out.push_back(std::move(decoded));
+      node.Clear();
+    }
+    return out;
+  }
+
+  FileNode read_node(onnx::Node& node, std::size_t index, const std::string& function) {
+    FileNode out;
+    OnnxNode& to = out.node;
+    to.name = node.name();
+    to.op_type = node.op_type();
+    to.domain = domain_of(node.domain());
+    to.file_index = index;
+    to.function = function;
+    to.inputs.assign(node.input().begin(), node.input().end());
+    to.outputs.assign(node.output().begin(), node.output().end());
+    out.overload = node.overload();
+    std::unordered_set<std::string> names;
+    for (onnx::Attribute& attribute : *node.mutable_attribute()) {
+      PT_CHECK(!attribute.name().empty(), kModel, "{}: an attribute has no name", to.label());
+      PT_CHECK(names.insert(attribute.name()).second, kModel, "{}: attribute '{}' is there twice",
+               to.label(), printable(attribute.name()));
+      if (!attribute.ref_attr_name().empty()) {
+        out.references.push_back(
+            {attribute.name(), attribute.ref_attr_name(), kind_of_type(attribute.type())});
+        continue;
+      }
+      const std::string tensor_name =
+          to.op_type == "Constant" && !to.outputs.empty() ? to.outputs[0] : attribute.name();
+      to.attributes.push_back(read_attribute(attribute, to.label(), tensor_name));
+    }
+    return out;
+  }
+
+  // `owner` names the node in errors, `tensor_name` a tensor value.
+  OnnxAttribute read_attribute(onnx::Attribute& attribute, const std::string& owner,
+                               const std::string& tensor_name) {
+    OnnxAttribute out;
+    out.name = attribute.name();
+    out.kind = checked_kind(attribute, owner);
+    switch (out.kind) {
+      case Kind::kFloat:
+        out.f = attribute.f();
+        break;
+      case Kind::kInt:
+        out.i = attribute.i();
+        break;
+      case Kind::kString:
+        out.s = attribute.s();
+        break;
+      case Kind::kFloats:
+        out.floats.assign(attribute.floats().begin(), attribute.floats().end());
+        break;
+      case Kind::kInts:
+        out.ints.assign(attribute.ints().begin(), attribute.ints().end());
+        break;
+      case Kind::kStrings:
+        out.strings.assign(attribute.strings().begin(), attribute.strings().end());
+        break;
+      case Kind::kTensor: {
+        DecodedTensor decoded =
+            with_context([&] { return "reading " + owner; },
+                         [&] { return tensors_.decode(attribute.t(), tensor_name); });
+        out.tensor = std::move(decoded.value);
+        out.s = std::move(decoded.unusable);
+        attribute.clear_t();
+        break;
+      }
+      case Kind::kGraph:
+      case Kind::kOther:
+        break;
+    }
+    return out;
+  }
+
+  // The kind that the attribute declares, which must be the one whose field is filled.
+  static Kind checked_kind(const onnx::Attribute& attribute, const std::string& owner) {
+    struct Filled {
+      bool present;
+      Kind kind;
+    };
+    const Filled fields[] = {
+        {attribute.has_f(), Kind::kFloat},
+        {attribute.has_i(), Kind::kInt},
+        {attribute.has_s(), Kind::kString},
+        {attribute.has_t(), Kind::kTensor},
+        {attribute.has_g(), Kind::kGraph},
+        {!attribute.floats().empty(), Kind::kFloats},
+        {!attribute.ints().empty(), Kind::kInts},
+        {!attribute.strings().empty(), Kind::kStrings},
+        {!attribute.tensors().empty(), Kind::kOther},
+        {!attribute.graphs().empty(), Kind::kOther},
+    };
+    const Filled* filled = nullptr;
+    for (const Filled& field : fields) {
+      if (!field.present) continue;
+      PT_CHECK(!filled, kModel, "{}: attribute '{}' has values of two kinds, {} and {}", owner,
+               printable(attribute.name()), name_of(filled->kind), name_of(field.kind));
+      filled = &field;
+    }
+    if (attribute.type() == 0) return filled ? filled->kind : Kind::kOther;  // older files
+    const Kind kind = kind_of_type(attribute.type());
+    PT_CHECK(!filled || filled->kind == kind || kind == Kind::kOther, kModel,
+             "{}: attribute '{}' says that it is {}, but its value is {}", owner,
+             printable(attribute.name()), name_of(kind), name_of(filled->kind));
+    const bool needs_value = kind == Kind::kTensor || kind == Kind::kGraph;
+    PT_CHECK(filled || !needs_value, kModel, "{}: attribute '{}' is {} without a value", owner,
+             printable(attribute.name()), name_of(kind));
+    return kind;
+  }
+
+  TensorDecoder tensors_;
+};
+
+/// Runs `body`; an Error leaving it begins with the file's name.
+template <class Body>
+OnnxModel naming(const std::string& name, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    Error named(error.kind(), fmt::format("{}: {}", printable(name), error.message()));
+    for (const std::string& frame : error.frames()) named.add_frame(frame.substr(6));
+    throw named;
+  }
+}
+
+onnx::Model parse(std::span<const std::byte> bytes, const std::string& name) {
+  PT_CHECK(bytes.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
+           kModel, "{} is larger than the 2 GiB an ONNX file may have", printable(name));
+  refuse_other_formats(bytes, name);
+  scan_wire(bytes, name);
+  onnx::Model file;
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  google::protobuf::io::CodedInputStream input(&stream);
+  input.SetRecursionLimit(100);
+  input.SetTotalBytesLimit(std::numeric_limits<std::int32_t>::max());
+  PT_CHECK(file.ParseFromCodedStream(&input) && input.ConsumedEntireMessage(), kModel,
+           "{} is not an ONNX file: its protobuf does not parse", printable(name));
+  return file;
+}
+
+}  // namespace
+
+OnnxModel read_onnx(const std::filesystem::path& path, const ReadOptions& options) {
+  const std::string name = path.string();
+  std::optional<Buffer> buffer = read_model_file(path);
+  const std::span<const std::byte> bytes(buffer->data(), buffer->bytes());
+  onnx::Model file = parse(bytes, name);
+  const std::uint64_t size = bytes.size();
+  const std::uint64_t hash = hash_bytes(bytes);
+  buffer.reset();  // the message has all of it
+  const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
+  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
+  model.path = path;
+  model.file_bytes = size;
+  model.file_hash = hash;
+  return model;
+}
+
+OnnxModel read_onnx_bytes(std::span<const std::byte> bytes, const std::filesystem::path& directory,
+                          const ReadOptions& options) {
+  const std::string name = "the model";
+  onnx::Model file = parse(bytes, name);
+  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
+  model.file_bytes = bytes.size();
+  model.file_hash = hash_bytes(bytes);
+  return model;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,298 @@
+#include "onnx_io/tensor_decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "pt_onnx.pb.h"
+
+namespace pipetrain {
+
+static_assert(std::endian::native == std::endian::little, "ONNX's payloads are little-endian");
+
+namespace {
+
+constexpr std::size_t kMaximumRank = 8;
+
+constexpr std::array<const char*, 29> kTypeNames = {
+    "undefined",      "float32",    "uint8",          "int8",       "uint16",    "int16",
+    "int32",          "int64",      "string",         "bool",       "float16",   "float64",
+    "uint32",         "uint64",     "complex64",      "complex128", "bfloat16",  "float8e4m3fn",
+    "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4",      "int4",      "float4e2m1",
+    "float8e8m0",     "uint2",      "int2",           "float6e2m3", "float6e3m2"};
+
+std::string why_unusable(std::int32_t type) {
+  const std::string name = onnx_type_name(type);
+  if (type == 8) return "strings cannot be trained or computed with";
+  if (type >= 17 && type < static_cast<std::int32_t>(kTypeNames.size())) {
+    return fmt::format("its type is {}: a model quantised for inference; train the float model",
+                       name);
+  }
+  return fmt::format("its type is {}, which pipetrain does not read", name);
+}
+
+/// The decimal number of an external_data entry.
+std::uint64_t parse_number(const std::string& text, const char* key, const std::string& name) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() &&
+               value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()),
+           kModel, "tensor '{}': {} '{}' of its external data is no byte count", printable(name),
+           key, printable(text));
+  return value;
+}
+
+template <class To, class Values>
+void copy_narrowed(const Values& values, HostTensor& out, const std::string& what) {
+  To* to = out.view().as<To>();
+  for (const auto value : values) {
+    PT_CHECK(std::in_range<To>(value), kModel, "{}: the value {} does not fit {}", what, value,
+             name_of(out.dtype()));
+    *to++ = static_cast<To>(value);
+  }
+}
+
+// By the exponent's bits, which is fast enough for gigabytes.
+template <class Bits>
+bool any_exponent_full(const HostTensor& value, Bits exponent) {
+  bool found = false;
+  for (const Bits bits : value.span<Bits>()) found |= (bits & exponent) == exponent;
+  return found;
+}
+
+bool has_non_finite(const HostTensor& value) {
+  switch (value.dtype()) {
+    case DType::kFloat32:
+      return any_exponent_full<std::uint32_t>(value, 0x7f800000);
+    case DType::kFloat64:
+      return any_exponent_full<std::uint64_t>(value, 0x7ff0000000000000);
+    case DType::kFloat16:
+      return any_exponent_full<std::uint16_t>(value, 0x7c00);
+    default:
+      return any_exponent_full<std::uint16_t>(value, 0x7f80);
+  }
+}
+
+}  // namespace
+
+std::string onnx_type_name(std::int32_t type) {
+  if (type >= 0 && type < static_cast<std::int32_t>(kTypeNames.size())) {
+    return kTypeNames[static_cast<std::size_t>(type)];
+  }
+  return fmt::format("number {}", type);
+}
+
+Shape checked_shape(const std::vector<std::int64_t>& dims, const std::string& what) {
+  PT_CHECK(dims.size() <= kMaximumRank, kModel, "{} has rank {}; {} is the most that is supported",
+           what, dims.size(), kMaximumRank);
+  // Extents of zero count as one here, so that strides cannot overflow either.
+  std::int64_t product = 16;  // no element is larger than 16 bytes
+  for (std::size_t axis = 0; axis < dims.size(); ++axis) {
+    PT_CHECK(dims[axis] >= 0, kModel, "{}: extent {} of axis {} is negative", what, dims[axis],
+             axis);
+    PT_CHECK(!__builtin_mul_overflow(product, std::max<std::int64_t>(dims[axis], 1), &product),
+             kModel, "{}: the size of shape ({}) overflows", what, fmt::join(dims, ", "));
+  }
+  return Shape(dims);
+}
+
+TensorDecoder::TensorDecoder(std::filesystem::path directory, ExternalDataRules rules,
+                             std::uint64_t maximum_bytes)
+    : directory_(std::move(directory)), rules_(rules), maximum_bytes_(maximum_bytes) {}
+
+DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::string& name) {
+  const std::string what = fmt::format("tensor '{}'", printable(name));
+  DecodedTensor out;
+  out.shape = checked_shape({tensor.dims().begin(), tensor.dims().end()}, what);
+  out.dtype = static_cast<DType>(tensor.data_type());
+  out.external = tensor.data_location() == 1;
+  PT_CHECK(tensor.data_location() == 0 || out.external, kModel, "{}: data_location {} is unknown",
+           what, tensor.data_location());
+  PT_CHECK(tensor.data_type() != 0, kModel, "{} has no element type", what);
+  if (!is_known(out.dtype)) {
+    out.dtype = DType::kUndefined;
+    out.unusable = why_unusable(tensor.data_type());
+    return out;
+  }
+  const std::uint64_t needed = TensorType{out.dtype, out.shape}.bytes();
+  PT_CHECK(needed <= maximum_bytes_ - used_bytes_, kModel,
+           "{} of {} bytes takes the model over its limit of {} bytes; raise --max-model-bytes",
+           what, needed, maximum_bytes_);
+  used_bytes_ += needed;
+  if (out.external) {
+    read_external(tensor, name, out, needed);
+  } else {
+    if (tensor.external_data_size() > 0) {
+      warnings.push_back(what +
+                         " names external data but is stored in the model; the model's own "
+                         "data are used");
+    }
+    read_inline(tensor, what, out, needed);
+  }
+  if (out.dtype == DType::kBool) {  // other bytes than 0 and 1 are no bool in C++
+    for (std::uint8_t& byte : out.value.span<std::uint8_t>()) byte = byte != 0;
+  }
+  warn_of_non_finite(out.value, what);
+  return out;
+}
+
+void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string& name,
+                                  DecodedTensor& out, std::uint64_t needed) {
+  PT_CHECK(!tensor.has_raw_data() && tensor.float_data().empty() && tensor.int32_data().empty() &&
+               tensor.int64_data().empty() && tensor.double_data().empty() &&
+               tensor.uint64_data().empty() && tensor.string_data().empty(),
+           kModel, "tensor '{}' has data both in the model and outside", printable(name));
+  ExternalRange range;
+  std::set<std::string> keys;
+  for (const onnx::StringPair& entry : tensor.external_data()) {
+    PT_CHECK(keys.insert(entry.key()).second, kModel,
+             "tensor '{}': its external data has two entries '{}'", printable(name),
+             printable(entry.key()));
+    if (entry.key() == "location") {
+      range.location = entry.value();
+    } else if (entry.key() == "offset") {
+      range.offset = parse_number(entry.value(), "offset", name);
+    } else if (entry.key() == "length") {
+      range.length = parse_number(entry.value(), "length", name);
+    } else if (entry.key() != "checksum" && entry.key() != "basepath") {
+      warnings.push_back(fmt::format("tensor '{}': unknown external-data key '{}' is ignored",
+                                     printable(name), printable(entry.key())));
+    }
+  }
+  if (!open_ || open_location_ != range.location) {
+    open_ = ExternalFile::open(directory_, range.location, name, rules_);
+    open_location_ = range.location;
+  }
+  check_external_range(range, open_->bytes(), needed, name);
+  out.value = HostTensor(TensorType{out.dtype, out.shape});
+  open_->read(range.offset,
+              std::as_writable_bytes(std::span(static_cast<char*>(out.value.view().data), needed)));
+}
+
+void TensorDecoder::read_inline(const onnx::Tensor& tensor, const std::string& what,
+                                DecodedTensor& out, std::uint64_t needed) {
+  // Which field holds values, and how many.
+  struct Payload {
+    const char* field;
+    std::size_t count;
+  };
+  const std::array<Payload, 7> payloads = {{
+      {"raw_data", tensor.raw_data().size()},
+      {"float_data", static_cast<std::size_t>(tensor.float_data_size())},
+      {"int32_data", static_cast<std::size_t>(tensor.int32_data_size())},
+      {"int64_data", static_cast<std::size_t>(tensor.int64_data_size())},
+      {"double_data", static_cast<std::size_t>(tensor.double_data_size())},
+      {"uint64_data", static_cast<std::size_t>(tensor.uint64_data_size())},
+      {"string_data", static_cast<std::size_t>(tensor.string_data_size())},
+  }};
+  const Payload* payload = nullptr;
+  for (const Payload& candidate : payloads) {
+    if (candidate.count == 0) continue;
+    PT_CHECK(!payload, kModel, "{} has two payloads, {} and {}", what, payload->field,
+             candidate.field);
+    payload = &candidate;
+  }
+  const auto elements = static_cast<std::size_t>(out.shape.count());
+  const std::string type = TensorType{out.dtype, out.shape}.text();
+  if (!payload) {
+    PT_CHECK(elements == 0, kModel, "{} of {} has no data", what, type);
+    out.value = HostTensor(TensorType{out.dtype, out.shape});
+    return;
+  }
+  if (payload == &payloads[0]) {
+    PT_CHECK(payload->count == needed, kModel, "{} of {} needs {} bytes of raw_data and has {}",
+             what, type, needed, payload->count);
+  } else {
+    PT_CHECK(payload->count == elements, kModel, "{} of {} needs {} values of {} and has {}", what,
+             type, elements, payload->field, payload->count);
+  }
+  const auto field_fits = [&](std::size_t index) {
+    PT_CHECK(payload == &payloads[index], kModel,
+             "{} of {} keeps its values in {}, where that type cannot stand", what, type,
+             payload->field);
+  };
+  HostTensor value(TensorType{out.dtype, out.shape});
+  const auto copy_bytes = [&](const void* from) {
+    if (needed > 0) std::memcpy(value.view().data, from, needed);
+  };
+  if (payload == &payloads[0]) {
+    copy_bytes(tensor.raw_data().data());
+    out.value = value;
+    return;
+  }
+  switch (out.dtype) {
+    case DType::kFloat32:
+      field_fits(1);
+      copy_bytes(tensor.float_data().data());
+      break;
+    case DType::kInt32:
+      field_fits(2);
+      copy_bytes(tensor.int32_data().data());
+      break;
+    case DType::kInt64:
+      field_fits(3);
+      copy_bytes(tensor.int64_data().data());
+      break;
+    case DType::kFloat64:
+      field_fits(4);
+      copy_bytes(tensor.double_data().data());
+      break;
+    case DType::kUint64:
+      field_fits(5);
+      copy_bytes(tensor.uint64_data().data());
+      break;
+    case DType::kUint32:
+      field_fits(5);
+      copy_narrowed<std::uint32_t>(tensor.uint64_data(), value, what);
+      break;
+    default:
+      field_fits(2);
+      switch (out.dtype) {
+        case DType::kInt8:
+          copy_narrowed<std::int8_t>(tensor.int32_data(), value, what);
+          break;
+        case DType::kInt16:
+          copy_narrowed<std::int16_t>(tensor.int32_data(), value, what);
+          break;
+        case DType::kUint8:
+        case DType::kBool:
+          copy_narrowed<std::uint8_t>(tensor.int32_data(), value, what);
+          break;
+        default:
+          copy_narrowed<std::uint16_t>(tensor.int32_data(), value, what);
+      }
+  }
+  out.value = value;
+}
+
+void TensorDecoder::warn_of_non_finite(const HostTensor& value, const std::string& what) {
+  if (!value || !is_float(value.dtype()) || !has_non_finite(value)) return;
+  // Masks of zeros and minus infinity are meant; anything else that is not finite is a mishap.
+  std::size_t bad = 0;
+  std::size_t minus_infinity = 0;
+  bool is_mask = true;
+  for (const double x : value.to_doubles()) {
+    if (std::isfinite(x)) {
+      is_mask = is_mask && x == 0;
+    } else if (std::isnan(x) || x > 0) {
+      ++bad;
+    } else {
+      ++minus_infinity;
+    }
+  }
+  if (!is_mask) bad += minus_infinity;
+  if (bad == 0) return;
+  warnings.push_back(fmt::format("{} holds {} value{} that {} not finite (NaN or infinity)", what,
+                                 bad, bad == 1 ? "" : "s", bad == 1 ? "is" : "are"));
+}
+
+}  // namespace pipetrain

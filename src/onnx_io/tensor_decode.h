@@ -1,0 +1,65 @@
+// Tensors of the file become tensors in memory: every encoding ONNX has, inline or external.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "onnx_io/external_data.h"
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+namespace onnx {
+class Tensor;  // the schema's message; defined by the generated code
+}
+
+/// A tensor as decoded. `value` is empty if `unusable` says why.
+struct DecodedTensor {
+  DType dtype = DType::kUndefined;
+  Shape shape;
+  HostTensor value;
+  bool external = false;
+  std::string unusable;
+};
+
+/// "float8e4m3fn", "int4", "string", …: names of ONNX's element types by number, known to us or
+/// not.
+std::string onnx_type_name(std::int32_t data_type);
+
+/// Checks dims (rank at most 8, no negative extent, no overflow) and returns the shape. `what` is
+/// "tensor 'w'". Error (kModel).
+Shape checked_shape(const std::vector<std::int64_t>& dims, const std::string& what);
+
+/// Decodes the tensors of one model, within one budget of bytes.
+class TensorDecoder {
+ public:
+  /// `directory`: where external data may stand; empty if there is none.
+  TensorDecoder(std::filesystem::path directory, ExternalDataRules rules,
+                std::uint64_t maximum_bytes);
+
+  /// Decodes `tensor`, which is called `name` in errors and warnings. Error (kModel) for
+  /// everything that is not exactly one payload of exactly the right length.
+  DecodedTensor decode(const onnx::Tensor& tensor, const std::string& name);
+
+  std::vector<std::string> warnings;
+
+ private:
+  void read_external(const onnx::Tensor& tensor, const std::string& name, DecodedTensor& out,
+                     std::uint64_t needed);
+  void read_inline(const onnx::Tensor& tensor, const std::string& what, DecodedTensor& out,
+                   std::uint64_t needed);
+  void warn_of_non_finite(const HostTensor& value, const std::string& what);
+
+  std::filesystem::path directory_;
+  ExternalDataRules rules_;
+  std::uint64_t maximum_bytes_;
+  std::uint64_t used_bytes_ = 0;
+  // The file opened last: models keep their tensors in one file, or each in its own.
+  std::string open_location_;
+  std::optional<ExternalFile> open_;
+};
+
+}  // namespace pipetrain
