@@ -26,6 +26,8 @@ class FileBytes {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
   std::size_t size() const { return bytes_.size(); }
+  /// A part, which keeps the whole alive. The caller has checked the range.
+  FileBytes slice(std::size_t begin, std::size_t length) const;
 
  private:
   std::shared_ptr<const void> owner_;

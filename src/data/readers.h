@@ -12,12 +12,30 @@
 
 namespace pipetrain {
 
+struct NpyHeader {
+  DType dtype = DType::kUndefined;  // kUndefined: a type that is not read here
+  std::string descr;
+  bool big_endian = false;
+  bool fortran_order = false;
+  Shape shape;
+  std::size_t data_begin = 0;
+};
+NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& name);
 /// NumPy array file format 1.0, 2.0 and 3.0 (numpy.lib.format): C or Fortran order, either byte
 /// order, bool, integers, float16, float32, float64.
 HostTensor parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
 /// An .npz archive: keys ending or beginning with train, test, val tell the parts apart.
 RawData read_npz(const std::string& path);
+/// Tells a key's part: "x_train" and "train_images" belong to the training data.
+enum class Part { kTrain, kValidation, kTest };
+struct PartName {
+  std::string base;
+  std::optional<Part> part;
+};
+PartName split_part_name(const std::string& key);
+/// The role that an array's name suggests: "y", "labels", "target", … are labels.
+ColumnRole role_of_name(const std::string& name);
 /// A .npy file; labels are looked for beside it (x.npy and y.npy, images.npy and labels.npy).
 RawData read_npy(const std::string& path);
 
