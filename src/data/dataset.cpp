@@ -20,6 +20,10 @@ TensorType Column::batch_type(std::size_t samples) const {
   return {dtype, Shape(std::move(dims)), Layout::kRowMajor};
 }
 
+std::string Column::text() const {
+  return fmt::format("\"{}\" {} {}", printable(name), name_of(dtype), sample_shape.text());
+}
+
 void gather_batch(const Dataset& dataset, std::span<const std::size_t> indices,
                   std::span<const Tensor> out) {
   PT_CHECK(out.size() == dataset.columns().size(), kInternal, "{} tensors for {} data columns",

@@ -19,6 +19,8 @@ struct Column {
   Shape sample_shape;  // without the batch axis
 
   TensorType batch_type(std::size_t samples) const;
+  /// "image" float32 (1, 28, 28)
+  std::string text() const;
 };
 
 /// Constant after construction; `gather` may be called from several threads.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "data/data_spec.h"
 #include "data/dataset.h"
@@ -24,5 +25,7 @@ std::shared_ptr<const Dataset> make_synthetic(const DataSpec& spec, std::size_t 
 /// position for position ids.
 enum class Filling { kOnes, kZeros, kPositions };
 std::optional<Filling> known_filling(const ModelInput& input);
+/// "ones", "zeros", "positions 0, 1, 2, …"
+std::string_view name_of(Filling filling);
 
 }  // namespace pipetrain
