@@ -1,0 +1,122 @@
+// Archives of NumPy arrays, and single arrays with their labels beside them.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/readers.h"
+#include "data/zip_archive.h"
+
+namespace pipetrain {
+
+namespace {
+
+constexpr std::string_view kExtension = ".npy";
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+constexpr std::pair<std::string_view, Part> kParts[] = {
+    {"train", Part::kTrain},    {"training", Part::kTrain},
+    {"val", Part::kValidation}, {"validation", Part::kValidation},
+    {"dev", Part::kValidation}, {"valid", Part::kValidation},
+    {"test", Part::kTest},
+};
+
+}  // namespace
+
+PartName split_part_name(const std::string& key) {
+  const std::string small = lower(key);
+  for (const auto& [word, part] : kParts) {
+    const std::string before = std::string(word) + "_", after = "_" + std::string(word);
+    if (small.starts_with(before) && key.size() > before.size()) {
+      return {key.substr(before.size()), part};
+    }
+    if (small.ends_with(after) && key.size() > after.size()) {
+      return {key.substr(0, key.size() - after.size()), part};
+    }
+  }
+  return {key, std::nullopt};
+}
+
+ColumnRole role_of_name(const std::string& name) {
+  constexpr std::string_view kLabels[] = {"y",       "label", "labels",      "target",
+                                          "targets", "class", "fine_labels", "classes"};
+  const std::string small = lower(name);
+  if (std::ranges::find(kLabels, small) != std::end(kLabels)) return ColumnRole::kLabel;
+  if (small == "x" || small == "images" || small == "features") return ColumnRole::kInput;
+  return ColumnRole::kUnknown;
+}
+
+RawData read_npz(const std::string& path) {
+  const ZipArchive archive(FileBytes::open(path), path);
+  RawData out{path, "NumPy archive (npz)", {}, {}, {}};
+  std::array<std::vector<RawColumn>, 3> parts;
+  for (const ZipEntry& entry : archive.entries()) {
+    if (!entry.name.ends_with(kExtension)) continue;
+    const std::string key = entry.name.substr(0, entry.name.size() - kExtension.size());
+    const std::string shown = fmt::format("{}[{}]", path, key);
+    const FileBytes content = archive.read(entry);
+    const NpyHeader header = parse_npy_header(content.bytes(), shown);
+    if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
+      out.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
+                                      header.shape.rank() == 0
+                                          ? "it is a single value"
+                                          : "its type is " + printable(header.descr)));
+      continue;
+    }
+    const PartName name = split_part_name(key);
+    RawColumn column{
+        name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}};
+    parts[static_cast<std::size_t>(name.part.value_or(Part::kTrain))].push_back(std::move(column));
+  }
+  auto& [train, validation, test] = parts;
+  PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,
+           "\"{}\" holds no NumPy arrays", printable(path));
+  // An archive of test data alone is what `eval` is given.
+  if (train.empty()) train = std::move(!test.empty() ? test : validation);
+  if (!validation.empty() && !test.empty()) {
+    out.notes.push_back("of its validation and test parts, the validation part is used");
+  }
+  out.train.columns = std::move(train);
+  out.held_out.columns = std::move(!validation.empty() ? validation : test);
+  return out;
+}
+
+RawData read_npy(const std::string& path) {
+  RawData out{path, "NumPy array (npy)", {}, {}, {}};
+  const auto add = [&](const std::string& file, const std::string& name, ColumnRole role) {
+    const FileBytes content = FileBytes::open(file);
+    out.train.columns.push_back({name, parse_npy(content.bytes(), file), file, role, {}, {}, {}});
+  };
+  const std::filesystem::path inputs(path);
+  const std::string stem = inputs.stem().string();
+  add(path, stem, ColumnRole::kInput);
+  constexpr std::pair<std::string_view, std::string_view> kBeside[] = {
+      {"x", "y"},           {"X", "y"},           {"X", "Y"},
+      {"images", "labels"}, {"inputs", "labels"}, {"inputs", "targets"},
+      {"data", "labels"}};
+  for (const auto& [input, label] : kBeside) {
+    const std::size_t at = stem.find(input);
+    // The word must stand alone: "x_train" has an x, "mixed" has none.
+    if (at == std::string::npos ||
+        (at > 0 && std::isalpha(static_cast<unsigned char>(stem[at - 1]))) ||
+        (at + input.size() < stem.size() &&
+         std::isalpha(static_cast<unsigned char>(stem[at + input.size()])))) {
+      continue;
+    }
+    std::string name = stem;
+    name.replace(at, input.size(), label);
+    const std::filesystem::path beside = inputs.parent_path() / (name + std::string(kExtension));
+    if (!std::filesystem::is_regular_file(beside)) continue;
+    add(beside.string(), name, ColumnRole::kLabel);
+    out.notes.push_back(fmt::format("labels from \"{}\" beside it", beside.filename().string()));
+    break;
+  }
+  return out;
+}
+
+}  // namespace pipetrain

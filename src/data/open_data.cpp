@@ -1,0 +1,274 @@
+#include "data/open_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/element.h"
+#include "data/match_columns.h"
+#include "data/synthetic.h"
+
+namespace pipetrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kSyntheticSamples = 6400;  // 100 batches of 64
+
+std::string lower_name(const fs::path& path) {
+  std::string name = path.filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  return name;
+}
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> endings) {
+  return std::ranges::any_of(endings,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_image(std::string_view name) {
+  return is_one_of(name, {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp"});
+}
+
+std::string detect_in_directory(const std::string& path) {
+  if (recognise_cifar(path)) {
+    return recognise_cifar(path) == CifarKind::kCifar10 ? "cifar10" : "cifar100";
+  }
+  bool idx = false, bin = false, csv = false, text = false, image = false;
+  for (const std::string& file : list_files(path)) {
+    const std::string name = lower_name(file);
+    idx |= name.find("images") != std::string::npos && name.find("ubyte") != std::string::npos;
+    bin |= is_one_of(name, {".bin"});
+    csv |= name == "train.csv" || name == "train.tsv";
+    text |= is_one_of(name, {".txt", ".text", ".md"});
+    image |= is_image(name);
+  }
+  if (idx) return "idx";
+  if (csv) return "csv";
+  if (bin) return "tokens";
+  for (const auto& entry :
+       fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied)) {
+    image |= is_image(lower_name(entry.path()));
+    if (image) break;
+  }
+  PT_CHECK(
+      !image, kData,
+      "\"{}\" is a directory of image files, which are not decoded here: put them into one .npz "
+      "with arrays x (samples, channels, height, width) and y (samples)",
+      printable(path));
+  if (text) return "text";
+  PT_FAIL(kData,
+          "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
+          "data_batch_1.bin, train.csv, token files *.bin and texts *.txt; --format names one",
+          printable(path));
+}
+
+bool looks_like_text(std::string_view text) {
+  const std::string_view head = text.substr(0, 4096);
+  return head.find('\0') == std::string_view::npos;
+}
+
+std::string detect_by_content(const std::string& path, const std::string& name) {
+  const FileBytes content = FileBytes::open(path);
+  const auto bytes = content.bytes();
+  PT_CHECK(!bytes.empty(), kData, "\"{}\" is empty", printable(path));
+  if (content.text().starts_with("PK\x03\x04") || content.text().starts_with("PK\x05\x06")) {
+    return "npz";
+  }
+  if (content.text().starts_with("\x93NUMPY")) return "npy";
+  if (is_llmc_tokens(bytes)) return "tokens";
+  // A gzip file is told by its name and not inflated twice.
+  if (is_gzip(bytes)) return name.find("ubyte") != std::string::npos ? "idx" : "text";
+  const bool idx_magic = bytes.size() > 8 && little_endian(bytes.first(2)) == 0 &&
+                         std::to_integer<int>(bytes[2]) >= 8 &&
+                         std::to_integer<int>(bytes[2]) <= 14 &&
+                         std::to_integer<int>(bytes[3]) >= 1 && std::to_integer<int>(bytes[3]) <= 4;
+  if (idx_magic && !name.ends_with(".bin")) return "idx";
+  if (name.ends_with(".bin")) return "tokens";
+  PT_CHECK(!is_image(name), kData,
+           "\"{}\" is an image file, which is not decoded here: put the images into one .npz with "
+           "arrays x (samples, channels, height, width) and y (samples)",
+           printable(path));
+  PT_CHECK(looks_like_text(content.text()), kData,
+           "\"{}\" is of no known format; --format names one of npz, npy, csv, idx, cifar10, "
+           "cifar100, tokens, text",
+           printable(path));
+  return "text";
+}
+
+std::string detect_format(const std::string& path) {
+  if (path == "synthetic") return path;
+  std::error_code error;
+  if (fs::is_directory(path, error)) return detect_in_directory(path);
+  const std::vector<std::string> files = list_files(path);
+  PT_CHECK(fs::exists(files[0], error), kData, "there is no data file \"{}\"", printable(path));
+  const std::string name = lower_name(files[0]);
+  if (is_one_of(name, {".csv"})) return "csv";
+  if (is_one_of(name, {".tsv", ".tab"})) return "tsv";
+  if (is_one_of(name, {".txt", ".text", ".md"})) return "text";
+  if (const auto kind = recognise_cifar(files[0])) {
+    return kind == CifarKind::kCifar10 ? "cifar10" : "cifar100";
+  }
+  return detect_by_content(files[0], name);
+}
+
+// "0 … 15", of sample 0.
+std::string first_sample_range(const Dataset& dataset, std::size_t column) {
+  const Column& what = dataset.columns()[column];
+  const HostTensor sample(what.batch_type(1));
+  const std::size_t index = 0;
+  dataset.gather({&index, 1}, column, sample.view());
+  const Range range =
+      range_of(sample.view().data, what.dtype, static_cast<std::size_t>(sample.type().count()));
+  if (range.low == range.high) return fmt::format("{:.6g}", range.low);
+  return fmt::format("{:.6g} … {:.6g}", range.low, range.high);
+}
+
+void split_and_limit(const DataOptions& options, OpenedData& out) {
+  if (options.limit) out.train = first_samples(out.train, options.limit);
+  if (out.validation && options.limit)
+    out.validation = first_samples(out.validation, options.limit);
+  PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
+           "--val-split takes a fraction from 0 up to 1, not {}", options.validation_split);
+  std::size_t rows = options.validation_rows;
+  if (!rows && options.validation_split > 0) {
+    rows = std::max<std::size_t>(
+        1, static_cast<std::size_t>(
+               std::llround(options.validation_split * static_cast<double>(out.train->size()))));
+  }
+  if (!rows) return;
+  const std::size_t all = out.train->size();
+  DatasetSplit parts = split_dataset(out.train, rows, options.seed);
+  out.train = std::move(parts.train);
+  out.validation = std::move(parts.validation);
+  out.description += fmt::format("  {} of {} samples held out for validation, chosen by seed {}\n",
+                                 rows, all, options.seed);
+}
+
+void add_lines(std::string& text, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) text += "  " + line + "\n";
+}
+
+void describe_samples(OpenedData& out) {
+  std::vector<std::string> ranges;
+  for (std::size_t column = 0; column < out.train->columns().size(); ++column) {
+    ranges.push_back(fmt::format("\"{}\" {}", printable(out.train->columns()[column].name),
+                                 first_sample_range(*out.train, column)));
+  }
+  out.description += fmt::format("  first sample: {}\n", fmt::join(ranges, ", "));
+  out.description += fmt::format("  {} samples to train on", out.train->size());
+  if (out.validation) out.description += fmt::format(", {} to validate on", out.validation->size());
+}
+
+}  // namespace
+
+RawData read_source(const std::string& path, const DataOptions& options) {
+  // What a pipe holds cannot be looked at twice, so it is text unless said otherwise.
+  const std::string format = options.format != "auto" ? options.format
+                             : path == "-"            ? "text"
+                                                      : detect_format(path);
+  if (format == "npz") return read_npz(path);
+  if (format == "npy") return read_npy(path);
+  if (format == "idx" || format == "mnist") return read_idx(path);
+  if (format == "cifar10") return read_cifar(path, CifarKind::kCifar10);
+  if (format == "cifar100") return read_cifar(path, CifarKind::kCifar100);
+  if (format == "tokens") return read_tokens(path, options.token_dtype);
+  if (format == "text") return read_text(path);
+  if (format == "csv" || format == "tsv") {
+    CsvOptions csv = options.csv;
+    if (format == "tsv" && !csv.delimiter) csv.delimiter = '\t';
+    return read_csv(path, csv);
+  }
+  PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
+           printable(path));
+  PT_FAIL(
+      kUsage,
+      "--format {} is not known: auto, npz, npy, csv, tsv, idx, cifar10, cifar100, tokens, text "
+      "or synthetic",
+      printable(format));
+}
+
+OpenedData open_data(const DataOptions& options, const DataSpec& spec) {
+  OpenedData out;
+  if (options.path == "synthetic" || options.format == "synthetic") {
+    const std::size_t samples =
+        options.synthetic_samples ? options.synthetic_samples : kSyntheticSamples;
+    out.synthetic = true;
+    out.format = "synthetic";
+    out.train = make_synthetic(spec, samples, options.seed);
+    out.description = "data: synthetic, made from the model's inputs; labels by a fixed rule\n";
+    split_and_limit(options, out);
+    describe_samples(out);
+    return out;
+  }
+  const RawData raw = read_source(options.path, options);
+  out.format = raw.format;
+  out.description = fmt::format("data {}: {}\n", printable(raw.path), raw.format);
+  add_lines(out.description, raw.notes);
+  BoundData train = bind_data(raw.train, spec, options.bind);
+  add_lines(out.description, train.notes);
+  out.train = train.dataset;
+  out.class_names = train.class_names;
+  const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
+  if (!options.validation_path.empty()) {
+    PT_CHECK(!own_split, kUsage, "--val-data and --val-split exclude each other");
+    with_context(
+        [&] {
+          return fmt::format("reading the validation data {}", printable(options.validation_path));
+        },
+        [&] {
+          const RawData other = read_source(options.validation_path, options);
+          out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
+          out.description +=
+              fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
+        });
+  } else if (!raw.held_out.empty() && !own_split) {
+    with_context(
+        [] { return "reading the part that is held out for validation"; },
+        [&] { out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset; });
+    out.description += "  validation on the part that the data set apart themselves\n";
+  }
+  split_and_limit(options, out);
+  describe_samples(out);
+  return out;
+}
+
+std::string describe(const RawData& raw) {
+  std::string out = fmt::format("{}: {}\n", printable(raw.path), raw.format);
+  const auto part = [&](const char* name, const RawSplit& split) {
+    if (split.empty()) return;
+    if (split.shards) {
+      std::size_t tokens = 0;
+      double largest = 0;
+      for (const TokenShard& shard : *split.shards) {
+        tokens += shard.tokens();
+        const auto bytes = shard.content.bytes().subspan(shard.header_bytes);
+        largest = std::max(largest, range_of(bytes.data(), shard.dtype, shard.tokens()).high);
+      }
+      out += fmt::format("  {}: {} tokens in {} files, the largest id is {:.0f}\n", name, tokens,
+                         split.shards->size(), largest);
+      return;
+    }
+    for (const RawColumn& column : split.columns) {
+      const Range range = range_of(column.values.view().data, column.values.dtype(),
+                                   static_cast<std::size_t>(column.sample_shape().count()));
+      out += fmt::format("  {}: {} samples of \"{}\" {} {}, the first in {:.6g} … {:.6g}{}\n", name,
+                         column.rows(), printable(column.name), name_of(column.values.dtype()),
+                         column.sample_shape().text(), column.rows() ? range.low : 0,
+                         column.rows() ? range.high : 0,
+                         column.role == ColumnRole::kLabel ? " (labels)" : "");
+    }
+  };
+  part("train", raw.train);
+  part("held out", raw.held_out);
+  add_lines(out, raw.notes);
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,52 @@
+// From a path to data sets: recognise the format, read, bind to the model, split.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/bind.h"
+#include "data/data_spec.h"
+#include "data/dataset.h"
+#include "data/readers.h"
+
+namespace pipetrain {
+
+struct DataOptions {
+  /// A file, a directory, a glob, "-" for standard input, or "synthetic".
+  std::string path = "synthetic";
+  /// auto, npz, npy, csv, tsv, idx, cifar10, cifar100, tokens, text, synthetic.
+  std::string format = "auto";
+  std::string validation_path;      // empty: validation_split, or what the source sets aside
+  double validation_split = 0;      // fraction of the training data that is held out
+  std::size_t validation_rows = 0;  // or a number of samples
+  std::size_t limit = 0;            // use only the first so many samples; 0: all
+  std::uint64_t seed = 1;
+  std::size_t synthetic_samples = 0;  // 0: 6400
+  DType token_dtype = DType::kUndefined;
+  CsvOptions csv;
+  BindOptions bind;
+};
+
+struct OpenedData {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> validation;  // null if there is none
+  std::string format;
+  /// What was detected and what becomes of it, for people: several lines.
+  std::string description;
+  std::vector<std::string> class_names;
+  bool synthetic = false;
+};
+
+/// Recognises the format (magic bytes, names, directory shape) and reads the arrays. Useful alone
+/// to look at a source before a loss is chosen.
+RawData read_source(const std::string& path, const DataOptions& options);
+
+/// Reads, binds, checks and splits. Errors: kData naming file and item, kUsage for options.
+OpenedData open_data(const DataOptions& options, const DataSpec& spec);
+
+/// Format, arrays with types and shapes, range of the first sample: `data inspect`.
+std::string describe(const RawData& raw);
+
+}  // namespace pipetrain

@@ -1,0 +1,37 @@
+// Which samples make up which batch: a pure function of (seed, epoch, batch), so that a resumed run
+// needs only its step number, and the number of stages or threads cannot change the order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pipetrain {
+
+struct SamplerOptions {
+  std::size_t batch_size = 64;
+  std::uint64_t seed = 1;
+  bool shuffle = true;
+  bool drop_last = false;  // otherwise the last batch of an epoch may be short
+};
+
+class Sampler {
+ public:
+  /// Error kData if an epoch would have no batch; kUsage for batch size 0.
+  Sampler(std::size_t samples, SamplerOptions options);
+
+  std::size_t batches_per_epoch() const { return batches_per_epoch_; }
+  std::uint64_t epoch_of(std::uint64_t step) const { return step / batches_per_epoch_; }
+  /// Samples in the batch of a step (counted from 0 over all epochs).
+  std::size_t batch_samples(std::uint64_t step) const;
+  /// Indices of the samples in the batch of a step.
+  std::vector<std::size_t> batch_indices(std::uint64_t step) const;
+  const SamplerOptions& options() const { return options_; }
+
+ private:
+  std::size_t samples_;
+  SamplerOptions options_;
+  std::size_t batches_per_epoch_;
+};
+
+}  // namespace pipetrain
