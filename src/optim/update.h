@@ -1,0 +1,30 @@
+// The arithmetic of one optimizer step: a single pass over a parameter, its gradient and its state.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "optim/optimizer.h"
+
+namespace pipetrain {
+
+/// Updates a parameter in place from gradient * gradient_scale. `step` counts the updates of this
+/// parameter from 1. All spans have one length, except that states which state_slots() does not ask
+/// for may be empty. The result does not depend on the number of OpenMP threads. Adam: Kingma and
+/// Ba 2015; AdamW: Loshchilov and Hutter 2019; Nesterov's momentum as in Sutskever et al. 2013.
+void update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
+            double gradient_scale, std::span<float> parameter, std::span<const float> gradient,
+            std::span<float> state0, std::span<float> state1);
+void update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
+            double gradient_scale, std::span<double> parameter, std::span<const double> gradient,
+            std::span<double> state0, std::span<double> state1);
+
+/// Sum of squares in double, added up in an order that depends on the length only.
+double sum_of_squares(std::span<const float> values);
+double sum_of_squares(std::span<const double> values);
+
+/// What gradients are multiplied with so that their global norm is at most `limit`; 1 when limit is
+/// 0 (off). PyTorch's clip_grad_norm_: limit / (norm + 1e-6).
+double clip_factor(double norm, double limit);
+
+}  // namespace pipetrain

@@ -1,0 +1,102 @@
+// A plan: where the chain of a model is cut into stages, and what each stage is expected to need.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "profile/chain_cost.h"
+
+namespace pipetrain {
+
+enum class Recompute : unsigned char {
+  kNone,  // every activation that a gradient reads is kept
+  kAll,   // every stage keeps its inputs only and runs its forward again
+  kAuto,  // as kAll, but only in stages that would not fit otherwise
+};
+
+struct TransferCost {
+  double latency_seconds =
+      0;  // of each transfer: one forward and one backward per micro-batch and cut
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+};
+
+struct PlanRequest {
+  int stages = 1;
+  int micro_batches = 1;
+  std::string schedule = "1f1b";
+  std::size_t memory_limit_bytes = 0;  // of each stage's device; 0: none
+  TransferCost transfer;
+  double optimizer_bytes_per_parameter_byte = 2;  // Adam keeps two numbers per parameter
+  Recompute recompute = Recompute::kAuto;
+};
+
+/// What one stage keeps in memory, by purpose.
+struct StageMemory {
+  std::size_t weight_bytes = 0;  // all versions
+  std::size_t gradient_bytes = 0;
+  std::size_t optimizer_bytes = 0;
+  std::size_t activation_bytes = 0;  // saved, of all micro-batches in flight
+  std::size_t transient_bytes = 0;
+  std::size_t total() const {
+    return weight_bytes + gradient_bytes + optimizer_bytes + activation_bytes + transient_bytes;
+  }
+};
+
+/// Elements [first, last) of the chain on one device. Times are per micro-batch.
+struct StagePlan {
+  int first = 0, last = 0;
+  double forward_seconds = 0;   // once; with recompute it runs twice
+  double backward_seconds = 0;  // input and weight gradients
+  double step_seconds = 0;      // per optimizer step, spread over the micro-batches
+  double transfer_seconds = 0;  // over both cuts, both directions
+  double seconds = 0;           // all of it: what the slowest stage bounds
+  std::size_t parameter_bytes = 0;
+  std::size_t saved_bytes = 0;  // kept from forward to backward, one micro-batch
+  int in_flight = 1;            // micro-batches between their forward and their backward
+  int weight_versions = 1;
+  bool recompute = false;
+  StageMemory memory;
+};
+
+struct Plan {
+  std::vector<StagePlan> stages;
+  double bottleneck_seconds = 0;   // of the slowest stage
+  double lower_bound_seconds = 0;  // no cut of any chain of these elements can be faster
+  std::string lower_bound_reason;
+  std::vector<std::string> cut_reasons;  // one sentence for each cut, in order
+  std::vector<std::string> notes;  // what a user should know: fewer stages than asked for, …
+
+  /// bottleneck / lower bound - 1: 0 is perfect balance.
+  double gap() const;
+  /// The first element of stages 1, 2, …
+  std::vector<int> cuts() const;
+};
+
+/// How many micro-batches and weight versions stage `stage` of `stages` holds at most.
+struct ScheduleLoad {
+  int in_flight = 1;
+  int weight_versions = 1;
+};
+/// gpipe: M in flight; 1f1b: min(p - s, M); pipedream: p - s, each with its own weights;
+/// pipedream-2bw: p - s with two versions; zb-h1: min(p, M); zb-h2: min(2p - 1, M); 1f1b-auto: at
+/// most min(2(p - s) - 1, M), the eager form. Error (kUsage) for a schedule that runs no chain of
+/// stages.
+ScheduleLoad schedule_load(const std::string& schedule, int stage, int stages, int micro_batches);
+
+/// Cuts the chain into request.stages stages so that the slowest stage is as fast as it can be;
+/// exact for this chain, the memory limit and the transfer costs included. Among equally fast
+/// plans: the smallest peak memory of a device, then the fewest bytes sent, then the earliest cuts.
+/// A chain shorter than the stages asked for gets one element per stage (and a note). Error
+/// (kResource) when no cut fits into memory: names the stage, its need and settings that fit.
+Plan plan_stages(const ChainCosts& chain, const PlanRequest& request);
+
+/// The plan with the given cuts (first elements of stages 1, 2, …, ascending): its numbers, or an
+/// Error (kUsage) for impossible cuts, (kResource) for too little memory. `recompute` says it for
+/// each stage instead of the request, if given; request.stages is not read.
+Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::span<const int> cuts,
+                    std::span<const Recompute> recompute = {});
+
+}  // namespace pipetrain

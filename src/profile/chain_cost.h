@@ -1,0 +1,41 @@
+// What a planner must know of the chain of forward nodes: plain numbers, no graph and no device.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace pipetrain {
+
+/// An element needs something that an earlier element needs too (a tied weight, an activation that
+/// two gradients read). It costs memory again only where a cut lies between the two.
+struct Reuse {
+  int previous = 0;  // the last element before this one that needs it
+  std::size_t parameter_bytes = 0;
+  std::size_t saved_bytes = 0;
+};
+
+/// One forward node with the gradient nodes that belong to it. Times and bytes are of one
+/// micro-batch.
+struct ChainCost {
+  std::string name;
+  double forward_seconds = 0;
+  double input_gradient_seconds = 0;
+  double weight_gradient_seconds = 0;
+  double step_seconds = 0;  // once per optimizer step: preparing weights, finishing gradients
+  std::size_t parameter_bytes = 0;  // of parameters that no earlier element needs
+  std::size_t saved_bytes =
+      0;  // kept from forward to backward, not yet kept for an earlier element
+  std::size_t transient_bytes =
+      0;  // alive while one of its kernels runs: outputs, gradients, workspace
+  std::vector<Reuse> reuses;
+};
+
+struct ChainCosts {
+  std::vector<ChainCost> elements;
+  /// bytes[i]: activations (gradients) of one micro-batch that cross a cut before element i;
+  /// elements.size() + 1 long.
+  std::vector<std::size_t> forward_bytes, backward_bytes;
+};
+
+}  // namespace pipetrain
