@@ -177,10 +177,10 @@ class LossBuilder {
     training_.loss.label = builder_.add_value(std::move(label));
   }
 
-  void set_outputs(const std::vector<ValueId>& outputs) {
-    training_.loss.loss_sum = outputs[0];
-    builder_.rename(outputs[0], "loss");
-    if (outputs.size() > 1) training_.loss.correct = outputs[1];
+  void set_results(ValueId loss_sum, ValueId correct) {
+    training_.loss.loss_sum = loss_sum;
+    training_.loss.correct = correct;
+    builder_.rename(loss_sum, "loss");
   }
 
   void cross_entropy() {
@@ -206,7 +206,9 @@ class LossBuilder {
     add_label(DType::kInt64, Shape(label_dims));
     logits = builder_.reshape(logits, Shape{rows, loss.classes});
     const ValueId labels = builder_.reshape(loss.label, Shape{rows});
-    set_outputs(builder_.add_all("SoftmaxCrossEntropy", {logits, labels}, {{"ignore_index", loss.ignore_index}}));
+    const auto results =
+        builder_.add_all("SoftmaxCrossEntropy", {logits, labels}, {{"ignore_index", loss.ignore_index}});
+    set_results(results[0], results[1]);
     const std::string_view task = loss.kind == LossKind::kCausalLm ? "language model"
                                   : shape.rank() == 2              ? "classifier"
                                   : classes_last                   ? "token classifier"
@@ -218,7 +220,8 @@ class LossBuilder {
     const Shape shape = builder_.shape(output_);
     add_label(DType::kFloat32, shape);
     training_.loss.elements_per_sample = shape.count() / std::max<std::int64_t>(1, shape[0]);
-    set_outputs(builder_.add_all(op, {output_, training_.loss.label}));
+    const auto results = builder_.add_all(op, {output_, training_.loss.label});
+    set_results(results[0], results.size() > 1 ? results[1] : ValueId{});
     training_.loss.task = fmt::format("{} ({})", task, name_of(training_.loss.kind));
   }
 
@@ -227,7 +230,7 @@ class LossBuilder {
     PT_CHECK(shape.count() == 1, kUsage, "--loss output needs a scalar output, \"{}\" has shape {}",
              printable(training_.loss.output), shape.text());
     const ValueId scalar = builder_.reshape(output_, Shape{});
-    set_outputs({builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))})});
+    set_results(builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))}), {});
     training_.loss.task = "the model computes its own loss";
   }
 
