@@ -229,22 +229,26 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::strin
 
   // Identity nodes: the exporter merged equal tensors and kept their names.
   std::vector<OnnxNode> kept;
-  for (OnnxNode& node : model.nodes) {
+  std::vector<std::size_t> index_as_read;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    OnnxNode& node = model.nodes[n];
     if (node.op_type == "Identity" && node.has_input(0) && is_trained(node.inputs[0]) &&
         originals.contains(node.inputs[0]) && node.function.empty()) {
       OnnxInitializer copy = originals[node.inputs[0]];
       copy.name = node.outputs[0];
-      copies.push_back({copy.name, node.inputs[0], node.file_index, 0});
+      copies.push_back({copy.name, node.inputs[0], n, 0});
       model.initializers.push_back(std::move(copy));
       continue;
     }
+    index_as_read.push_back(n);
     kept.push_back(std::move(node));
   }
   model.nodes = std::move(kept);
 
   // Vectors of equal elements used at several places: fresh biases and gains, merged by value.
   std::map<std::string, std::size_t> seen;
-  for (OnnxNode& node : model.nodes) {
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    OnnxNode& node = model.nodes[n];
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
       const std::string name = node.inputs[slot];
       const auto original = originals.find(name);
@@ -256,7 +260,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::strin
       OnnxInitializer copy = original->second;
       copy.name = fmt::format("{}@{}.{}", name, node.name.empty() ? fmt::format("node{}", node.file_index) : node.name, slot);
       node.inputs[slot] = copy.name;
-      copies.push_back({copy.name, name, node.file_index, slot});
+      copies.push_back({copy.name, name, index_as_read[n], slot});
       model.initializers.push_back(std::move(copy));
     }
   }

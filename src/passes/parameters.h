@@ -27,8 +27,8 @@ struct ParameterOptions {
 struct UntiedCopy {
   std::string name;      // of the copy, as reported
   std::string original;  // initializer that holds the initial value
-  // Where the copy is used in the file: the input `slot` of node `file_index` of the graph.
-  std::size_t file_index = 0;
+  // Where the copy is used: input `slot` of `nodes[node]` of the model as it was read.
+  std::size_t node = 0;
   std::size_t slot = 0;
 };
 

@@ -81,7 +81,7 @@ class Runtime {
   RoundResult run(const Program& program, UnitSource& source);
 
   int stages() const { return static_cast<int>(stages_.size()); }
-  const StageMemory& memory(int stage) const { return stages_[static_cast<std::size_t>(stage)]->memory(); }
+  const ArenaBytes& memory(int stage) const { return stages_[static_cast<std::size_t>(stage)]->memory(); }
   /// A parameter or running statistic by name; an empty tensor when no stage holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);

@@ -149,7 +149,7 @@ class StageCompiler {
   }
 
   void reserve() {
-    StageMemory& memory = stage_.memory_;
+    ArenaBytes& memory = stage_.memory_;
     const auto versions = static_cast<std::size_t>(stage_.capacity_.versions);
     const int slots = state_slots(stage_.optimizer_);
     Bump bump;

@@ -50,7 +50,7 @@ struct StageUnit {
 };
 
 /// Bytes of a stage's arena, by purpose.
-struct StageMemory {
+struct ArenaBytes {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, transfers = 0, temporaries = 0;
   std::size_t total() const { return parameters + gradients + optimizer + activations + transfers + temporaries; }
 };
@@ -65,7 +65,7 @@ class Stage {
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  const StageMemory& memory() const { return memory_; }
+  const ArenaBytes& memory() const { return memory_; }
   /// Entries of StageUnit::table: the graph's inputs in their order, the label, then values received.
   std::size_t table_size(int variant) const;
   /// Sets the table's entries of the values received over an edge, given the sender's memory.
@@ -137,7 +137,7 @@ class Stage {
   double loss_sum_ = 0, correct_ = 0;
   std::uint64_t weight_generation_ = 1;
   std::vector<std::uint64_t> copy_generation_;
-  StageMemory memory_;
+  ArenaBytes memory_;
 };
 
 }  // namespace pipetrain

@@ -1,0 +1,70 @@
+// Everything that decides a run. The command line fills it in; a run is a function of it and of the files it names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/open_data.h"
+#include "graph/op.h"
+#include "ops/registry.h"
+#include "optim/learning_rate.h"
+#include "optim/optimizer.h"
+#include "partition/plan.h"
+#include "passes/loss.h"
+#include "passes/parameters.h"
+
+namespace pipetrain {
+
+struct ModelConfig {
+  std::string path;
+  std::map<std::string, std::int64_t> dims;  // --dim
+  std::map<std::string, Shape> shapes;       // --shape: whole shapes by input name, sample axis included
+  std::string output_node;
+  ParameterOptions parameters;
+  LossOptions loss;
+  BatchNormMode batch_norm = BatchNormMode::kTrain;
+  bool dropout = true;
+};
+
+struct PipelineConfig {
+  int stages = 1;
+  std::string schedule = "1f1b";
+  std::int64_t micro_batches = 0;     // 0: by micro_batch_size, or automatic
+  std::int64_t micro_batch_size = 0;  // 0: by micro_batches
+  std::string plan_path;              // a plan.json to follow
+  std::vector<std::string> split;     // nodes that start stages 1, 2, …
+  Recompute recompute = Recompute::kAuto;
+  std::size_t memory_limit_bytes = 0;
+  std::string profile_path;           // a profile.json to use instead of measuring
+  bool profile_cache = true;
+  Backend backend = Backend::kCpu;
+  int threads = 0;                    // of each stage; 0: cores / stages, at least 1
+  bool pin = true;
+  double timeout_seconds = 60;
+};
+
+struct OptimizationConfig {
+  std::int64_t batch_size = 64;
+  std::int64_t epochs = 1;
+  std::int64_t max_steps = -1;  // -1: by epochs
+  OptimizerSettings optimizer;
+  LearningRateSettings learning_rate;
+  double warmup = 0;            // steps, or a fraction of the run when warmup_is_fraction
+  bool warmup_is_fraction = false;
+  double clip_norm = 0;
+  std::uint64_t seed = 1;
+  bool shuffle = true;
+  bool drop_last = false;
+  bool stop_on_nonfinite = true;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  DataOptions data;
+  PipelineConfig pipeline;
+  OptimizationConfig optimization;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,389 @@
+#include "train/session.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "onnx_io/reader.h"
+#include "onnx_io/writer.h"
+#include "partition/plan_file.h"
+#include "passes/linearise.h"
+#include "pipeline/check.h"
+#include "pipeline/generate.h"
+#include "pipeline/lower.h"
+#include "profile/profiler.h"
+
+namespace pipetrain {
+namespace {
+
+int available_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
+}
+
+bool is_label_name(const std::string& name) {
+  static const std::set<std::string> names = {"y", "label", "labels", "target", "targets", "y_train"};
+  return names.contains(name);
+}
+
+/// Whether the labels of a source are class numbers or measurements.
+LabelHint label_hint(const RawData& raw) {
+  const RawColumn* label = nullptr;
+  for (const RawColumn& column : raw.train.columns) {
+    if (column.role == ColumnRole::kLabel || is_label_name(column.name)) label = &column;
+  }
+  if (!label) return LabelHint::kUnknown;
+  if (!is_float(label->values.dtype())) return LabelHint::kInteger;
+  const std::vector<double> values = label->values.to_doubles();
+  const bool whole = std::all_of(values.begin(), values.end(), [](double v) { return v == std::floor(v) && v >= 0; });
+  return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
+}
+
+/// Shapes of the samples by input name: by the arrays' names, else by position.
+std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
+  std::map<std::string, Shape> out;
+  std::vector<const RawColumn*> unnamed;
+  for (const RawColumn& column : raw.train.columns) {
+    if (column.role != ColumnRole::kLabel && !is_label_name(column.name)) unnamed.push_back(&column);
+  }
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const std::string& name = model.inputs[i].name;
+    for (const RawColumn* column : unnamed) {
+      if (column->name == name) out[name] = column->sample_shape();
+    }
+    if (!out.contains(name) && i < unnamed.size()) out[name] = unnamed[i]->sample_shape();
+  }
+  return out;
+}
+
+}  // namespace
+
+LoadedModel load_model(const ModelConfig& config) {
+  LoadedModel loaded;
+  loaded.file = read_onnx(config.path);
+  loaded.rules = classify_tensors(loaded.file, config.parameters);
+  for (auto& [name, rule] : loaded.rules) {
+    if (rule.use != TensorUse::kTrained) continue;
+    const std::string reason = why_not_writable(loaded.file, name);
+    if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
+  }
+  loaded.model = loaded.file;
+  if (config.parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules);
+  for (const UntiedCopy& copy : loaded.copies) {
+    loaded.rules[copy.name] = {TensorUse::kTrained, "copy of " + printable(copy.original) + ", trained apart"};
+  }
+  return loaded;
+}
+
+Session::Session(const RunConfig& config, SessionMode mode) : config_(config), mode_(mode), loss_(config.model.loss) {
+  const int stages = std::max(1, config_.pipeline.stages);
+  threads_ = config_.pipeline.threads > 0 ? config_.pipeline.threads : std::max(1, available_cores() / stages);
+}
+
+Session::~Session() = default;
+
+bool Session::asynchronous() const { return config_.pipeline.schedule.rfind("pipedream", 0) == 0; }
+
+void Session::open() {
+  model_ = load_model(config_.model);
+  for (const auto& [name, shape] : config_.model.shapes) {
+    const bool known = std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
+                                   [&name = name](const OnnxValue& input) { return input.name == name; });
+    PT_CHECK(known, kUsage, "--shape: the model has no input \"{}\"", printable(name));
+    PT_CHECK(shape.rank() >= 1, kUsage, "--shape {}: give at least the sample axis", printable(name));
+    sample_shapes_[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
+  }
+  if (config_.data.path != "synthetic") {
+    const RawData raw = read_source(config_.data.path, config_.data);
+    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(raw);
+    for (auto& [name, shape] : shapes_of_samples(model_.model, raw)) sample_shapes_.emplace(name, shape);
+  }
+  choose_micro_batch();
+  const bool trains = mode_ == SessionMode::kTrain;
+  Variant full{micro_batch_, !trains, build(micro_batch_, trains, trains)};
+  loss_.loss = std::string(name_of(full.graph->loss.kind));
+  (trains ? training_ : evaluations_).push_back(std::move(full));
+  bind_data();
+}
+
+void Session::choose_micro_batch() {
+  const std::int64_t batch = config_.optimization.batch_size;
+  PT_CHECK(batch >= 1, kUsage, "--batch-size must be at least 1");
+  std::int64_t fixed = -1;
+  for (const OnnxValue& input : model_.model.inputs) {
+    if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
+  }
+  const PipelineConfig& pipeline = config_.pipeline;
+  PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
+           "give --micro-batches or --micro-batch-size, not both");
+  if (fixed > 0) {
+    PT_CHECK(batch % fixed == 0, kUsage, "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
+    micro_batch_ = fixed;
+    config_.optimization.drop_last = true;
+  } else if (asynchronous()) {
+    PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
+             "--schedule {} sends each mini-batch as one unit; leave out --micro-batches", pipeline.schedule);
+    micro_batch_ = batch;
+  } else if (pipeline.micro_batch_size > 0) {
+    micro_batch_ = std::min(pipeline.micro_batch_size, batch);
+  } else {
+    const std::int64_t wanted =
+        pipeline.micro_batches > 0 ? pipeline.micro_batches : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
+    PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted, batch);
+    micro_batch_ = (batch + wanted - 1) / wanted;
+  }
+  micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
+  PT_CHECK(!asynchronous() || micro_batches_ == 1, kUsage,
+           "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of {}; use --batch-size {}",
+           pipeline.schedule, fixed, fixed);
+}
+
+std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool training, bool with_gradients) const {
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.lower.dims = config_.model.dims;
+  options.lower.sample_shapes = sample_shapes_;
+  options.lower.output_node = config_.model.output_node;
+  options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
+  options.loss = loss_;
+  options.with_gradients = with_gradients;
+  return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+}
+
+void Session::bind_data() {
+  const TrainingGraph& graph = this->graph();
+  const auto sample_shape = [&](ValueId id) {
+    const auto& dims = graph.graph[id].type.shape.dims();
+    return Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
+  };
+  for (const GraphInput& input : graph.inputs) {
+    data_spec_.inputs.push_back({input.name, graph.graph[input.value].type.dtype, sample_shape(input.value), input.upper_bound});
+  }
+  const Loss& loss = graph.loss;
+  if (loss.label) {
+    LabelSpec label;
+    label.dtype = graph.graph[loss.label].type.dtype;
+    label.sample_shape = sample_shape(loss.label);
+    label.classes = loss.classes;
+    label.shifted_input = loss.kind == LossKind::kCausalLm;
+    label.probability = loss.kind == LossKind::kBinaryCrossEntropy;
+    label.ignore_index = loss.ignore_index;
+    data_spec_.label = label;
+  }
+  data_ = open_data(config_.data, data_spec_);
+  const OptimizationConfig& optimization = config_.optimization;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  if (mode_ == SessionMode::kTrain) {
+    PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
+             "{} samples do not fill one batch of {}; use a smaller --batch-size", samples, optimization.batch_size);
+    batches_per_epoch_ = optimization.drop_last ? samples / optimization.batch_size
+                                                : (samples + optimization.batch_size - 1) / optimization.batch_size;
+    total_steps_ = optimization.max_steps >= 0 ? optimization.max_steps : optimization.epochs * batches_per_epoch_;
+  }
+}
+
+std::vector<std::int64_t> Session::training_batch_sizes() const {
+  const std::int64_t batch = config_.optimization.batch_size;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  std::vector<std::int64_t> sizes;
+  if (samples >= batch) sizes.push_back(batch);
+  if (!config_.optimization.drop_last && samples % batch != 0) sizes.push_back(samples % batch);
+  return sizes;
+}
+
+void Session::plan() {
+  const TrainingGraph& graph = this->graph();
+  chain_ = linearise(graph);
+  ProfileOptions options;
+  options.cache = config_.pipeline.profile_cache;
+  options.busy_threads = std::min(std::max(1, config_.pipeline.stages), std::max(1, available_cores() / threads_));
+  const Profile profile = config_.pipeline.profile_path.empty()
+                              ? measure_profile(graph, config_.pipeline.backend, threads_, options)
+                              : read_profile(config_.pipeline.profile_path, graph);
+  profile_note_ = profile.note;
+  costs_ = chain_costs(graph, chain_, profile);
+
+  PlanRequest request;
+  request.stages = std::max(1, config_.pipeline.stages);
+  request.micro_batches = static_cast<int>(micro_batches_);
+  request.schedule = config_.pipeline.schedule;
+  request.memory_limit_bytes = config_.pipeline.memory_limit_bytes;
+  request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
+  request.recompute = config_.pipeline.recompute;
+  if (!config_.pipeline.plan_path.empty()) {
+    plan_ = read_plan(config_.pipeline.plan_path, costs_, request);
+  } else if (!config_.pipeline.split.empty()) {
+    std::vector<int> cuts;
+    for (const std::string& name : config_.pipeline.split) {
+      const auto found = std::find_if(costs_.elements.begin(), costs_.elements.end(),
+                                      [&](const ChainCost& element) { return element.name == name; });
+      PT_CHECK(found != costs_.elements.end(), kUsage,
+               "--split: no node \"{}\" in the chain; list them with: pipetrain inspect --chain", printable(name));
+      cuts.push_back(static_cast<int>(found - costs_.elements.begin()));
+    }
+    plan_ = plan_with_cuts(costs_, request, cuts);
+  } else {
+    plan_ = plan_stages(costs_, request);
+  }
+
+  std::vector<int> starts = {0};
+  for (const int cut : plan_.cuts()) starts.push_back(cut);
+  stage_of_forward_ = stages_of_chain(graph, chain_, starts);
+  const Slices slices = slice_stages(graph, stage_of_forward_, stages());
+  for (const ValueEdge& edge : slices.edges) {
+    edges_.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  }
+  gradient_sync_ = slices.has_tied_stages || config_.optimization.clip_norm > 0;
+  PT_CHECK(!asynchronous() || !gradient_sync_ || stages() == 1, kUsage,
+           "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe", config_.pipeline.schedule,
+           slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
+
+  const Program program = make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
+                                                      : static_cast<int>(micro_batches_));
+  for (const StagePlan& stage : plan_.stages) {
+    StageSeconds seconds;
+    seconds.forward = stage.forward_seconds;
+    seconds.backward = stage.backward_seconds;
+    seconds.recompute = stage.forward_seconds;
+    seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
+    simulated_costs_.stage.push_back(seconds);
+  }
+  prediction_ = simulate(program, simulated_costs_);
+}
+
+Program Session::make_program(int units) const {
+  ScheduleOptions options;
+  options.name = config_.pipeline.schedule;
+  options.stages = stages();
+  options.units = units;
+  for (const StagePlan& stage : plan_.stages) options.recompute.push_back(stage.recompute);
+  options.gradient_sync = gradient_sync_;
+  Program program = lower(generate(options), edges_);
+  check(program);
+  return program;
+}
+
+void Session::add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation) {
+  if (samples <= 0) return;
+  for (const Variant& variant : variants) {
+    if (variant.samples == samples) return;
+  }
+  variants.push_back({samples, evaluation, build(samples, !evaluation, !evaluation)});
+}
+
+void Session::start() {
+  std::vector<const Program*> programs;
+  if (mode_ == SessionMode::kTrain) {
+    std::set<std::int64_t> sizes;
+    for (const std::int64_t size : training_batch_sizes()) {
+      if (size >= micro_batch_) add_variant(training_, micro_batch_, false);
+      add_variant(training_, size % micro_batch_, false);
+      sizes.insert(size);
+    }
+    if (asynchronous()) {
+      sizes = {std::min(batches_per_epoch_, std::max<std::int64_t>(total_steps_, 1))};
+      if (total_steps_ % batches_per_epoch_ != 0) sizes.insert(total_steps_ % batches_per_epoch_);
+    }
+    for (const std::int64_t size : sizes) {
+      const std::int64_t units = asynchronous() ? size : (size + micro_batch_ - 1) / micro_batch_;
+      programs_.push_back(std::make_unique<ScheduledProgram>(ScheduledProgram{size, make_program(static_cast<int>(units))}));
+      programs.push_back(&programs_.back()->program);
+    }
+  }
+  if (const Dataset* dataset = evaluation_data()) {
+    const auto samples = static_cast<std::int64_t>(dataset->size());
+    if (samples >= micro_batch_) add_variant(evaluations_, micro_batch_, true);
+    if (!has_fixed_batch()) add_variant(evaluations_, samples % micro_batch_, true);
+    const std::int64_t units = has_fixed_batch() ? samples / micro_batch_ : (samples + micro_batch_ - 1) / micro_batch_;
+    PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples, micro_batch_);
+    ScheduleOptions options;
+    options.name = "forward";
+    options.stages = stages();
+    options.units = static_cast<int>(units);
+    evaluation_ = std::make_unique<Program>(lower(generate(options), edges_));
+    check(*evaluation_);
+    programs.push_back(evaluation_.get());
+  }
+  PT_CHECK(!programs.empty(), kData, "there is nothing to run");
+
+  std::vector<RuntimeVariant> variants;
+  for (const auto* list : {&training_, &evaluations_}) {
+    for (const Variant& variant : *list) {
+      variants.push_back({variant.graph.get(), carry_stages(graph(), stage_of_forward_, *variant.graph)});
+    }
+  }
+  RuntimeOptions options;
+  options.backend = config_.pipeline.backend;
+  options.threads = threads_;
+  options.pin = config_.pipeline.pin;
+  options.optimizer = config_.optimization.optimizer;
+  options.clip_norm = config_.optimization.clip_norm;
+  options.seed = config_.optimization.seed;
+  options.timeout_seconds = config_.pipeline.timeout_seconds;
+  runtime_ = std::make_unique<Runtime>(std::move(variants), std::move(programs), options);
+}
+
+const TrainingGraph& Session::graph() const {
+  return training_.empty() ? *evaluations_.front().graph : *training_.front().graph;
+}
+
+const Dataset* Session::evaluation_data() const {
+  return mode_ == SessionMode::kEvaluate ? data_.train.get() : data_.validation.get();
+}
+
+bool Session::has_fixed_batch() const {
+  return std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
+                     [](const OnnxValue& input) { return !input.dims.empty() && input.dims[0].value > 0; });
+}
+
+const Program& Session::program(std::int64_t samples_or_units) const {
+  for (const auto& scheduled : programs_) {
+    if (scheduled->samples == samples_or_units) return scheduled->program;
+  }
+  PT_FAIL(kInternal, "no program for {} samples", samples_or_units);
+}
+
+int Session::variant(std::int64_t samples, bool evaluation) const {
+  int index = 0;
+  for (const auto* list : {&training_, &evaluations_}) {
+    for (const Variant& variant : *list) {
+      if (variant.samples == samples && variant.evaluation == evaluation) return index;
+      ++index;
+    }
+  }
+  PT_FAIL(kInternal, "no network for micro-batches of {} samples", samples);
+}
+
+std::vector<std::string> Session::export_model(const std::string& path, bool overwrite_input) {
+  TrainedValues values;
+  ExportEdits edits;
+  std::set<std::string> copies;
+  for (const UntiedCopy& copy : model_.copies) copies.insert(copy.name);
+  for (const auto& [name, rule] : model_.rules) {
+    if (rule.use == TensorUse::kFrozen || copies.contains(name)) continue;
+    if (HostTensor value = runtime_->read(name)) values[name] = std::move(value);
+  }
+  for (const UntiedCopy& copy : model_.copies) {
+    const HostTensor value = runtime_->read(copy.name);
+    const auto original = values.find(copy.original);
+    if (!value || original == values.end() ||
+        std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
+      continue;  // still the same numbers: the file may go on sharing them
+    }
+    const bool through_identity = model_.file.nodes[copy.node].op_type == "Identity";
+    const std::string name = through_identity ? copy.name + ".untied" : copy.name;
+    edits.added.push_back({name, value, copy.original});
+    edits.rewritten.push_back({copy.node, copy.slot, name});
+  }
+  if (data_.synthetic) edits.metadata["pipetrain.data"] = "synthetic";
+  WriteOptions options;
+  options.overwrite_input = overwrite_input;
+  return write_trained(model_.file, values, edits, path, options).changes;
+}
+
+}  // namespace pipetrain

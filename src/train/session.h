@@ -1,0 +1,126 @@
+// From files to something that can be trained: the model is read and differentiated, the data bound, the chain
+// profiled, planned and scheduled, the stages compiled. Each product can be looked at before the next is made.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/open_data.h"
+#include "onnx_io/model.h"
+#include "partition/plan.h"
+#include "passes/build.h"
+#include "pipeline/program.h"
+#include "pipeline/runtime.h"
+#include "pipeline/simulate.h"
+#include "train/config.h"
+
+namespace pipetrain {
+
+/// A model as read: the file, the rules for its tensors, and which of them are trained apart.
+struct LoadedModel {
+  OnnxModel file;    // as in the file: what export writes back
+  OnnxModel model;   // with merged tensors given copies of their own: what is trained
+  std::map<std::string, TensorRule> rules;
+  std::vector<UntiedCopy> copies;
+};
+
+LoadedModel load_model(const ModelConfig& config);
+
+/// One program with the sizes it was made for.
+struct ScheduledProgram {
+  std::int64_t samples = 0;  // of the mini-batch (kSync); units of a kStash round
+  Program program;
+};
+
+enum class SessionMode : std::uint8_t {
+  kTrain,
+  kEvaluate,  // forward only; all data are evaluated
+};
+
+class Session {
+ public:
+  explicit Session(const RunConfig& config, SessionMode mode = SessionMode::kTrain);
+  ~Session();
+
+  /// Reads the model, builds the graph of the full micro-batch and binds the data.
+  void open();
+  /// Measures (or reads) the profile and cuts the chain.
+  void plan();
+  /// Makes and checks the programs and compiles the stages.
+  void start();
+
+  const RunConfig& config() const { return config_; }
+  const LoadedModel& model() const { return model_; }
+  const OpenedData& data() const { return data_; }
+  const DataSpec& data_spec() const { return data_spec_; }
+  /// The graph of the full micro-batch.
+  const TrainingGraph& graph() const;
+  /// What is evaluated; null when nothing is.
+  const Dataset* evaluation_data() const;
+  const Chain& chain() const { return chain_; }
+  const ChainCosts& costs() const { return costs_; }
+  const Plan& the_plan() const { return plan_; }
+  int stages() const { return static_cast<int>(plan_.stages.size()); }
+  std::int64_t micro_batch() const { return micro_batch_; }
+  std::int64_t micro_batches() const { return micro_batches_; }
+  bool asynchronous() const;
+  std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
+  std::int64_t total_steps() const { return total_steps_; }
+  int threads() const { return threads_; }
+  const std::string& profile_note() const { return profile_note_; }
+
+  Runtime& runtime() { return *runtime_; }
+  /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an evaluation.
+  const Program& program(std::int64_t samples_or_units) const;
+  const Program& evaluation_program() const { return *evaluation_; }
+  /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
+  int variant(std::int64_t samples, bool evaluation) const;
+  /// What the simulator says about one step of the full mini-batch.
+  const Simulation& prediction() const { return prediction_; }
+  const Costs& predicted_costs() const { return simulated_costs_; }
+
+  /// Writes the trained weights into a copy of the user's file; returns what was changed besides bytes.
+  std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
+
+ private:
+  struct Variant {
+    std::int64_t samples = 0;
+    bool evaluation = false;
+    std::unique_ptr<TrainingGraph> graph;
+  };
+  void choose_micro_batch();
+  std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients) const;
+  void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
+  void bind_data();
+  Program make_program(int units) const;
+  std::vector<std::int64_t> training_batch_sizes() const;
+  bool has_fixed_batch() const;
+
+  RunConfig config_;
+  SessionMode mode_;
+  LoadedModel model_;
+  LossOptions loss_;                       // resolved: never "auto" after open()
+  std::map<std::string, Shape> sample_shapes_;
+  DataSpec data_spec_;
+  OpenedData data_;
+  std::int64_t micro_batch_ = 0, micro_batches_ = 0, batches_per_epoch_ = 0, total_steps_ = 0;
+  int threads_ = 1;
+  std::vector<Variant> training_;          // the full micro-batch first
+  std::vector<Variant> evaluations_;
+  Chain chain_;
+  ChainCosts costs_;
+  Plan plan_;
+  std::string profile_note_;
+  std::vector<int> stage_of_forward_;
+  std::vector<Edge> edges_;
+  bool gradient_sync_ = false;
+  std::vector<std::unique_ptr<ScheduledProgram>> programs_;
+  std::unique_ptr<Program> evaluation_;
+  Costs simulated_costs_;
+  Simulation prediction_;
+  std::unique_ptr<Runtime> runtime_;
+};
+
+}  // namespace pipetrain
