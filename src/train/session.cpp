@@ -380,7 +380,7 @@ std::vector<std::string> Session::export_model(const std::string& path, bool ove
     edits.added.push_back({name, value, copy.original});
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
-  if (data_.synthetic) edits.metadata["pipetrain.data"] = "synthetic";
+  if (data_.synthetic && total_steps_ > 0) edits.metadata["pipetrain.data"] = "synthetic";
   WriteOptions options;
   options.overwrite_input = overwrite_input;
   return write_trained(model_.file, values, edits, path, options).changes;

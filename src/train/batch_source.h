@@ -1,0 +1,82 @@
+// Feeds the runtime: cuts mini-batches into the units of a round.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "data/loader.h"
+#include "pipeline/runtime.h"
+#include "train/session.h"
+
+namespace pipetrain {
+
+/// Elements of the labels that count towards the loss: all but ignore_index.
+std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
+
+/// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
+class BatchUnits final : public UnitSource {
+ public:
+  /// `batch` stays valid during the round.
+  BatchUnits(const Session& session, bool evaluation);
+  void set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step, double learning_rate);
+
+  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  void release(int) override {}
+  double learning_rate(int) const override { return learning_rate_; }
+  std::int64_t update_number(int) const override { return static_cast<std::int64_t>(step_) + 1; }
+
+  double loss() const;      // of the whole mini-batch
+  double correct() const;   // count
+  std::int64_t counted() const { return counted_; }
+
+ private:
+  const Session& session_;
+  bool evaluation_;
+  std::vector<RoundUnit> units_;
+  std::uint64_t step_ = 0;
+  double learning_rate_ = 0;
+  std::int64_t counted_ = 1;
+};
+
+/// Mini-batches as units of a round without a drain: read when the first stage asks, kept until it is done with them.
+class StreamUnits final : public UnitSource {
+ public:
+  struct Done {
+    std::uint64_t step;
+    std::int64_t samples;
+    double loss;
+    double correct;
+    std::int64_t counted;
+  };
+  /// `in_flight`: how many units may be between their first and last use. `on_done` is called in order of the steps.
+  StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int in_flight,
+              std::function<double(std::uint64_t step)> learning_rate, std::function<void(const Done&)> on_done);
+
+  RoundUnit& acquire(int unit) override;
+  void release(int unit) override;
+  double learning_rate(int unit) const override { return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit)); }
+  std::int64_t update_number(int unit) const override { return static_cast<std::int64_t>(first_step_) + unit + 1; }
+
+ private:
+  struct Slot {
+    RoundUnit unit;
+    std::vector<HostTensor> memory;
+    std::int64_t samples = 0, counted = 1;
+  };
+  void load(int unit);
+
+  const Session& session_;
+  Loader& loader_;
+  std::uint64_t first_step_;
+  std::function<double(std::uint64_t)> learning_rate_;
+  std::function<void(const Done&)> on_done_;
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int loaded_ = 0, released_ = 0;
+};
+
+}  // namespace pipetrain
