@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "pipeline/annotate.h"
@@ -44,6 +45,7 @@ class Cursor {
     if (!value || *value > kMost) return std::nullopt;
     return static_cast<int>(*value);
   }
+  std::string_view rest() { return std::exchange(text_, {}); }
   /// The next word, with the blanks around it.
   std::string_view word() {
     const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
@@ -171,7 +173,7 @@ class Parser {
 
   void read_entry(std::string_view key, Cursor& cursor) {
     if (key == "name") {
-      program_.schedule = cursor.word();
+      program_.schedule = cursor.rest();
     } else if (key == "rule") {
       read_rule(cursor.word());
     } else if (key == "stages") {
