@@ -208,6 +208,7 @@ class Inliner {
                printable(function.label()), name_of(value->kind));
       node.attributes.push_back(*value);
       node.attributes.back().name = reference.name;
+      node.attributes.back().bound = true;
     }
   }
 
