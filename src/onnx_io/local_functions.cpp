@@ -17,11 +17,13 @@ constexpr std::size_t kMaximumPrefix = 100;  // longer name prefixes are abbrevi
 struct Size {
   std::size_t nodes = 0;
   std::size_t bytes = 0;
+  std::size_t depth = 0;  // of calls below, none: 0
 
   void add(const Size& other) {
     constexpr std::size_t kMost = std::size_t{1} << 62;
     nodes = std::min(kMost, nodes + other.nodes);
     bytes = std::min(kMost, bytes + other.bytes);
+    depth = std::max(depth, other.depth);
   }
 };
 
@@ -105,6 +107,10 @@ class Inliner {
       size.add(callee ? *sizes_[*callee] : size_of_node(node.node));
     }
     open_.pop_back();
+    ++size.depth;
+    PT_CHECK(size.depth <= limits_.depth, kModel,
+             "local functions are nested deeper than {} levels, at {}", limits_.depth,
+             printable(function.label()));
     sizes_[index] = size;
   }
 
@@ -208,6 +214,7 @@ class Inliner {
                printable(function.label()), name_of(value->kind));
       node.attributes.push_back(*value);
       node.attributes.back().name = reference.name;
+      node.attributes.back().bound = true;
     }
   }
 

@@ -30,6 +30,8 @@ struct OnnxAttribute {
   std::vector<float> floats;
   std::vector<std::int64_t> ints;
   std::vector<std::string> strings;
+  /// In a local function: the value came from the call, so it does not stand in the node itself.
+  bool bound = false;
 
   static OnnxAttribute of_float(std::string name, float value);
   static OnnxAttribute of_int(std::string name, std::int64_t value);

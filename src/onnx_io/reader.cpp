@@ -295,6 +295,9 @@ class ModelDecoder {
       PT_CHECK(names.insert(attribute.name()).second, kModel, "{}: attribute '{}' is there twice",
                to.label(), printable(attribute.name()));
       if (!attribute.ref_attr_name().empty()) {
+        PT_CHECK(!attribute.has_t() && !attribute.has_g(), kModel,
+                 "{}: attribute '{}' has a value and refers to another attribute too", to.label(),
+                 printable(attribute.name()));
         out.references.push_back(
             {attribute.name(), attribute.ref_attr_name(), kind_of_type(attribute.type())});
         continue;

@@ -400,8 +400,8 @@ void scan_wire(std::span<const std::byte> file, const std::string& name, const S
   } catch (const Damage& damage) {
     PT_CHECK(scan.inside(), kModel, "{} is not an ONNX file: at byte {}, {}", printable(name),
              damage.offset, damage.what);
-    PT_FAIL(kModel, "{} is damaged or not allowed: at byte {}, in {}, {}", printable(name),
-            damage.offset, scan.path(), damage.what);
+    PT_FAIL(kModel, "{} cannot be read: at byte {}, in {}, {}{}", printable(name), damage.offset,
+            scan.path(), damage.what, scan.at_top() ? " (was the file cut short?)" : "");
   }
 }
 

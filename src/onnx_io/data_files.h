@@ -1,0 +1,52 @@
+// The external data files of an exported model: copies of the source's with new bytes in places,
+// and with what has no place of its own at the end.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/atomic_file.h"
+#include "onnx_io/external_data.h"
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+/// One data file of the source and what becomes of it.
+class DataFile {
+ public:
+  DataFile(ExternalFile source, std::string location)
+      : source_(std::move(source)), location_(std::move(location)) {}
+
+  const std::string& location() const { return location_; }
+  bool changed() const { return !overlays_.empty() || end_ != 0; }
+  std::uint64_t source_bytes() const { return source_.bytes(); }
+  /// Puts the bytes of `value` at `offset`.
+  void replace(std::uint64_t offset, HostTensor value);
+  /// Puts them behind everything else; returns the offset.
+  std::uint64_t append(HostTensor value);
+  void write(AtomicFile& out) const;
+
+  /// File name beside the output; empty: the model goes on using the source's file.
+  std::string new_name;
+
+ private:
+  ExternalFile source_;
+  std::string location_;
+  std::map<std::uint64_t, HostTensor> overlays_;
+  std::vector<std::pair<std::uint64_t, HostTensor>> appended_;
+  std::uint64_t end_ = 0;  // of what was appended; 0: nothing
+};
+
+/// Chooses `new_name` for every file that has to be written for a model at `output`, read from
+/// `source_directory`. A file keeps its name if that is a plain name which is free in the output's
+/// directory (or belongs to the model that is replaced there); otherwise the name is made from the
+/// output's. Locations from a file are never used as paths.
+void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
+                  const std::filesystem::path& source_directory, bool overwrite_input);
+
+}  // namespace pipetrain

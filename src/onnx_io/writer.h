@@ -1,0 +1,63 @@
+// Export: the user's own file with other parameter bytes. Names, order, operators, metadata and
+// everything that pipetrain does not know stay as they are; nothing new gives the identical file.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnx_io/model.h"
+
+namespace pipetrain {
+
+/// Float32 values by initializer name, or by the name of a Constant node's output.
+using TrainedValues = std::map<std::string, HostTensor>;
+
+/// What a trained model may need besides new bytes; every item is reported.
+struct ExportEdits {
+  /// A tensor that the file does not have yet: the copy of a shared one that was trained apart.
+  struct Added {
+    std::string name;
+    HostTensor value;  // float32
+    std::string like;  // the initializer whose type and storage (inline, external) it gets
+  };
+  /// Input `input` of `source.nodes[node]` reads `name` from now on.
+  struct Rewritten {
+    std::size_t node = 0;
+    std::size_t input = 0;
+    std::string name;
+  };
+  std::vector<Added> added;
+  std::vector<Rewritten> rewritten;
+  /// Model-level metadata_props that are set.
+  OnnxMetadata metadata;
+};
+
+struct WriteOptions {
+  /// Allow the output, or its data file, to replace the input.
+  bool overwrite_input = false;
+  /// As when the source was read.
+  bool allow_symlinked_data = false;
+};
+
+struct ExportReport {
+  std::vector<std::filesystem::path> files;  // written, the model last
+  std::vector<std::string> changes;          // sentences: all that is not just new bytes
+};
+
+/// Says why the tensor called `name` cannot be given a new value on export, or "" if it can:
+/// floating-point initializers and Constant nodes, unless they stand in a local function that is
+/// called more than once.
+std::string why_not_writable(const OnnxModel& source, std::string_view name);
+
+/// Writes `source`, read from a file that has not changed since, with new values to `output`.
+/// External data go to a new file beside the output. Nothing appears under the final names before
+/// everything is on disk; data come before the model. Errors: kModel if the source has changed or a
+/// value has no place, kUsage if the input would be overwritten, kResource for the disk.
+ExportReport write_trained(const OnnxModel& source, const TrainedValues& values,
+                           const ExportEdits& edits, const std::filesystem::path& output,
+                           const WriteOptions& options = {});
+
+}  // namespace pipetrain
