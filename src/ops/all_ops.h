@@ -5,4 +5,6 @@ namespace pipetrain {
 
 struct OpFamily;
 
+const OpFamily& conv_family();
+
 }  // namespace pipetrain
