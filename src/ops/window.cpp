@@ -32,6 +32,16 @@ std::int64_t WindowAxis::last_tap(std::int64_t window) const {
   return std::min(kernel, (left + dilation - 1) / dilation);
 }
 
+std::int64_t WindowAxis::first_window(std::int64_t tap) const {
+  const std::int64_t before = pad_begin - tap * dilation;
+  return before <= 0 ? 0 : std::min(output, (before + stride - 1) / stride);
+}
+
+std::int64_t WindowAxis::last_window(std::int64_t tap) const {
+  const std::int64_t left = input + pad_begin - tap * dilation;
+  return left <= 0 ? 0 : std::min(output, (left + stride - 1) / stride);
+}
+
 Window make_window(const Attributes& attributes, const Shape& input, const Shape& kernel) {
   const std::size_t rank = input.rank();
   PT_CHECK(rank >= 1 && rank <= 3, kModel, "1 to 3 spatial axes are supported, got {}", rank);

@@ -29,6 +29,9 @@ struct WindowAxis {
   /// First tap of a window that lies inside the input, and one past the last.
   std::int64_t first_tap(std::int64_t window) const;
   std::int64_t last_tap(std::int64_t window) const;
+  /// First window whose tap lies inside the input, and one past the last.
+  std::int64_t first_window(std::int64_t tap) const;
+  std::int64_t last_window(std::int64_t tap) const;
 };
 
 using Window = std::vector<WindowAxis>;
