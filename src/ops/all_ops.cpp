@@ -7,6 +7,10 @@ namespace pipetrain {
 
 std::span<const OpFamily* const> all_families() {
   static const std::vector<const OpFamily*> families = {
+      &batch_norm_family(),
+      &conv_family(),
+      &pool_family(),
+      &reorder_family(),
   };
   return families;
 }

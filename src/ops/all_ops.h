@@ -5,4 +5,9 @@ namespace pipetrain {
 
 struct OpFamily;
 
+const OpFamily& batch_norm_family();
+const OpFamily& conv_family();
+const OpFamily& pool_family();
+const OpFamily& reorder_family();
+
 }  // namespace pipetrain

@@ -1,0 +1,27 @@
+// Convolution and its two gradients: what their definitions and kernels share.
+//
+//   x:  (N, C, spatial…)     w: (M, C / group, kernel…)     b: (M)     y: (N, M, outputs…)
+#pragma once
+
+#include <span>
+
+#include "ops/kernel.h"
+#include "ops/window.h"
+
+namespace pipetrain {
+
+struct ConvGeometry {
+  std::int64_t batch = 0;
+  std::int64_t group = 1;
+  std::int64_t inputs = 0;   // channels of x in one group
+  std::int64_t outputs = 0;  // channels of y in one group
+  Window window;
+};
+
+/// Error (kModel) when the shapes of x and w do not go together or the attributes do not fit them.
+ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const Shape& w);
+
+std::span<const KernelEntry> conv_reference_kernels();
+std::span<const KernelEntry> conv_cpu_kernels();
+
+}  // namespace pipetrain

@@ -1,0 +1,194 @@
+// Convolutions on the CPU with oneDNN. Each is asked which memory formats it runs fastest in;
+// tensors that come in another format are reordered on the way in and out. The algorithm is direct
+// (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
+// outcome of a race, since it decides the bits.
+#include "base/error.h"
+#include "ops/conv.h"
+#include "ops/onednn_cpu.h"
+
+namespace pipetrain {
+namespace {
+
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+/// oneDNN wants a channels-by-height-by-width picture at least: a sequence is a picture of
+/// height 1.
+Shape at_least_picture(const Shape& shape) {
+  if (shape.rank() != 3) return shape;
+  return {shape[0], shape[1], 1, shape[2]};
+}
+
+TensorType picture(const TensorType& type) {
+  return {type.dtype, at_least_picture(type.shape), type.layout};
+}
+
+/// A convolution in oneDNN's terms: descriptors with the format left open, and what the node's own
+/// memory looks like.
+struct Problem {
+  dnnl::memory::desc x, w, b, y;  // format any; b is empty without bias
+  dnnl::memory::desc own_x, own_w, own_b, own_y;
+  dnnl::memory::dims strides, dilations, pad_begin, pad_end;
+  bool winograd = false;
+};
+
+Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
+  const Shape flat = at_least_picture(w);
+  if (geometry.group == 1) return flat;
+  std::vector<std::int64_t> dims{geometry.group, geometry.outputs};
+  dims.insert(dims.end(), flat.begin() + 1, flat.end());
+  return Shape(std::move(dims));
+}
+
+/// Winograd pays where oneDNN has it (AVX-512): 3x3 windows of stride 1 with whole vectors of
+/// channels on both sides.
+bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
+  const std::string wish = attributes.text("algorithm", "auto");
+  if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
+  for (const WindowAxis& axis : geometry.window) {
+    if (axis.kernel != 3 || axis.stride != 1 || axis.dilation != 1) return false;
+    if (axis.pad_begin > 1 || axis.pad_end > 1) return false;
+  }
+  return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
+         (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
+}
+
+Problem make_problem(const KernelRequest& request, const TensorType& x, const TensorType& w,
+                     const TensorType& y, bool bias) {
+  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
+  Problem out;
+  const Shape weight = grouped_weight(geometry, w.shape);
+  out.x = onednn_any(at_least_picture(x.shape));
+  out.w = onednn_any(weight);
+  out.y = onednn_any(at_least_picture(y.shape));
+  out.own_x = onednn_desc(picture(x));
+  out.own_w = onednn_row_major(weight);
+  out.own_y = onednn_desc(picture(y));
+  if (bias) out.b = out.own_b = onednn_row_major(Shape{w.shape[0]});
+  if (geometry.window.size() == 1) {
+    out.strides = {1};
+    out.dilations = out.pad_begin = out.pad_end = {0};
+  }
+  for (const WindowAxis& axis : geometry.window) {
+    out.strides.push_back(axis.stride);
+    out.dilations.push_back(axis.dilation - 1);
+    out.pad_begin.push_back(axis.pad_begin);
+    out.pad_end.push_back(axis.pad_end);
+  }
+  out.winograd = use_winograd(request.node.attributes, geometry);
+  return out;
+}
+
+/// What `make` returns for the algorithm: Winograd where the rule wants it and oneDNN has it, else
+/// direct.
+template <class Make>
+auto choose(const Problem& problem, Make make) {
+  if (problem.winograd) {
+    try {
+      return make(algorithm::convolution_winograd);
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) throw;
+    }
+  }
+  return make(algorithm::convolution_direct);
+}
+
+dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, algorithm algorithm) {
+  return {{prop_kind::forward_training, algorithm, p.x, p.w, p.b, p.y, p.strides, p.dilations,
+           p.pad_begin, p.pad_end},
+          onednn_user_scratchpad(),
+          onednn_engine()};
+}
+
+bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
+
+std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
+  if (!is_float32(request)) return nullptr;
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+    const Problem p =
+        make_problem(request, request.inputs[0], request.inputs[1], request.outputs[0], bias);
+    const auto desc = choose(p, [&](algorithm a) { return forward_desc(p, a); });
+    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
+    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
+    const bool direct_output = p.own_y == desc.dst_desc();
+    const auto y =
+        direct_output ? sequence.output(0, p.own_y) : sequence.temporary(desc.dst_desc());
+    const dnnl::convolution_forward primitive(desc);
+    if (bias) {
+      const auto b = sequence.convert(sequence.input(2, p.own_b), desc.bias_desc());
+      sequence.add(
+          primitive, desc,
+          {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_BIAS, b}, {DNNL_ARG_DST, y}});
+    } else {
+      sequence.add(primitive, desc, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
+    }
+    if (!direct_output) sequence.reorder(y, sequence.output(0, p.own_y));
+  });
+}
+
+std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
+  if (!is_float32(request)) return nullptr;
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const Problem p =
+        make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
+                     /*bias=*/false);
+    const auto desc = choose(p, [&](algorithm a) {
+      return dnnl::convolution_backward_data::primitive_desc(
+          {a, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin, p.pad_end},
+          onednn_user_scratchpad(), onednn_engine(), forward_desc(p, a));
+    });
+    const auto dy = sequence.convert(sequence.input(0, p.own_y), desc.diff_dst_desc());
+    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
+    const bool direct_output = p.own_x == desc.diff_src_desc();
+    const auto dx =
+        direct_output ? sequence.output(0, p.own_x) : sequence.temporary(desc.diff_src_desc());
+    sequence.add(dnnl::convolution_backward_data(desc), desc,
+                 {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}});
+    if (!direct_output) sequence.reorder(dx, sequence.output(0, p.own_x));
+  });
+}
+
+std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
+  if (!is_float32(request)) return nullptr;
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const bool bias = request.outputs.size() > 1;
+    const Problem p =
+        make_problem(request, request.inputs[0], request.outputs[0], request.inputs[1], bias);
+    const auto desc = choose(p, [&](algorithm a) {
+      return dnnl::convolution_backward_weights::primitive_desc(
+          {a, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin, p.pad_end},
+          onednn_user_scratchpad(), onednn_engine(), forward_desc(p, a));
+    });
+    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
+    const auto dy = sequence.convert(sequence.input(1, p.own_y), desc.diff_dst_desc());
+    const bool direct_output = p.own_w == desc.diff_weights_desc();
+    const auto dw =
+        direct_output ? sequence.output(0, p.own_w) : sequence.temporary(desc.diff_weights_desc());
+    const dnnl::convolution_backward_weights primitive(desc);
+    if (bias) {
+      const auto db = sequence.output(1, p.own_b);
+      sequence.add(primitive, desc,
+                   {{DNNL_ARG_SRC, x},
+                    {DNNL_ARG_DIFF_DST, dy},
+                    {DNNL_ARG_DIFF_WEIGHTS, dw},
+                    {DNNL_ARG_DIFF_BIAS, db}});
+    } else {
+      sequence.add(primitive, desc,
+                   {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, dw}});
+    }
+    if (!direct_output) sequence.reorder(dw, sequence.output(0, p.own_w));
+  });
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Conv", make_forward},
+    {"ConvInputGrad", make_input_gradient},
+    {"ConvWeightGrad", make_weight_gradient},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> conv_cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain

@@ -1,0 +1,54 @@
+// Reorder{layout}(x) -> y: y is x in the layout numbered `layout`. Inserted where a region that
+// works channel-blocked begins or ends.
+#include "ops/reorder.h"
+
+#include "base/error.h"
+#include "ops/all_ops.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+
+std::int64_t channel_block(Layout layout) {
+  switch (layout) {
+    case Layout::kRowMajor:
+      return 1;
+    case Layout::kBlocked8:
+      return 8;
+    case Layout::kBlocked16:
+      return 16;
+  }
+  return 1;
+}
+
+namespace {
+
+void infer(InferContext& context) {
+  const TensorType& x = context.inputs[0];
+  const std::int64_t number = context.attributes.integer("layout");
+  PT_CHECK(number >= 0 && number <= static_cast<std::int64_t>(Layout::kBlocked16), kModel,
+           "Reorder knows no layout {}", number);
+  const auto layout = static_cast<Layout>(number);
+  PT_CHECK(layout == Layout::kRowMajor ||
+               (x.shape.rank() == 4 && x.shape[1] % channel_block(layout) == 0),
+           kModel, "Reorder to blocks of {} channels needs (N, C, H, W) with whole blocks, got {}",
+           channel_block(layout), x.text());
+  context.outputs = {{x.dtype, x.shape, layout}};
+}
+
+void differentiate(GradientContext& context) {
+  const auto layout = static_cast<std::int64_t>(context.input_type(0).layout);
+  context.set_input_gradient(
+      0, context.builder().add("Reorder", {context.output_gradient()}, {{"layout", layout}}));
+}
+
+constexpr OpDef kOps[] = {{"Reorder", kPlain, infer, differentiate, nullptr}};
+
+}  // namespace
+
+const OpFamily& reorder_family() {
+  static const OpFamily family{
+      "reorder", kOps, {}, reorder_reference_kernels(), reorder_cpu_kernels()};
+  return family;
+}
+
+}  // namespace pipetrain

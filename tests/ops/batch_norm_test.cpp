@@ -1,0 +1,201 @@
+// Batch normalization against numbers computed by hand, by central differences, and the CPU kernels
+// against the reference in every layout.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "support/blocked.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> list = {
+      {4, 3, 2, 5}, {8, 16},         {6, 5},          {3, 16, 7, 7},  {2, 32, 1, 1},   {5, 8, 1, 1},
+      {2, 4, 9},    {2, 3, 2, 3, 4}, {2, 16, 40, 33}, {70, 16, 3, 1}, {3, 2, 130, 130}};
+  return list;
+}
+
+Attributes epsilon(double value) { return {{"epsilon", value}}; }
+
+TEST(BatchNormTest, KnownNumbers) {
+  // Channel 0 holds 1, 2, 3, 6 (mean 3, variance 3.5), channel 1 holds 5 everywhere.
+  const HostTensor x = floats({2, 2, 2}, {1, 2, 5, 5, 3, 6, 5, 5});
+  const HostTensor scale = floats({2}, {2, 3});
+  const HostTensor bias = floats({2}, {10, 20});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto out = run_op("BatchNorm", epsilon(0.5), {x, scale, bias}, backend);
+    expect_values(out[0], {2, 2, 2}, {8, 9, 20, 20, 10, 13, 20, 20});
+    expect_values(out[1], {2}, {3, 5});
+    expect_values(out[2], {2}, {3.5, 0});
+    const auto fixed = run_op("BatchNormInference", epsilon(0),
+                              {x, scale, bias, floats({2}, {1, 3}), floats({2}, {4, 16})}, backend);
+    expect_values(fixed[0], {2, 2, 2}, {10, 11, 21.5, 21.5, 12, 15, 21.5, 21.5});
+  }
+}
+
+TEST(BatchNormTest, Gradients) {
+  for (const Shape& x : shapes()) {
+    if (x.count() > 1000) continue;
+    const Shape channel{x[1]};
+    check_gradients("BatchNorm", epsilon(1e-3), {{x}, {channel}, {channel}});
+    const InputSpec mean{.shape = channel, .differentiate = false};
+    const InputSpec variance{.shape = channel, .low = 0.5, .high = 2, .differentiate = false};
+    check_gradients("BatchNormInference", epsilon(1e-3),
+                    {{x}, {channel}, {channel}, mean, variance});
+  }
+}
+
+TEST(BatchNormTest, CpuAgreesWithReference) {
+  for (const Shape& shape : shapes()) {
+    const InputSpec x{.shape = shape, .low = -2, .high = 5};
+    const InputSpec channel{.shape = {shape[1]}};
+    const InputSpec positive{.shape = {shape[1]}, .low = 0.5, .high = 2};
+    check_cpu("BatchNorm", epsilon(1e-5), {x, channel, channel}, 1e-4);
+    check_cpu("BatchNormInference", epsilon(1e-5), {x, channel, channel, channel, positive});
+    check_cpu("BatchNormGrad", epsilon(1e-5), {{shape}, x, channel, channel, positive}, 1e-4);
+    check_cpu("BatchNormInferenceGrad", epsilon(1e-5), {{shape}, x, channel, channel, positive},
+              1e-4);
+  }
+}
+
+TEST(BatchNormTest, VarianceSurvivesALargeMean) {
+  // 1000 + {-1, +1}: squares of the values themselves would leave no digit of the variance in
+  // float32.
+  std::vector<float> values(2 * 8 * 64);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 10001.0F : 9999.0F;
+  const HostTensor ones = floats({8}, std::vector<float>(8, 1.0F));
+  const auto out =
+      run_op("BatchNorm", epsilon(0), {floats({2, 8, 8, 8}, values), ones, ones}, Backend::kCpu);
+  expect_values(out[1], {8}, std::vector<double>(8, 10000), 1e-6);
+  expect_values(out[2], {8}, std::vector<double>(8, 1), 1e-5);
+}
+
+TEST(BatchNormTest, ThreadsDoNotChangeBits) {
+  const HostTensor x = random_tensor({DType::kFloat32, {8, 16, 32, 32}}, 1);
+  const HostTensor channel = random_tensor({DType::kFloat32, {16}}, 2);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const auto one = run_op("BatchNorm", epsilon(1e-5), {x, channel, channel}, Backend::kCpu);
+  omp_set_num_threads(3);
+  const auto three = run_op("BatchNorm", epsilon(1e-5), {x, channel, channel}, Backend::kCpu);
+  omp_set_num_threads(before);
+  for (std::size_t i = 0; i < one.size(); ++i) expect_same_bits(three[i], one[i], "threads");
+}
+
+TEST(BatchNormTest, BlockedLayouts) {
+  for (const Shape& shape : {Shape{3, 16, 7, 7}, Shape{2, 32, 1, 1}, Shape{2, 48, 33, 20}}) {
+    const HostTensor x = random_tensor({DType::kFloat32, shape}, 1);
+    const HostTensor dy = random_tensor({DType::kFloat32, shape}, 2);
+    const HostTensor scale = random_tensor({DType::kFloat32, {shape[1]}}, 3);
+    const HostTensor bias = random_tensor({DType::kFloat32, {shape[1]}}, 4);
+    const auto y = run_op("BatchNorm", epsilon(1e-5), {x, scale, bias});
+    const auto fixed = run_op("BatchNormInference", epsilon(1e-5), {x, scale, bias, y[1], y[2]});
+    const auto gradients = run_op("BatchNormGrad", epsilon(1e-5), {dy, x, scale, y[1], y[2]});
+    const auto fixed_gradients =
+        run_op("BatchNormInferenceGrad", epsilon(1e-5), {dy, x, scale, y[1], y[2]});
+    for (const Layout layout : {Layout::kBlocked8, Layout::kBlocked16}) {
+      const auto check = [&](std::string_view op, std::vector<HostTensor> inputs,
+                             const std::vector<HostTensor>& expected) {
+        std::vector<TensorType> types;
+        for (const HostTensor& tensor : expected) types.push_back(in_layout(tensor.type(), layout));
+        for (HostTensor& input : inputs) input = to_layout(input, layout);
+        const auto actual = run_in_layouts(op, epsilon(1e-5), inputs, types);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          expect_close(to_layout(actual[i], Layout::kRowMajor), expected[i], 1e-5,
+                       fmt::format("{} output {}", op, i));
+        }
+      };
+      check("BatchNorm", {x, scale, bias}, y);
+      check("BatchNormInference", {x, scale, bias, y[1], y[2]}, fixed);
+      check("BatchNormGrad", {dy, x, scale, y[1], y[2]}, gradients);
+      check("BatchNormInferenceGrad", {dy, x, scale, y[1], y[2]}, fixed_gradients);
+    }
+  }
+}
+
+TEST(BatchNormTest, OutputsNobodyReads) {
+  const HostTensor x = random_tensor({DType::kFloat32, {2, 3, 4, 4}}, 1);
+  const HostTensor dy = random_tensor({DType::kFloat32, {2, 3, 4, 4}}, 2);
+  const HostTensor scale = random_tensor({DType::kFloat32, {3}}, 3);
+  const HostTensor variance = random_tensor({DType::kFloat32, {3}}, 4, 0.5, 2);
+  const auto all = run_op("BatchNormGrad", epsilon(1e-5), {dy, x, scale, scale, variance});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    Node node;
+    node.op = find_op("BatchNormGrad");
+    node.attributes = epsilon(1e-5);
+    const auto without_x = run_node(backend, node, {dy, x, scale, scale, variance},
+                                    {{}, all[1].type(), all[2].type()});
+    expect_close(without_x[1], all[1], 1e-5);
+    expect_close(without_x[2], all[2], 1e-5);
+    const auto only_x =
+        run_node(backend, node, {dy, x, scale, scale, variance}, {all[0].type(), {}, {}});
+    expect_close(only_x[0], all[0], 1e-5);
+  }
+}
+
+struct Form {
+  std::int64_t opset;
+  bool training_mode;
+  std::size_t outputs;
+};
+
+std::string imported(const ImportMode& mode, const Form& form) {
+  const HostTensor x = random_tensor({DType::kFloat32, {2, 3, 4, 4}}, 1);
+  const HostTensor channel = random_tensor({DType::kFloat32, {3}}, 2, 0.5, 2);
+  Attributes attributes{{"epsilon", 1e-3}, {"momentum", 0.8}};
+  if (form.opset >= 14) attributes.set("training_mode", std::int64_t{form.training_mode});
+  const Imported node = import_node(
+      "BatchNormalization", form.opset, attributes,
+      {data(x), data(channel), data(channel), data(channel), data(channel)}, form.outputs, mode);
+  if (form.outputs > 1) {
+    EXPECT_EQ(node.outputs[1], node.inputs[3]);
+    EXPECT_EQ(node.outputs[2], node.inputs[4]);
+  }
+  if (node.ops() == "BatchNorm") {
+    const Attributes& made = node.graph.nodes[0].attributes;
+    EXPECT_EQ(made.real("epsilon"), 1e-3);
+    EXPECT_EQ(made.real("momentum"), 0.8);
+    EXPECT_EQ(made.integer("running_mean"), node.inputs[3].index);
+    EXPECT_EQ(made.integer("running_variance"), node.inputs[4].index);
+  }
+  return node.ops();
+}
+
+TEST(BatchNormTest, ImportFollowsTheMode) {
+  const Form inference{15, false, 1};
+  const Form training{15, true, 3};
+  const Form old_inference{9, false, 1};
+  const Form old_training{9, false, 5};
+  const ImportMode train;
+  const ImportMode as_file{.batch_norm = BatchNormMode::kAsFile};
+  const ImportMode frozen{.batch_norm = BatchNormMode::kFrozen};
+  const ImportMode evaluation{.training = false};
+  for (const Form& form : {inference, training, old_inference, old_training}) {
+    EXPECT_EQ(imported(train, form), "BatchNorm");
+    EXPECT_EQ(imported(frozen, form), "BatchNormInference");
+    EXPECT_EQ(imported(evaluation, form), "BatchNormInference");
+  }
+  EXPECT_EQ(imported(as_file, inference), "BatchNormInference");
+  EXPECT_EQ(imported(as_file, training), "BatchNorm");
+  EXPECT_EQ(imported(as_file, old_inference), "BatchNormInference");
+  EXPECT_EQ(imported(as_file, old_training), "BatchNorm");
+}
+
+TEST(BatchNormTest, RefusesWrongShapes) {
+  const auto infer = [](const Shape& x, const Shape& scale) {
+    return [=] {
+      infer_op("BatchNorm", {},
+               {{DType::kFloat32, x}, {DType::kFloat32, scale}, {DType::kFloat32, scale}});
+    };
+  };
+  expect_error(ErrorKind::kModel, "(N, C, ...)", infer({4}, {4}));
+  expect_error(ErrorKind::kModel, "float32 (3)", infer({2, 3, 4, 4}, {4}));
+  expect_error(ErrorKind::kModel, "non-empty", infer({0, 3, 4, 4}, {3}));
+}
+
+}  // namespace
+}  // namespace pipetrain::test

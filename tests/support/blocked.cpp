@@ -1,0 +1,60 @@
+#include "support/blocked.h"
+
+#include <cstring>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+std::int64_t block_of(Layout layout) {
+  if (layout == Layout::kRowMajor) return 1;
+  return layout == Layout::kBlocked8 ? 8 : 16;
+}
+
+/// Where element (n, c, position) lies: blocks of channels outside, the channels of a block
+/// innermost.
+std::int64_t offset(const TensorType& type, std::int64_t n, std::int64_t c, std::int64_t position) {
+  const std::int64_t block = block_of(type.layout);
+  const std::int64_t positions = type.shape.count(2, type.shape.rank());
+  return ((n * (type.shape[1] / block) + c / block) * positions + position) * block + c % block;
+}
+
+}  // namespace
+
+TensorType in_layout(TensorType type, Layout layout) {
+  const bool fits = type.shape.rank() == 4 && type.shape[1] % block_of(layout) == 0;
+  type.layout = fits ? layout : Layout::kRowMajor;
+  return type;
+}
+
+HostTensor to_layout(const HostTensor& tensor, Layout layout) {
+  const TensorType& from = tensor.type();
+  const TensorType to = in_layout(from, layout);
+  if (to.layout == from.layout) return tensor;
+  HostTensor out(to);
+  const std::size_t size = size_of(from.dtype);
+  const auto* source = static_cast<const std::byte*>(tensor.view().data);
+  auto* target = static_cast<std::byte*>(out.view().data);
+  for (std::int64_t n = 0; n < from.shape[0]; ++n) {
+    for (std::int64_t c = 0; c < from.shape[1]; ++c) {
+      for (std::int64_t p = 0; p < from.shape.count(2, from.shape.rank()); ++p) {
+        std::memcpy(target + static_cast<std::size_t>(offset(to, n, c, p)) * size,
+                    source + static_cast<std::size_t>(offset(from, n, c, p)) * size, size);
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<HostTensor> run_in_layouts(std::string_view op, const Attributes& attributes,
+                                       const std::vector<HostTensor>& inputs,
+                                       const std::vector<TensorType>& outputs) {
+  Node node;
+  node.op = find_op(op);
+  node.attributes = attributes;
+  node.name = "test";
+  return run_node(Backend::kCpu, node, inputs, outputs);
+}
+
+}  // namespace pipetrain::test
