@@ -11,19 +11,17 @@
 
 namespace pipetrain::vector_math {
 
-#define PT_VECTOR_INLINE [[gnu::always_inline]] inline
-
 /// 2^n for n in [-126, 127].
-PT_VECTOR_INLINE float power_of_two(std::int32_t n) {
+[[gnu::always_inline]] inline float power_of_two(std::int32_t n) {
   return std::bit_cast<float>((n + 127) << 23);
 }
 
-PT_VECTOR_INLINE float absolute(float x) {
+[[gnu::always_inline]] inline float absolute(float x) {
   return std::bit_cast<float>(std::bit_cast<std::int32_t>(x) & 0x7fffffff);
 }
 
 /// The magnitude of `x` with the sign of `sign`.
-PT_VECTOR_INLINE float copy_sign(float x, float sign) {
+[[gnu::always_inline]] inline float copy_sign(float x, float sign) {
   const std::int32_t magnitude = std::bit_cast<std::int32_t>(x) & 0x7fffffff;
   const std::int32_t mask =
       std::bit_cast<std::int32_t>(sign) & static_cast<std::int32_t>(0x80000000);
@@ -31,7 +29,7 @@ PT_VECTOR_INLINE float copy_sign(float x, float sign) {
 }
 
 /// e^x = 2^n e^r with |r| <= ln(2) / 2; the polynomial is minimax there. NaN stays NaN.
-PT_VECTOR_INLINE float exp(float x) {
+[[gnu::always_inline]] inline float exp(float x) {
   constexpr float kMagic =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
   x = x > 89.0f ? 89.0f : x;
@@ -52,7 +50,7 @@ PT_VECTOR_INLINE float exp(float x) {
 }
 
 /// e^x for x <= 0 (softmax, cross-entropy): 0 below e^-87. Fewer steps than exp().
-PT_VECTOR_INLINE float exp_nonpositive(float x) {
+[[gnu::always_inline]] inline float exp_nonpositive(float x) {
   constexpr float kMagic = 12582912.0f;
   const float clamped = x < -87.0f ? -87.0f : x;
   const float shifted = clamped * 1.44269504f + kMagic;
@@ -70,7 +68,7 @@ PT_VECTOR_INLINE float exp_nonpositive(float x) {
 }
 
 /// ln x = e ln 2 + ln m with m in [2/3, 4/3).
-PT_VECTOR_INLINE float log(float x) {
+[[gnu::always_inline]] inline float log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const float scaled = subnormal ? x * 8388608.0f : x;
   const std::int32_t bits = std::bit_cast<std::int32_t>(scaled);
@@ -98,7 +96,7 @@ PT_VECTOR_INLINE float log(float x) {
 }
 
 /// ln(1 + x) for x > -1, exact to a few units where x is small.
-PT_VECTOR_INLINE float log1p(float x) {
+[[gnu::always_inline]] inline float log1p(float x) {
   const float w = 1.0f + x;
   const float lost = x - (w - 1.0f);  // what rounding 1 + x lost
   const float y = log(w) + lost / w;
@@ -106,7 +104,7 @@ PT_VECTOR_INLINE float log1p(float x) {
 }
 
 /// tanh: a polynomial near 0, 1 - 2 / (e^2|x| + 1) elsewhere.
-PT_VECTOR_INLINE float tanh(float x) {
+[[gnu::always_inline]] inline float tanh(float x) {
   const float z = x * x;
   float p = -0.005681288f;
   p = p * z + 0.020618629f;
@@ -121,16 +119,16 @@ PT_VECTOR_INLINE float tanh(float x) {
 }
 
 /// 1 / (1 + e^-x)
-PT_VECTOR_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+[[gnu::always_inline]] inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 /// ln(1 + e^x) without overflow.
-PT_VECTOR_INLINE float softplus(float x) {
+[[gnu::always_inline]] inline float softplus(float x) {
   const float positive = x > 0.0f ? x : 0.0f;
   return positive + log1p(exp(-absolute(x))) + (x - x);  // x - x carries NaN
 }
 
 /// erf: a polynomial near 0, 1 - e^-p(|x|) elsewhere.
-PT_VECTOR_INLINE float erf(float x) {
+[[gnu::always_inline]] inline float erf(float x) {
   const float z = x * x;
   float p = 8.286287e-05f;
   p = p * z - 0.0008122655f;
@@ -152,7 +150,5 @@ PT_VECTOR_INLINE float erf(float x) {
   const float far = 1.0f - exp(-q);
   return t < 0.92f ? near : copy_sign(far, x);
 }
-
-#undef PT_VECTOR_INLINE
 
 }  // namespace pipetrain::vector_math

@@ -45,23 +45,35 @@ Accuracy measure(F computed, G exact, float low, float high) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-#define PT_EXPECT_ACCURATE(name, exact, low, high)                                  \
-  do {                                                                              \
-    const Accuracy accuracy = measure([](float x) { return vector_math::name(x); }, \
-                                      [](double x) { return exact; }, low, high);   \
-    EXPECT_LE(accuracy.units, 3.0) << #name " at " << accuracy.at;                  \
-    EXPECT_EQ(accuracy.special, 0) << #name;                                        \
-  } while (false)
+template <class F, class G>
+void expect_accurate(const char* name, F computed, G exact, float low = -kInfinity,
+                     float high = kInfinity) {
+  const Accuracy accuracy = measure(computed, exact, low, high);
+  EXPECT_LE(accuracy.units, 3.0) << name << " at " << accuracy.at;
+  EXPECT_EQ(accuracy.special, 0) << name;
+}
 
 TEST(VectorMath, WithinThreeUnitsEverywhere) {
-  PT_EXPECT_ACCURATE(exp, std::exp(x), -kInfinity, kInfinity);
-  PT_EXPECT_ACCURATE(exp_nonpositive, std::exp(x), -87.0f, 0.0f);
-  PT_EXPECT_ACCURATE(log, std::log(x), -kInfinity, kInfinity);
-  PT_EXPECT_ACCURATE(log1p, std::log1p(x), -kInfinity, kInfinity);
-  PT_EXPECT_ACCURATE(tanh, std::tanh(x), -kInfinity, kInfinity);
-  PT_EXPECT_ACCURATE(sigmoid, 1.0 / (1.0 + std::exp(-x)), -87.0f, kInfinity);
-  PT_EXPECT_ACCURATE(softplus, x > 50 ? x : std::log1p(std::exp(x)), -kInfinity, kInfinity);
-  PT_EXPECT_ACCURATE(erf, std::erf(x), -kInfinity, kInfinity);
+  namespace math = vector_math;
+  const auto e = [](double x) { return std::exp(x); };
+  expect_accurate(
+      "exp", [](float x) { return math::exp(x); }, e);
+  expect_accurate(
+      "exp_nonpositive", [](float x) { return math::exp_nonpositive(x); }, e, -87, 0);
+  expect_accurate(
+      "log", [](float x) { return math::log(x); }, [](double x) { return std::log(x); });
+  expect_accurate(
+      "log1p", [](float x) { return math::log1p(x); }, [](double x) { return std::log1p(x); });
+  expect_accurate(
+      "tanh", [](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); });
+  expect_accurate(
+      "sigmoid", [](float x) { return math::sigmoid(x); },
+      [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, -87);
+  expect_accurate(
+      "softplus", [](float x) { return math::softplus(x); },
+      [](double x) { return x > 50 ? x : std::log1p(std::exp(x)); });
+  expect_accurate(
+      "erf", [](float x) { return math::erf(x); }, [](double x) { return std::erf(x); });
 }
 
 TEST(VectorMath, FarTails) {
