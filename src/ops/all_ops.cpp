@@ -7,6 +7,7 @@ namespace pipetrain {
 
 std::span<const OpFamily* const> all_families() {
   static const std::vector<const OpFamily*> families = {
+      &matmul_family(),
   };
   return families;
 }

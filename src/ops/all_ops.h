@@ -5,4 +5,6 @@ namespace pipetrain {
 
 struct OpFamily;
 
+const OpFamily& matmul_family();
+
 }  // namespace pipetrain
