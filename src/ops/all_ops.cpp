@@ -7,7 +7,12 @@ namespace pipetrain {
 
 std::span<const OpFamily* const> all_families() {
   static const std::vector<const OpFamily*> families = {
+      &dropout_family(),
+      &gather_family(),
+      &layer_norm_family(),
+      &loss_family(),
       &matmul_family(),
+      &softmax_family(),
   };
   return families;
 }

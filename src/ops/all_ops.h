@@ -5,6 +5,11 @@ namespace pipetrain {
 
 struct OpFamily;
 
+const OpFamily& dropout_family();
+const OpFamily& gather_family();
+const OpFamily& layer_norm_family();
+const OpFamily& loss_family();
 const OpFamily& matmul_family();
+const OpFamily& softmax_family();
 
 }  // namespace pipetrain
