@@ -169,9 +169,8 @@ void import_instance_norm(ImportContext& context) {
   PT_CHECK(shape.rank() >= 3, kModel, "InstanceNormalization input must be (N, C, …), got {}",
            shape.text());
   const std::int64_t inner = shape.count(2, shape.rank());
-  context.set_output(
-      0, normalise_groups(context, Shape{shape[0] * shape[1], inner},
-                          Shape{shape[0], shape[1], inner}, Shape{shape[1], 1}));
+  context.set_output(0, normalise_groups(context, Shape{shape[0] * shape[1], inner},
+                                         Shape{shape[0], shape[1], inner}, Shape{shape[1], 1}));
 }
 
 void import_group_norm(ImportContext& context) {
@@ -185,8 +184,8 @@ void import_group_norm(ImportContext& context) {
   const Shape grouped{shape[0] * groups, channels * inner};
   // Scale and bias are per group in opset 18 and per channel from 21 on.
   const bool per_group = context.type(1).count() == groups && groups != shape[1];
-  const Shape affine = per_group ? Shape{shape[0], groups, channels * inner}
-                                 : Shape{shape[0], shape[1], inner};
+  const Shape affine =
+      per_group ? Shape{shape[0], groups, channels * inner} : Shape{shape[0], shape[1], inner};
   const Shape affine_shape = per_group ? Shape{groups, 1} : Shape{shape[1], 1};
   context.set_output(0, normalise_groups(context, grouped, affine, affine_shape));
 }
@@ -195,8 +194,8 @@ void import_rms_norm(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const ValueId x = context.input(0);
   const Shape shape = builder.shape(x);
-  const LayerNormGeometry geometry = layer_norm_geometry(
-      normalise_attributes(context.attributes().integer("axis", -1), 0), shape);
+  const LayerNormGeometry geometry =
+      layer_norm_geometry(normalise_attributes(context.attributes().integer("axis", -1), 0), shape);
   Ints axes;
   for (std::size_t axis = geometry.row_shape.rank(); axis < shape.rank(); ++axis) {
     axes.push_back(static_cast<std::int64_t>(axis));

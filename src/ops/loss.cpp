@@ -37,8 +37,7 @@ void check_same(const TensorType& x, const TensorType& target, std::string_view 
 
 void check_scalar(const TensorType& gradient, const TensorType& x) {
   PT_CHECK(gradient == (TensorType{x.dtype, Shape{}}), kModel,
-           "the gradient of a loss must be a {} scalar, got {}", name_of(x.dtype),
-           gradient.text());
+           "the gradient of a loss must be a {} scalar, got {}", name_of(x.dtype), gradient.text());
 }
 
 // --- softmax cross-entropy ---
@@ -104,8 +103,7 @@ void infer_pointwise_gradient(InferContext& context) {
 }
 
 ValueId pointwise_gradient(GradientContext& context, std::string_view op) {
-  return context.builder().add(op,
-                               {context.input(0), context.input(1), context.output_gradient()});
+  return context.builder().add(op, {context.input(0), context.input(1), context.output_gradient()});
 }
 
 void differentiate_binary_cross_entropy(GradientContext& context) {
@@ -143,8 +141,7 @@ constexpr OpDef kOps[] = {
     {"BinaryCrossEntropyGrad", kPlain, infer_pointwise_gradient, nullptr, cross_entropy_cost},
     {"SoftmaxCrossEntropy", kPlain, infer_cross_entropy, differentiate_cross_entropy,
      cross_entropy_cost},
-    {"SoftmaxCrossEntropyGrad", kPlain, infer_cross_entropy_gradient, nullptr,
-     cross_entropy_cost},
+    {"SoftmaxCrossEntropyGrad", kPlain, infer_cross_entropy_gradient, nullptr, cross_entropy_cost},
     {"SquaredError", kPlain, infer_distance, differentiate_squared_error, pointwise_cost},
     {"SquaredErrorGrad", kPlain, infer_pointwise_gradient, nullptr, pointwise_cost},
 };

@@ -123,9 +123,9 @@ std::unique_ptr<Kernel> make_cross_entropy(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make_cross_entropy_gradient(const KernelRequest& request) {
   if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
-  return make_kernel([loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape)](
-                         Tensors in, Tensors out,
-                         const RunContext&) { cross_entropy_gradient(loss, in, out); });
+  return make_kernel(
+      [loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape)](
+          Tensors in, Tensors out, const RunContext&) { cross_entropy_gradient(loss, in, out); });
 }
 
 // --- losses of equal shapes ---

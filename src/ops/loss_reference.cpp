@@ -104,11 +104,10 @@ template <bool kGradient>
 std::unique_ptr<Kernel> make_cross_entropy(const KernelRequest& request) {
   if (!is_row_major(request)) return nullptr;
   return for_element_type<float, double>(request.inputs[0].dtype, [&]<class T>() {
-    return make_kernel(
-        [loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape)](
-            Tensors in, Tensors out, const RunContext&) {
-          kGradient ? cross_entropy_gradient<T>(loss, in, out) : cross_entropy<T>(loss, in, out);
-        });
+    return make_kernel([loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape)](
+                           Tensors in, Tensors out, const RunContext&) {
+      kGradient ? cross_entropy_gradient<T>(loss, in, out) : cross_entropy<T>(loss, in, out);
+    });
   });
 }
 

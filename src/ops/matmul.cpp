@@ -136,8 +136,7 @@ void differentiate_matmul(GradientContext& context) {
 
 Cost matmul_cost(const Attributes& attributes, std::span<const TensorType> inputs,
                  std::span<const TensorType>) {
-  const MatMulGeometry geometry =
-      matmul_geometry(attributes, inputs[0].shape, inputs[1].shape);
+  const MatMulGeometry geometry = matmul_geometry(attributes, inputs[0].shape, inputs[1].shape);
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 

@@ -53,9 +53,9 @@ class MatMulCpu final : public Kernel {
       return true;
     }
     const auto index = static_cast<std::size_t>(i);
-    return dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, 1.0f,
-                      a + a_offsets[index], trans_a ? m : k, b + b_offsets[index], trans_b ? k : n,
-                      0.0f, product, n) == dnnl_success;
+    return dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, n, k, 1.0f, a + a_offsets[index],
+                      trans_a ? m : k, b + b_offsets[index], trans_b ? k : n, 0.0f, product,
+                      n) == dnnl_success;
   }
 
   void add_bias(const float* bias, float* y) const {
@@ -74,8 +74,8 @@ class MatMulCpu final : public Kernel {
 
 std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
-  return std::make_unique<MatMulCpu>(matmul_geometry(
-      request.node.attributes, request.inputs[0].shape, request.inputs[1].shape));
+  return std::make_unique<MatMulCpu>(
+      matmul_geometry(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape));
 }
 
 constexpr KernelEntry kKernels[] = {{"MatMul", make_matmul}};

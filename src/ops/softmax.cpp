@@ -74,8 +74,7 @@ void import_softmax(ImportContext& context) {
   PT_CHECK(axis >= -rank && axis <= rank, kModel, "{} axis {} is outside a tensor of shape {}",
            context.op_type(), axis, shape.text());
   const auto at = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
-  const ValueId rows =
-      builder.reshape(x, Shape{shape.count(0, at), shape.count(at, shape.rank())});
+  const ValueId rows = builder.reshape(x, Shape{shape.count(0, at), shape.count(at, shape.rank())});
   const ValueId y = builder.add(context.op_type(), {rows}, {{"axis", std::int64_t{1}}});
   context.set_output(0, builder.reshape(y, shape));
 }

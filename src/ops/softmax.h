@@ -15,8 +15,8 @@ struct AxisView {
   std::int64_t inner = 1;
 };
 
-/// The view of `shape` from attribute `axis`, negative from the end; Error (kModel) when there is no
-/// such axis.
+/// The view of `shape` from attribute `axis`, negative from the end; Error (kModel) when there is
+/// no such axis.
 AxisView view_axis(const Attributes& attributes, const Shape& shape);
 
 std::span<const KernelEntry> softmax_reference_kernels();

@@ -119,8 +119,7 @@ void for_each_line(const AxisView& view, Row row, Lines lines) {
 #pragma omp parallel for schedule(static) if (parallel)
   for (std::int64_t index = 0; index < view.outer * blocks; ++index) {
     const std::int64_t begin = index % blocks * kLines;
-    lines(index / blocks * view.extent * view.inner + begin,
-          std::min(kLines, view.inner - begin));
+    lines(index / blocks * view.extent * view.inner + begin, std::min(kLines, view.inner - begin));
   }
 }
 
@@ -134,8 +133,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
     const float* x = in[0].as<float>();
     float* y = out[0].as<float>();
     for_each_line(
-        view,
-        [&](std::int64_t offset) { forward_row<kLog>(view.extent, x + offset, y + offset); },
+        view, [&](std::int64_t offset) { forward_row<kLog>(view.extent, x + offset, y + offset); },
         [&](std::int64_t offset, std::int64_t lines) {
           forward_lines<kLog>(view.extent, view.inner, lines, x + offset, y + offset);
         });
@@ -145,22 +143,22 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
 template <bool kLog>
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
-  return make_kernel([view = view_axis(request.node.attributes, request.inputs[0].shape)](
-                         std::span<const Tensor> in, std::span<const Tensor> out,
-                         const RunContext&) {
-    const float* dy = in[0].as<float>();
-    const float* y = in[1].as<float>();
-    float* dx = out[0].as<float>();
-    for_each_line(
-        view,
-        [&](std::int64_t offset) {
-          gradient_row<kLog>(view.extent, dy + offset, y + offset, dx + offset);
-        },
-        [&](std::int64_t offset, std::int64_t lines) {
-          gradient_lines<kLog>(view.extent, view.inner, lines, dy + offset, y + offset,
-                               dx + offset);
-        });
-  });
+  return make_kernel(
+      [view = view_axis(request.node.attributes, request.inputs[0].shape)](
+          std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        const float* dy = in[0].as<float>();
+        const float* y = in[1].as<float>();
+        float* dx = out[0].as<float>();
+        for_each_line(
+            view,
+            [&](std::int64_t offset) {
+              gradient_row<kLog>(view.extent, dy + offset, y + offset, dx + offset);
+            },
+            [&](std::int64_t offset, std::int64_t lines) {
+              gradient_lines<kLog>(view.extent, view.inner, lines, dy + offset, y + offset,
+                                   dx + offset);
+            });
+      });
 }
 
 constexpr KernelEntry kKernels[] = {
