@@ -9,8 +9,14 @@ std::span<const OpFamily* const> all_families() {
   static const std::vector<const OpFamily*> families = {
       &batch_norm_family(),
       &conv_family(),
+      &dropout_family(),
+      &gather_family(),
+      &layer_norm_family(),
+      &loss_family(),
+      &matmul_family(),
       &pool_family(),
       &reorder_family(),
+      &softmax_family(),
   };
   return families;
 }

@@ -7,7 +7,13 @@ struct OpFamily;
 
 const OpFamily& batch_norm_family();
 const OpFamily& conv_family();
+const OpFamily& dropout_family();
+const OpFamily& gather_family();
+const OpFamily& layer_norm_family();
+const OpFamily& loss_family();
+const OpFamily& matmul_family();
 const OpFamily& pool_family();
 const OpFamily& reorder_family();
+const OpFamily& softmax_family();
 
 }  // namespace pipetrain

@@ -1,0 +1,142 @@
+// Gather, GatherND, GatherElements, their gradients and imports; ScatterElements for constants.
+#include "ops/gather.h"
+
+#include "base/error.h"
+#include "ops/all_ops.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+namespace {
+
+void check_indices(const TensorType& indices, std::string_view op) {
+  PT_CHECK(indices.dtype == DType::kInt64 || indices.dtype == DType::kInt32, kModel,
+           "{} indices must be int32 or int64, got {}", op, indices.text());
+}
+
+Shape shape_attribute(const Attributes& attributes) { return Shape(attributes.ints("shape")); }
+
+Attributes with_shape(Attributes attributes, const Shape& shape) {
+  attributes.set("shape", shape.dims());
+  return attributes;
+}
+
+void check_gradient(const InferContext& context, const Shape& expected) {
+  PT_CHECK(is_float(context.inputs[0].dtype) && context.inputs[0].shape == expected, kModel,
+           "the gradient of a gather must have shape {}, got {}", expected.text(),
+           context.inputs[0].text());
+}
+
+// --- slices ---
+
+void infer_slices(InferContext& context, std::string_view op) {
+  check_indices(context.inputs[1], op);
+  const SliceGather gather =
+      slice_gather(op, context.attributes, context.inputs[0].shape, context.inputs[1].shape);
+  context.outputs = {{context.inputs[0].dtype, gather.result}};
+}
+
+void infer_slices_gradient(InferContext& context, std::string_view op) {
+  check_indices(context.inputs[1], op);
+  const Shape data = shape_attribute(context.attributes);
+  check_gradient(context,
+                 slice_gather(op, context.attributes, data, context.inputs[1].shape).result);
+  context.outputs = {{context.inputs[0].dtype, data}};
+}
+
+void infer_gather(InferContext& context) { infer_slices(context, "Gather"); }
+void infer_gather_nd(InferContext& context) { infer_slices(context, "GatherND"); }
+void infer_gather_gradient(InferContext& context) { infer_slices_gradient(context, "Gather"); }
+void infer_gather_nd_gradient(InferContext& context) { infer_slices_gradient(context, "GatherND"); }
+
+// --- elements ---
+
+void infer_elements(InferContext& context) {
+  check_indices(context.inputs[1], "GatherElements");
+  element_gather(context.attributes, context.inputs[0].shape, context.inputs[1].shape);
+  context.outputs = {{context.inputs[0].dtype, context.inputs[1].shape}};
+}
+
+void infer_elements_gradient(InferContext& context) {
+  check_indices(context.inputs[1], "GatherElements");
+  const Shape data = shape_attribute(context.attributes);
+  check_gradient(context,
+                 element_gather(context.attributes, data, context.inputs[1].shape).indices);
+  context.outputs = {{context.inputs[0].dtype, data}};
+}
+
+// (data, indices, updates) -> data with the updates written, or added, at the indices
+void infer_scatter(InferContext& context) {
+  check_indices(context.inputs[1], "ScatterElements");
+  element_gather(context.attributes, context.inputs[0].shape, context.inputs[1].shape);
+  PT_CHECK(context.inputs[2] == (TensorType{context.inputs[0].dtype, context.inputs[1].shape}),
+           kModel, "ScatterElements updates must be {} {}, got {}",
+           name_of(context.inputs[0].dtype), context.inputs[1].shape.text(),
+           context.inputs[2].text());
+  context.outputs = {context.inputs[0]};
+}
+
+void differentiate(GradientContext& context, std::string_view gradient_op) {
+  const Attributes attributes = with_shape(context.attributes(), context.input_type(0).shape);
+  context.set_input_gradient(
+      0, context.builder().add(gradient_op, {context.output_gradient(), context.input(1)},
+                               attributes));
+}
+void differentiate_gather(GradientContext& context) { differentiate(context, "GatherGrad"); }
+void differentiate_gather_nd(GradientContext& context) { differentiate(context, "GatherNDGrad"); }
+void differentiate_elements(GradientContext& context) {
+  differentiate(context, "GatherElementsGrad");
+}
+
+constexpr OpDef kOps[] = {
+    {"Gather", kPlain, infer_gather, differentiate_gather},
+    {"GatherElements", kPlain, infer_elements, differentiate_elements},
+    {"GatherElementsGrad", kPlain, infer_elements_gradient},
+    {"GatherGrad", kPlain, infer_gather_gradient},
+    {"GatherND", kPlain, infer_gather_nd, differentiate_gather_nd},
+    {"GatherNDGrad", kPlain, infer_gather_nd_gradient},
+    {"ScatterElements", kPlain, infer_scatter},
+};
+
+// --- import ---
+
+void import_axis(ImportContext& context) {
+  const Attributes attributes = {{"axis", context.attributes().integer("axis", 0)}};
+  context.set_output(0, context.builder().add(context.op_type(),
+                                              {context.input(0), context.input(1)}, attributes));
+}
+
+void import_gather_nd(ImportContext& context) {
+  const Attributes attributes = {{"batch_dims", context.attributes().integer("batch_dims", 0)}};
+  context.set_output(
+      0, context.builder().add("GatherND", {context.input(0), context.input(1)}, attributes));
+}
+
+void import_scatter_elements(ImportContext& context) {
+  const std::string reduction = context.attributes().text("reduction", "none");
+  PT_CHECK(reduction == "none" || reduction == "add", kModel,
+           "ScatterElements with reduction \"{}\" is not supported (only none and add)",
+           printable(reduction));
+  const Attributes attributes = {{"axis", context.attributes().integer("axis", 0)},
+                                 {"add", std::int64_t{reduction == "add"}}};
+  context.set_output(
+      0, context.builder().add("ScatterElements",
+                               {context.input(0), context.input(1), context.input(2)}, attributes));
+}
+
+constexpr ImportRule kImports[] = {
+    {"Gather", import_axis},
+    {"GatherElements", import_axis},
+    {"GatherND", import_gather_nd},
+    {"Scatter", import_scatter_elements},
+    {"ScatterElements", import_scatter_elements},
+};
+
+}  // namespace
+
+const OpFamily& gather_family() {
+  static const OpFamily family = {"gather", kOps, kImports, gather_reference_kernels(),
+                                  gather_cpu_kernels()};
+  return family;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,97 @@
+// Gathers of whole slices, shared out to the threads. The gradient splits the columns, not the
+// indices, so that every sum is added in index order whatever the number of threads.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/op.h"
+#include "ops/element_types.h"
+#include "ops/gather.h"
+
+namespace pipetrain {
+namespace {
+
+using Tensors = std::span<const Tensor>;
+constexpr std::int64_t kParallelElements = 1 << 15;
+
+std::size_t index_bytes(const SliceGather& gather) {
+  return sizeof(std::int64_t) * static_cast<std::size_t>(gather.tuples());
+}
+
+/// The data slice that result slice `index` is copied from.
+std::int64_t source_of(const SliceGather& gather, const std::int64_t* rows, std::int64_t index) {
+  const std::int64_t outer = index / gather.count;
+  return outer * gather.rows() + rows[gather.shared ? index % gather.count : index];
+}
+
+std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const SliceGather gather = slice_gather(request.node.op->name, request.node.attributes,
+                                          request.inputs[0].shape, request.inputs[1].shape);
+  const std::size_t bytes =
+      size_of(request.inputs[0].dtype) * static_cast<std::size_t>(gather.slice);
+  return make_kernel(
+      [gather, bytes](Tensors in, Tensors out, const RunContext& context) {
+        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_rows(gather, in[1], rows);
+        const auto* data = in[0].as<std::byte>();
+        auto* result = out[0].as<std::byte>();
+        const std::int64_t slices = gather.outer * gather.count;
+#pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
+        for (std::int64_t i = 0; i < slices; ++i) {
+          const auto from = static_cast<std::size_t>(source_of(gather, rows, i));
+          std::memcpy(result + static_cast<std::size_t>(i) * bytes, data + from * bytes, bytes);
+        }
+      },
+      index_bytes(gather));
+}
+
+void add_slices(const SliceGather& gather, const std::int64_t* rows, const float* dy, float* sum,
+                std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = 0; i < gather.outer * gather.count; ++i) {
+    const float* __restrict from = dy + i * gather.slice;
+    float* __restrict to = sum + source_of(gather, rows, i) * gather.slice;
+#pragma omp simd
+    for (std::int64_t column = begin; column < end; ++column) to[column] += from[column];
+  }
+}
+
+std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
+  if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
+  const SliceGather gather =
+      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape);
+  return make_kernel(
+      [gather](Tensors in, Tensors out, const RunContext& context) {
+        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_rows(gather, in[1], rows);
+        float* sum = out[0].as<float>();
+        const std::int64_t count = out[0].count();
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+        for (std::int64_t i = 0; i < count; ++i) sum[i] = 0;
+        const std::int64_t share =
+            (gather.slice + omp_get_max_threads() - 1) / omp_get_max_threads();
+        const std::int64_t columns = std::max<std::int64_t>(16, (share + 15) / 16 * 16);
+        const std::int64_t blocks = (gather.slice + columns - 1) / columns;
+#pragma omp parallel for schedule(static) if (in[0].count() > kParallelElements)
+        for (std::int64_t block = 0; block < blocks; ++block) {
+          add_slices(gather, rows, in[0].as<float>(), sum, block * columns,
+                     std::min(gather.slice, (block + 1) * columns));
+        }
+      },
+      index_bytes(gather));
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Gather", make_slices},
+    {"GatherGrad", make_slices_gradient},
+    {"GatherND", make_slices},
+    {"GatherNDGrad", make_slices_gradient},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> gather_cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain

@@ -1,0 +1,153 @@
+// Plain loops for gathers of any element type and for the gradients of float ones.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/element_types.h"
+#include "ops/gather.h"
+
+namespace pipetrain {
+namespace {
+
+using Tensors = std::span<const Tensor>;
+
+std::size_t index_bytes(std::int64_t count) {
+  return sizeof(std::int64_t) * static_cast<std::size_t>(count);
+}
+
+std::int64_t* index_workspace(const RunContext& context) {
+  return reinterpret_cast<std::int64_t*>(context.workspace);
+}
+
+/// Calls `visit(result_slice, data_slice)` for every tuple of every repetition.
+template <class Visit>
+void for_each_slice(const SliceGather& gather, const std::int64_t* rows, Visit visit) {
+  for (std::int64_t outer = 0; outer < gather.outer; ++outer) {
+    const std::int64_t* tuples = gather.shared ? rows : rows + outer * gather.count;
+    for (std::int64_t i = 0; i < gather.count; ++i) {
+      visit(outer * gather.count + i, outer * gather.rows() + tuples[i]);
+    }
+  }
+}
+
+std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const SliceGather gather = slice_gather(request.node.op->name, request.node.attributes,
+                                          request.inputs[0].shape, request.inputs[1].shape);
+  const std::size_t bytes =
+      size_of(request.inputs[0].dtype) * static_cast<std::size_t>(gather.slice);
+  return make_kernel(
+      [gather, bytes](Tensors in, Tensors out, const RunContext& context) {
+        std::int64_t* rows = index_workspace(context);
+        resolve_rows(gather, in[1], rows);
+        const auto* data = in[0].as<std::byte>();
+        auto* result = out[0].as<std::byte>();
+        for_each_slice(gather, rows, [&](std::int64_t to, std::int64_t from) {
+          std::memcpy(result + static_cast<std::size_t>(to) * bytes,
+                      data + static_cast<std::size_t>(from) * bytes, bytes);
+        });
+      },
+      index_bytes(gather.tuples()));
+}
+
+std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
+  const SliceGather gather =
+      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape);
+  return for_element_type<float, double>(request.inputs[0].dtype, [&]<class T>() {
+    return make_kernel(
+        [gather](Tensors in, Tensors out, const RunContext& context) {
+          std::int64_t* rows = index_workspace(context);
+          resolve_rows(gather, in[1], rows);
+          std::fill_n(out[0].as<T>(), out[0].count(), T{0});
+          for_each_slice(gather, rows, [&](std::int64_t from, std::int64_t to) {
+            const T* dy = in[0].as<T>() + from * gather.slice;
+            T* sum = out[0].as<T>() + to * gather.slice;
+            for (std::int64_t i = 0; i < gather.slice; ++i) sum[i] += dy[i];
+          });
+        },
+        index_bytes(gather.tuples()));
+  });
+}
+
+/// `visit(position, offset)` for every index of an element gather.
+template <class Visit>
+std::unique_ptr<Kernel> element_kernel(ElementGather gather, Visit visit) {
+  const std::int64_t count = gather.indices.count();
+  return make_kernel(
+      [gather = std::move(gather), count, visit](Tensors in, Tensors out,
+                                                 const RunContext& context) {
+        std::int64_t* offsets = index_workspace(context);
+        resolve_elements(gather, in[1], offsets);
+        visit(in, out, std::span<const std::int64_t>(offsets, static_cast<std::size_t>(count)));
+      },
+      index_bytes(count));
+}
+
+using Offsets = std::span<const std::int64_t>;
+
+std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::size_t bytes = size_of(request.inputs[0].dtype);
+  return element_kernel(
+      element_gather(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape),
+      [bytes](Tensors in, Tensors out, Offsets offsets) {
+        for (std::size_t i = 0; i < offsets.size(); ++i) {
+          const auto from = static_cast<std::size_t>(offsets[i]);
+          std::memcpy(out[0].as<std::byte>() + i * bytes, in[0].as<std::byte>() + from * bytes,
+                      bytes);
+        }
+      });
+}
+
+std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  return for_element_type<float, double>(request.inputs[0].dtype, [&]<class T>() {
+    return element_kernel(
+        element_gather(request.node.attributes, request.outputs[0].shape, request.inputs[1].shape),
+        [](Tensors in, Tensors out, Offsets offsets) {
+          std::fill_n(out[0].as<T>(), out[0].count(), T{0});
+          for (std::size_t i = 0; i < offsets.size(); ++i) {
+            out[0].as<T>()[offsets[i]] += in[0].as<T>()[i];
+          }
+        });
+  });
+}
+
+template <class T>
+void scatter(bool add, Tensors in, Tensors out, Offsets offsets) {
+  std::copy_n(in[0].as<T>(), in[0].count(), out[0].as<T>());
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    T& to = out[0].as<T>()[offsets[i]];
+    to = static_cast<T>(add ? to + in[2].as<T>()[i] : in[2].as<T>()[i]);
+  }
+}
+
+std::unique_ptr<Kernel> make_scatter(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const bool add = request.node.attributes.flag("add");
+  return for_element_type<float, double, std::int64_t, std::int32_t, std::int8_t, std::uint8_t,
+                          bool>(request.inputs[0].dtype, [&]<class T>() {
+    return element_kernel(
+        element_gather(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape),
+        [add](Tensors in, Tensors out, Offsets offsets) { scatter<T>(add, in, out, offsets); });
+  });
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Gather", make_slices},
+    {"GatherElements", make_elements},
+    {"GatherElementsGrad", make_elements_gradient},
+    {"GatherGrad", make_slices_gradient},
+    {"GatherND", make_slices},
+    {"GatherNDGrad", make_slices_gradient},
+    {"ScatterElements", make_scatter},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> gather_reference_kernels() { return kKernels; }
+
+}  // namespace pipetrain

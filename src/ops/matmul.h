@@ -1,0 +1,37 @@
+// Matrix products: what the definition and the kernels share.
+//
+//   MatMul{trans_a, trans_b}(a, b[, bias]) -> y
+//   a: (batch…, M, K), or (batch…, K, M) with trans_a     b: (batch…, K, N), or (batch…, N, K)
+//   bias: (N)     y: (batch…, M, N); batch axes broadcast as in numpy
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace pipetrain {
+
+struct MatMulGeometry {
+  bool trans_a = false;
+  bool trans_b = false;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  Shape output;
+  /// Where the matrices of each product of the batch begin, in elements.
+  std::vector<std::int64_t> a_offsets;
+  std::vector<std::int64_t> b_offsets;
+
+  std::int64_t batch() const { return static_cast<std::int64_t>(a_offsets.size()); }
+};
+
+/// Error (kModel) when the shapes do not go together. A batch of products with one b whose rows of
+/// a follow each other is one product with batch × M rows.
+MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, const Shape& b);
+
+std::span<const KernelEntry> matmul_reference_kernels();
+std::span<const KernelEntry> matmul_cpu_kernels();
+
+}  // namespace pipetrain

@@ -1,0 +1,142 @@
+#include <gtest/gtest.h>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+Attributes axis(std::int64_t value) { return {{"axis", value}}; }
+
+InputSpec indices(Shape shape, std::vector<double> values, DType dtype = DType::kInt64) {
+  InputSpec spec{std::move(shape)};
+  spec.dtype = dtype;
+  spec.values = std::move(values);
+  return spec;
+}
+
+Attributes with_shape(Attributes attributes, Ints shape) {
+  attributes.set("shape", std::move(shape));
+  return attributes;
+}
+
+TEST(Gather, RowsColumnsAndNegativeIndices) {
+  const HostTensor table = floats({3, 2}, {1, 2, 3, 4, 5, 6});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(run_op("Gather", axis(0), {table, int64s({2, 2}, {2, 0, -1, 1})}, backend)[0],
+                  {2, 2, 2}, {5, 6, 1, 2, 5, 6, 3, 4});
+    expect_values(run_op("Gather", axis(1), {table, int32s({3}, {1, -2, 1})}, backend)[0], {3, 3},
+                  {2, 1, 2, 4, 3, 4, 6, 5, 6});
+    expect_values(run_op("Gather", axis(-2), {table, int64s({}, {1})}, backend)[0], {2}, {3, 4});
+    expect_values(
+        run_op("Gather", axis(0), {int64s({3}, {7, 8, 9}), int64s({2}, {2, 0})}, backend)[0], {2},
+        {9, 7});
+    expect_values(run_op("Gather", axis(0), {bools({2}, {1, 0}), int64s({1}, {0})}, backend)[0],
+                  {1}, {1});
+  }
+}
+
+TEST(Gather, GradientAddsRepeatedIndices) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto dx =
+        run_op("GatherGrad", with_shape(axis(0), {3, 2}),
+               {floats({3, 2}, {1, 2, 10, 20, 100, 200}), int64s({3}, {2, -1, 0})}, backend);
+    expect_values(dx[0], {3, 2}, {100, 200, 0, 0, 11, 22});
+  }
+}
+
+TEST(Gather, Gradients) {
+  check_gradients("Gather", axis(0), {{{4, 3}}, indices({2, 3}, {0, 3, -1, 1, 0, 0})});
+  check_gradients("Gather", axis(1), {{{2, 4, 3}}, indices({3}, {3, 3, 0}, DType::kInt32)});
+  check_gradients("Gather", axis(-1), {{{2, 4}}, indices({}, {2})});
+}
+
+TEST(Gather, CpuAgreesWithReference) {
+  std::vector<double> tokens;
+  for (int i = 0; i < 600; ++i) tokens.push_back(i * 31 % 50 - (i % 3 == 0 ? 50 : 0));
+  const InputSpec many = indices({4, 150}, tokens);
+  check_cpu("Gather", axis(0), {{{50, 70}}, many}, 0);
+  check_cpu("Gather", axis(1), {{{3, 50, 20}}, many}, 0);
+  check_cpu("GatherGrad", with_shape(axis(0), {50, 70}), {{{4, 150, 70}}, many}, 1e-6);
+  check_cpu("GatherGrad", with_shape(axis(1), {3, 50, 20}), {{{3, 4, 150, 20}}, many}, 1e-6);
+  check_cpu("GatherGrad", with_shape(axis(0), {50}), {{{4, 150}}, many}, 1e-6);
+}
+
+TEST(Gather, NamesTheWrongIndex) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_error(ErrorKind::kData, "index 3 at position 1 is outside an axis of 3 entries", [&] {
+      run_op("Gather", axis(0), {floats({3}, {1, 2, 3}), int64s({2}, {0, 3})}, backend);
+    });
+    expect_error(ErrorKind::kData, "index -4 at position 0", [&] {
+      run_op("Gather", axis(0), {floats({3}, {1, 2, 3}), int64s({2}, {-4, 0})}, backend);
+    });
+  }
+  expect_error(ErrorKind::kModel, "axis 1", [] {
+    infer_op("Gather", axis(1), {{DType::kFloat32, Shape{3}}, {DType::kInt64, Shape{2}}});
+  });
+  expect_error(ErrorKind::kModel, "int32 or int64", [] {
+    infer_op("Gather", axis(0), {{DType::kFloat32, Shape{3}}, {DType::kFloat32, Shape{2}}});
+  });
+}
+
+// The examples of the ONNX specification.
+TEST(GatherND, SlicesAndBatches) {
+  const HostTensor x = floats({2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(run_op("GatherND", {}, {x, int64s({2, 2}, {0, 1, 1, 0})}, backend)[0], {2, 2},
+                  {2, 3, 4, 5});
+    expect_values(run_op("GatherND", {}, {x, int64s({1, 3}, {1, -1, 0})}, backend)[0], {1}, {6});
+    const Attributes batch = {{"batch_dims", std::int64_t{1}}};
+    expect_values(run_op("GatherND", batch, {x, int64s({2, 1}, {1, 0})}, backend)[0], {2, 2},
+                  {2, 3, 4, 5});
+  }
+}
+
+TEST(GatherND, GradientsAndErrors) {
+  check_gradients("GatherND", {}, {{{3, 2, 4}}, indices({3, 2}, {0, 1, 2, -1, 0, 1})});
+  check_gradients("GatherND", {{"batch_dims", std::int64_t{1}}},
+                  {{{2, 3, 2}}, indices({2, 2, 1}, {0, 0, 2, 1})});
+  check_cpu("GatherNDGrad", {{"shape", Ints{3, 2, 4}}},
+            {{{3, 4}}, indices({3, 2}, {0, 1, 2, -1, 0, 1})}, 1e-6);
+  expect_error(ErrorKind::kModel, "do not fit", [] {
+    infer_op("GatherND", {}, {{DType::kFloat32, Shape{3}}, {DType::kInt64, Shape{1, 2}}});
+  });
+}
+
+TEST(GatherElements, AlongEachAxis) {
+  const HostTensor x = floats({2, 2}, {1, 2, 3, 4});
+  expect_values(run_op("GatherElements", axis(1), {x, int64s({2, 2}, {0, 0, 1, 0})})[0], {2, 2},
+                {1, 1, 4, 3});
+  expect_values(run_op("GatherElements", axis(0), {x, int64s({1, 2}, {-1, 0})})[0], {1, 2}, {3, 2});
+  check_gradients("GatherElements", axis(1),
+                  {{{2, 3}}, indices({2, 4}, {0, 0, 2, -1, 1, 1, 1, 0})});
+  check_gradients("GatherElements", axis(0), {{{4, 3}}, indices({2, 2}, {0, 3, -1, 1})});
+  expect_error(ErrorKind::kModel, "one rank", [] {
+    infer_op("GatherElements", axis(0),
+             {{DType::kFloat32, Shape{3}}, {DType::kInt64, Shape{1, 2}}});
+  });
+}
+
+TEST(ScatterElements, WritesAndAdds) {
+  const HostTensor x = floats({1, 5}, {1, 2, 3, 4, 5});
+  const HostTensor at = int64s({1, 2}, {1, -2});
+  const HostTensor updates = floats({1, 2}, {10, 20});
+  expect_values(run_op("ScatterElements", axis(1), {x, at, updates})[0], {1, 5}, {1, 10, 3, 20, 5});
+  const Imported adding = import_node(
+      "ScatterElements", 16, {{"axis", std::int64_t{1}}, {"reduction", std::string("add")}},
+      {data(x), data(at), data(updates)});
+  expect_values(adding.run()[0], {1, 5}, {1, 12, 3, 24, 5});
+  expect_error(ErrorKind::kModel, "reduction", [&] {
+    import_node("ScatterElements", 18, {{"reduction", std::string("mul")}},
+                {data(x), data(at), data(updates)});
+  });
+}
+
+TEST(GatherImport, FoldsConstants) {
+  const Imported imported = import_node(
+      "Gather", 13, {}, {constant(int64s({4}, {2, 3, 5, 7})), constant(int64s({}, {2}))});
+  EXPECT_TRUE(imported.is_constant());
+  expect_values(imported.run()[0], {}, {5});
+}
+
+}  // namespace
+}  // namespace pipetrain::test

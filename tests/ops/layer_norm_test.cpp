@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+Attributes over(std::int64_t axis, double epsilon = 1e-5) {
+  return {{"axis", axis}, {"epsilon", epsilon}};
+}
+
+TEST(LayerNorm, GoldenNumbers) {
+  const HostTensor x = floats({2, 4}, {1, 2, 4, 8, 0.5, -0.5, 0.25, -0.25});
+  const HostTensor scale = floats({4}, {1, 2, -1, 0.5});
+  const HostTensor bias = floats({4}, {0.1f, 0.2f, 0.3f, 0.4f});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto out = run_op("LayerNorm", over(-1), {x, scale, bias}, backend);
+    expect_values(out[0], {2, 4},
+                  {-0.9257545755, -1.1055058234, 0.206749584, 1.1926285356, 1.3648705889,
+                   -2.3297411777, -0.3324352944, 0.0837823528});
+    expect_values(out[1], {2}, {3.75, 0});
+    expect_values(out[2], {2}, {0.3730016638, 2.5297411777});
+  }
+}
+
+TEST(LayerNorm, GradientsOfEveryInput) {
+  check_gradients("LayerNorm", over(-1), {{{3, 5}}, {{5}, 0.5, 2}, {{5}}});
+  check_gradients("LayerNorm", over(1), {{{2, 3, 4}}, {{3, 4}, 0.5, 2}, {{3, 4}}});
+  check_gradients("LayerNorm", over(-1), {{{3, 5}}, {{5}, 0.5, 2}});
+  check_gradients("LayerNorm", over(-1), {{{3, 5}}});
+  check_gradients("LayerNorm", over(0, 1e-2), {{{6}}, {{6}, 0.5, 2}, {{6}}});
+}
+
+TEST(LayerNorm, CpuAgreesWithReference) {
+  for (const Shape& shape : {Shape{3, 5}, Shape{70, 384}, Shape{2, 3, 1000}, Shape{400, 48}}) {
+    const Shape scale{shape[shape.rank() - 1]};
+    check_cpu("LayerNorm", over(-1), {{shape, -3, 5}, {scale}, {scale}}, 1e-5);
+    check_cpu("LayerNorm", over(-1), {{shape, -3, 5}, {scale}}, 1e-5);
+    check_cpu("LayerNorm", over(-1), {{shape, -3, 5}}, 1e-5);
+    const Shape rows(std::vector<std::int64_t>(shape.begin(), shape.end() - 1));
+    const InputSpec mean{rows};
+    const InputSpec inverse{rows, 0.5, 2};
+    check_cpu("LayerNormInputGrad", over(-1), {{shape}, {shape}, {scale}, mean, inverse}, 1e-5);
+    InputSpec no_scale{scale};
+    no_scale.absent = true;
+    check_cpu("LayerNormInputGrad", over(-1), {{shape}, {shape}, no_scale, mean, inverse}, 1e-5);
+    check_cpu("LayerNormWeightGrad", over(-1), {{shape}, {shape}, mean, inverse}, 1e-5);
+  }
+}
+
+// A schedule may run the gradient of x and that of the weights at different times.
+TEST(LayerNorm, GradientIsTwoNodes) {
+  Graph graph;
+  GraphBuilder builder = make_builder(graph);
+  const auto input = [&](Shape shape) {
+    Value value;
+    value.name = "input";
+    value.type = {DType::kFloat32, std::move(shape)};
+    return builder.add_value(std::move(value));
+  };
+  const std::vector<ValueId> y =
+      builder.add_all("LayerNorm", {input({4, 8}), input({8}), input({8})}, over(-1));
+  const std::vector<ValueId> dy = {input({4, 8}), {}, {}};
+  const bool wanted[] = {true, true, true};
+  GradientContext context(builder, graph[y[0]].producer, dy, wanted);
+  find_op("LayerNorm")->differentiate(context);
+  ASSERT_EQ(graph.nodes.size(), 3u);
+  EXPECT_EQ(graph.nodes[1].op->name, "LayerNormInputGrad");
+  EXPECT_EQ(graph.nodes[2].op->name, "LayerNormWeightGrad");
+}
+
+TEST(LayerNorm, RefusesWhatDoesNotFit) {
+  const TensorType x{DType::kFloat32, Shape{2, 3, 4}};
+  expect_error(ErrorKind::kModel, "axis 3", [&] { infer_op("LayerNorm", over(3), {x}); });
+  expect_error(ErrorKind::kModel, "scale must be float32 (4)", [&] {
+    infer_op("LayerNorm", over(-1), {x, {DType::kFloat32, Shape{3}}});
+  });
+  expect_error(ErrorKind::kModel, "nothing to normalise", [] {
+    infer_op("LayerNorm", over(-1), {{DType::kFloat32, Shape{2, 0}}});
+  });
+}
+
+// --- imports; the numbers of the group and instance forms are PyTorch's ---
+
+HostTensor powers() {
+  HostTensor x(TensorType{DType::kFloat32, Shape{2, 4, 3}});
+  for (int i = 0; i < 24; ++i) x.view().as<float>()[i] = std::pow(static_cast<float>(i), 1.3f) / 7;
+  return x;
+}
+
+TEST(LayerNormImport, StatisticsKeepTheirAxes) {
+  const HostTensor x = floats({1, 2, 2}, {1, 3, 2, 6});
+  const Imported imported =
+      import_node("LayerNormalization", 17, {{"epsilon", 0.0}},
+                  {data(x), data(floats({2}, {1, 1})), data(floats({1}, {0.5}))}, 3);
+  const auto out = imported.run();
+  expect_values(out[0], {1, 2, 2}, {-0.5, 1.5, -0.5, 1.5});
+  expect_values(out[1], {1, 2, 1}, {2, 4});
+  expect_values(out[2], {1, 2, 1}, {1, 0.5});
+}
+
+TEST(GroupNormImport, PerChannelAndPerGroup) {
+  const Attributes groups = {{"num_groups", std::int64_t{2}}};
+  const Imported per_channel = import_node("GroupNormalization", 21, groups,
+                                           {data(powers()), data(floats({4}, {1, 2, 0.5, -1})),
+                                            data(floats({4}, {0, 0.1f, 0.2f, 0.3f}))});
+  expect_values(per_channel.run()[0], {2, 4, 3},
+                {-1.2888279, -0.9340982, -0.4153808, 0.4816181, 1.8237015,  3.2712941,
+                 -0.5137903, -0.2431361, 0.0394051,  0.0344661, -0.5721809, -1.1973293,
+                 -1.4430957, -0.8826836, -0.3091763, 0.6535244, 1.8490896,  3.0672939,
+                 -0.5246481, -0.2406629, 0.0478435,  0.0185755, -0.5755910, -1.1779194},
+                1e-5);
+  const Imported per_group =
+      import_node("GroupNormalization", 18, groups,
+                  {data(powers()), data(floats({2}, {1, 1})), data(floats({2}, {0, 10}))});
+  const std::vector<double> y = per_group.run()[0].to_doubles();
+  EXPECT_NEAR(y[0], -1.2888279, 1e-5);
+  EXPECT_NEAR(y[6], 10 + (-0.5137903 - 0.2) / 0.5, 1e-5);
+}
+
+TEST(InstanceNormImport, EachChannelOfEachSample) {
+  const Imported imported = import_node("InstanceNormalization", 6, {},
+                                        {data(powers()), data(floats({4}, {1, 2, 0.5, -1})),
+                                         data(floats({4}, {0, 0.1f, 0.2f, 0.3f}))});
+  expect_values(imported.run()[0], {2, 4, 3},
+                {-1.1411377, -0.1523660, 1.2935038, -2.3178027, 0.0382584, 2.5795441,
+                 -0.4078984, 0.1912289,  0.8166693, 1.5185003,  0.3122621, -0.9307636,
+                 -1.2199457, -0.0094283, 1.2293754, -2.3416946, 0.0846854, 2.5570109,
+                 -0.4107312, 0.1967762,  0.8139554, 1.5219100,  0.3055703, -0.9274776},
+                1e-5);
+}
+
+TEST(RmsNormImport, DividesByTheRootMeanSquare) {
+  const Imported imported = import_node("RMSNormalization", 23, {{"epsilon", 0.0}},
+                                        {data(floats({1, 2}, {1, 7})), data(floats({2}, {1, 2}))});
+  expect_values(imported.run()[0], {1, 2}, {0.2, 2.8});
+}
+
+}  // namespace
+}  // namespace pipetrain::test

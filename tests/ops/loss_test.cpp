@@ -1,0 +1,165 @@
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+const HostTensor& logits() {
+  static const HostTensor x = floats({3, 3}, {1, 2, 3, 0, 0, 0, 5, 1, -2});
+  return x;
+}
+const HostTensor& labels() {
+  static const HostTensor x = int64s({3}, {2, 0, 1});
+  return x;
+}
+Attributes ignoring(std::int64_t index) { return {{"ignore_index", index}}; }
+
+InputSpec label_spec(std::vector<double> values) {
+  InputSpec spec{{static_cast<std::int64_t>(values.size())}};
+  spec.dtype = DType::kInt64;
+  spec.values = std::move(values);
+  return spec;
+}
+
+TEST(SoftmaxCrossEntropy, GoldenNumbers) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto out = run_op("SoftmaxCrossEntropy", ignoring(-100), {logits(), labels()}, backend);
+    expect_values(out[0], {}, {5.525263260991747});
+    expect_values(out[1], {}, {2});  // the middle row's first of three equal logits is its label
+    expect_values(out[2], {3}, {3.4076059644, 1.0986122887, 5.0190450079});
+    const auto gradient = run_op("SoftmaxCrossEntropyGrad", ignoring(-100),
+                                 {logits(), labels(), out[2], HostTensor::scalar(0.5f)}, backend);
+    expect_values(gradient[0], {3, 3},
+                  {0.0450152866, 0.1223642355, -0.1673795221, -0.3333333333, 0.1666666667,
+                   0.1666666667, 0.4905676012, -0.491014941, 0.0004473397});
+  }
+}
+
+TEST(SoftmaxCrossEntropy, IgnoredRowsCountForNothing) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const HostTensor some = int64s({3}, {2, -1, 1});
+    const auto out = run_op("SoftmaxCrossEntropy", ignoring(-1), {logits(), some}, backend);
+    expect_values(out[0], {}, {4.426650972323637});
+    expect_values(out[1], {}, {1});
+    const auto gradient = run_op("SoftmaxCrossEntropyGrad", ignoring(-1),
+                                 {logits(), some, out[2], HostTensor::scalar(1.0f)}, backend);
+    const std::vector<double> values = gradient[0].to_doubles();
+    EXPECT_EQ((std::vector<double>{values[3], values[4], values[5]}),
+              (std::vector<double>{0, 0, 0}));
+    EXPECT_NE(values[0], 0);
+  }
+}
+
+TEST(SoftmaxCrossEntropy, SmoothedLabels) {
+  const Attributes attributes = {{"label_smoothing", 0.1}};
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(run_op("SoftmaxCrossEntropy", attributes, {logits(), labels()}, backend)[0], {},
+                  {5.591929927658414});
+  }
+}
+
+TEST(SoftmaxCrossEntropy, Gradients) {
+  const InputSpec some = label_spec({1, -100, 4, 0});
+  check_gradients("SoftmaxCrossEntropy", ignoring(-100), {{{4, 5}, -3, 3}, some});
+  check_gradients("SoftmaxCrossEntropy", {{"label_smoothing", 0.2}}, {{{4, 5}, -3, 3}, some});
+}
+
+TEST(SoftmaxCrossEntropy, CpuAgreesWithReference) {
+  std::vector<double> many;
+  for (int i = 0; i < 333; ++i) many.push_back(i % 7 == 3 ? -100 : i * 37 % 101);
+  const InputSpec targets = label_spec(many);
+  for (const double smoothing : {0.0, 0.1}) {
+    const Attributes attributes = {{"label_smoothing", smoothing}};
+    check_cpu("SoftmaxCrossEntropy", attributes, {{{333, 101}, -8, 8}, targets}, 2e-6);
+    InputSpec scale{{}};
+    scale.values = {0.25};
+    check_cpu("SoftmaxCrossEntropyGrad", attributes,
+              {{{333, 101}, -8, 8}, targets, {{333}, 5, 9}, scale}, 2e-6);
+  }
+}
+
+TEST(SoftmaxCrossEntropy, ThreadsDoNotChangeTheSum) {
+  const HostTensor x = random_tensor({DType::kFloat32, Shape{500, 64}}, 3, -5, 5);
+  const HostTensor y = random_tensor({DType::kInt64, Shape{500}}, 4, 0, 64);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const auto one = run_op("SoftmaxCrossEntropy", {}, {x, y}, Backend::kCpu);
+  omp_set_num_threads(3);
+  const auto three = run_op("SoftmaxCrossEntropy", {}, {x, y}, Backend::kCpu);
+  omp_set_num_threads(before);
+  for (std::size_t i = 0; i < one.size(); ++i) expect_same_bits(three[i], one[i]);
+}
+
+TEST(SoftmaxCrossEntropy, NamesTheWrongLabel) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_error(ErrorKind::kData, "label 3 at position 1", [&] {
+      run_op("SoftmaxCrossEntropy", {}, {logits(), int64s({3}, {0, 3, 1})}, backend);
+    });
+    expect_error(ErrorKind::kData, "label -1 at position 0", [&] {
+      run_op("SoftmaxCrossEntropy", {}, {logits(), int64s({3}, {-1, 0, 1})}, backend);
+    });
+  }
+  expect_error(ErrorKind::kModel, "(rows, classes)", [] {
+    infer_op("SoftmaxCrossEntropy", {},
+             {{DType::kFloat32, Shape{2, 3, 4}}, {DType::kInt64, Shape{2}}});
+  });
+  expect_error(ErrorKind::kModel, "labels must be int64 (2)", [] {
+    infer_op("SoftmaxCrossEntropy", {},
+             {{DType::kFloat32, Shape{2, 3}}, {DType::kInt64, Shape{3}}});
+  });
+}
+
+TEST(BinaryCrossEntropy, GoldenNumbersAndNoOverflow) {
+  const HostTensor x = floats({5}, {-2, 0.5, 3, -100, 100});
+  const HostTensor target = floats({5}, {0, 1, 0.25, 1, 1});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto out = run_op("BinaryCrossEntropy", {}, {x, target}, backend);
+    expect_values(out[0], {}, {102.89959234679682});
+    expect_values(out[1], {}, {3});
+    expect_values(
+        run_op("BinaryCrossEntropyGrad", {}, {x, target, HostTensor::scalar(2.0f)}, backend)[0],
+        {5}, {0.238405844, -0.7550813376, 1.4051482536, -2.0, 0.0});
+  }
+}
+
+TEST(DistanceLosses, GoldenNumbers) {
+  const HostTensor x = floats({2, 2}, {1, 2, 3, 4});
+  const HostTensor target = floats({2, 2}, {0, 2, 5, 1});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(run_op("SquaredError", {}, {x, target}, backend)[0], {}, {14});
+    expect_values(run_op("AbsoluteError", {}, {x, target}, backend)[0], {}, {6});
+    const HostTensor gy = HostTensor::scalar(0.5f);
+    expect_values(run_op("SquaredErrorGrad", {}, {x, target, gy}, backend)[0], {2, 2},
+                  {1, 0, -2, 3});
+    expect_values(run_op("AbsoluteErrorGrad", {}, {x, target, gy}, backend)[0], {2, 2},
+                  {0.5, 0, -0.5, 0.5});
+  }
+}
+
+TEST(PointwiseLosses, Gradients) {
+  InputSpec target{{3, 4}, 0, 1};
+  target.differentiate = false;
+  check_gradients("BinaryCrossEntropy", {}, {{{3, 4}, -3, 3}, target});
+  check_gradients("SquaredError", {}, {{{3, 4}}, {{3, 4}}});
+  check_gradients("AbsoluteError", {}, {{{3, 4}, 2, 3}, {{3, 4}, -1, 1}});
+}
+
+TEST(PointwiseLosses, CpuAgreesWithReference) {
+  const Shape shape{67, 513};
+  InputSpec scale{{}};
+  scale.values = {0.25};
+  for (const std::string op : {"BinaryCrossEntropy", "SquaredError", "AbsoluteError"}) {
+    check_cpu(op, {}, {{shape, -4, 4}, {shape, 0, 1}}, 2e-6);
+    check_cpu(op + "Grad", {}, {{shape, -4, 4}, {shape, 0, 1}, scale}, 2e-6);
+  }
+  expect_error(ErrorKind::kModel, "one floating-point type", [] {
+    infer_op("SquaredError", {}, {{DType::kFloat32, Shape{2}}, {DType::kFloat32, Shape{3}}});
+  });
+}
+
+}  // namespace
+}  // namespace pipetrain::test

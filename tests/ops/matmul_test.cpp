@@ -1,0 +1,240 @@
+#include "ops/matmul.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+Attributes transposes(int a, int b) {
+  return {{"trans_a", std::int64_t{a}}, {"trans_b", std::int64_t{b}}};
+}
+
+/// The definition: y[…, i, j] = Σ_k a[…, i, k] b[…, k, j] with the batch index taken from each
+/// operand by numpy's rule, axis by axis.
+HostTensor product(const HostTensor& a, const HostTensor& b, bool trans_a, bool trans_b,
+                   const Shape& output) {
+  HostTensor y(TensorType{DType::kFloat64, output});
+  const std::vector<double> left = a.to_doubles();
+  const std::vector<double> right = b.to_doubles();
+  const auto offset = [&](const Shape& shape, std::int64_t index, std::int64_t row,
+                          std::int64_t column) {
+    std::int64_t out = row * shape[shape.rank() - 1] + column;
+    std::int64_t stride = shape[shape.rank() - 1] * shape[shape.rank() - 2];
+    for (std::size_t back = 3; back <= output.rank(); ++back) {
+      const std::int64_t extent = output[output.rank() - back];
+      const std::int64_t position = index % extent;
+      index /= extent;
+      if (back > shape.rank()) continue;
+      const std::int64_t own = shape[shape.rank() - back];
+      out += (own == 1 ? 0 : position) * stride;
+      stride *= own;
+    }
+    return static_cast<std::size_t>(out);
+  };
+  const std::int64_t m = output[output.rank() - 2];
+  const std::int64_t n = output[output.rank() - 1];
+  const std::int64_t k = a.shape()[a.shape().rank() - (trans_a ? 2 : 1)];
+  double* to = y.view().as<double>();
+  for (std::int64_t at = 0; at < output.count(); ++at) {
+    const std::int64_t column = at % n;
+    const std::int64_t row = at / n % m;
+    const std::int64_t batch = at / n / m;
+    double sum = 0;
+    for (std::int64_t i = 0; i < k; ++i) {
+      sum += left[trans_a ? offset(a.shape(), batch, i, row) : offset(a.shape(), batch, row, i)] *
+             right[trans_b ? offset(b.shape(), batch, column, i)
+                           : offset(b.shape(), batch, i, column)];
+    }
+    to[at] = sum;
+  }
+  return y;
+}
+
+struct Case {
+  Shape a;
+  Shape b;
+  int trans_a;
+  int trans_b;
+  Shape output;
+};
+
+const std::vector<Case> kCases = {
+    {{3, 4}, {4, 5}, 0, 0, {3, 5}},
+    {{4, 3}, {4, 5}, 1, 0, {3, 5}},
+    {{3, 4}, {5, 4}, 0, 1, {3, 5}},
+    {{4, 3}, {5, 4}, 1, 1, {3, 5}},
+    {{2, 3, 4}, {4, 5}, 0, 0, {2, 3, 5}},
+    {{2, 3, 4}, {5, 4}, 0, 1, {2, 3, 5}},
+    {{2, 4, 3}, {4, 5}, 1, 0, {2, 3, 5}},
+    {{3, 4}, {2, 4, 5}, 0, 0, {2, 3, 5}},
+    {{2, 3, 4}, {2, 4, 5}, 0, 0, {2, 3, 5}},
+    {{2, 1, 3, 4}, {3, 4, 2}, 0, 0, {2, 3, 3, 2}},
+    {{2, 3, 3, 4}, {1, 3, 2, 4}, 0, 1, {2, 3, 3, 2}},
+    {{1, 2, 4, 3}, {3, 1, 2, 4}, 1, 1, {3, 2, 3, 2}},
+    {{1, 1}, {1, 1}, 0, 0, {1, 1}},
+    {{3, 1, 2}, {2, 1}, 0, 0, {3, 1, 1}},
+};
+
+TEST(MatMul, FollowsTheDefinition) {
+  for (const Case& c : kCases) {
+    const HostTensor a = random_tensor({DType::kFloat64, c.a}, 1);
+    const HostTensor b = random_tensor({DType::kFloat64, c.b}, 2);
+    const auto y = run_op("MatMul", transposes(c.trans_a, c.trans_b), {a, b});
+    expect_close(y[0], product(a, b, c.trans_a, c.trans_b, c.output), 1e-12, c.a.text());
+  }
+}
+
+TEST(MatMul, GradientsOfEveryBroadcast) {
+  for (const Case& c : kCases) {
+    check_gradients("MatMul", transposes(c.trans_a, c.trans_b), {{c.a}, {c.b}});
+  }
+}
+
+TEST(MatMul, GradientsWithBias) {
+  check_gradients("MatMul", transposes(0, 1), {{{3, 4}}, {{5, 4}}, {{5}}});
+  check_gradients("MatMul", transposes(0, 0), {{{2, 3, 4}}, {{4, 5}}, {{5}}});
+}
+
+TEST(MatMul, CpuAgreesWithReference) {
+  for (const Case& c : kCases) {
+    check_cpu("MatMul", transposes(c.trans_a, c.trans_b), {{c.a}, {c.b}}, 1e-5);
+  }
+  for (const int trans_a : {0, 1}) {
+    for (const int trans_b : {0, 1}) {
+      const Shape a = trans_a ? Shape{70, 129} : Shape{129, 70};
+      const Shape b = trans_b ? Shape{65, 70} : Shape{70, 65};
+      check_cpu("MatMul", transposes(trans_a, trans_b), {{a}, {b}, {{65}}}, 1e-5);
+      // Enough products for one thread each, and few large ones.
+      const Shape many_a = trans_a ? Shape{3, 4, 40, 33} : Shape{3, 4, 33, 40};
+      const Shape many_b = trans_b ? Shape{4, 17, 40} : Shape{4, 40, 17};
+      check_cpu("MatMul", transposes(trans_a, trans_b), {{many_a}, {many_b}}, 1e-5);
+    }
+  }
+}
+
+TEST(MatMul, BiasIsAddedToEveryRow) {
+  const auto y =
+      run_op("MatMul", {}, {floats({2, 1}, {1, 2}), floats({1, 2}, {3, 4}), floats({2}, {10, 20})},
+             Backend::kCpu);
+  expect_values(y[0], {2, 2}, {13, 24, 16, 28});
+}
+
+TEST(MatMul, EmptySumIsZero) {
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto y = run_op("MatMul", {}, {floats({2, 0}, {}), floats({0, 3}, {})}, backend);
+    expect_values(y[0], {2, 3}, {0, 0, 0, 0, 0, 0});
+  }
+}
+
+TEST(MatMul, MultipliesIntegers) {
+  const auto y = run_op("MatMul", {}, {int64s({1, 2}, {3, 5}), int64s({2, 1}, {7, 11})});
+  expect_values(y[0], {1, 1}, {76});
+}
+
+TEST(MatMul, OneSharedMatrixIsOneProduct) {
+  EXPECT_EQ(matmul_geometry({}, {8, 16, 4}, {4, 5}).m, 128);
+  EXPECT_EQ(matmul_geometry({}, {8, 16, 4}, {4, 5}).batch(), 1);
+  EXPECT_EQ(matmul_geometry(transposes(1, 0), {8, 4, 16}, {4, 5}).batch(), 8);
+}
+
+TEST(MatMul, RefusesWhatDoesNotFit) {
+  const auto infer = [](Shape a, Shape b, std::vector<TensorType> more = {}) {
+    return [=] {
+      std::vector<TensorType> inputs = {{DType::kFloat32, a}, {DType::kFloat32, b}};
+      inputs.insert(inputs.end(), more.begin(), more.end());
+      infer_op("MatMul", {}, inputs);
+    };
+  };
+  expect_error(ErrorKind::kModel, "the inner extents are 3 and 4", infer({2, 3}, {4, 5}));
+  expect_error(ErrorKind::kModel, "at least 2 axes", infer({3}, {3, 5}));
+  expect_error(ErrorKind::kModel, "", infer({2, 2, 3}, {3, 3, 5}));
+  expect_error(ErrorKind::kModel, "bias", infer({2, 3}, {3, 5}, {{DType::kFloat32, Shape{2}}}));
+  expect_error(ErrorKind::kModel, "one type", [] {
+    infer_op("MatMul", {}, {{DType::kFloat32, Shape{2, 3}}, {DType::kFloat64, Shape{3, 2}}});
+  });
+}
+
+TEST(MatMul, CountsTwoFlopsPerTerm) {
+  const std::vector<TensorType> inputs = {{DType::kFloat32, Shape{2, 3, 4}},
+                                          {DType::kFloat32, Shape{4, 5}}};
+  const std::vector<TensorType> outputs = infer_op("MatMul", {}, inputs);
+  EXPECT_EQ(find_op("MatMul")->cost({}, inputs, outputs).flops, 2.0 * 2 * 3 * 4 * 5);
+}
+
+// --- import ---
+
+TEST(MatMulImport, VectorsLikeNumpy) {
+  const HostTensor row = floats({2}, {1, 2});
+  const HostTensor matrix = floats({2, 3}, {1, 2, 3, 4, 5, 6});
+  expect_values(import_node("MatMul", 13, {}, {data(row), data(matrix)}).run()[0], {3},
+                {9, 12, 15});
+  const HostTensor column = floats({3}, {1, 0, -1});
+  expect_values(import_node("MatMul", 13, {}, {data(matrix), data(column)}).run()[0], {2},
+                {-2, -2});
+  expect_values(import_node("MatMul", 13, {}, {data(column), data(column)}).run()[0], {}, {2});
+}
+
+TEST(MatMulImport, TransposeBecomesAFlag) {
+  Graph graph;
+  GraphBuilder builder = make_builder(graph);
+  const auto input = [&](Shape shape) {
+    Value value;
+    value.name = "input";
+    value.type = {DType::kFloat32, std::move(shape)};
+    value.role = Role::kInput;
+    return builder.add_value(std::move(value));
+  };
+  const ValueId w = input({7, 5});
+  const ValueId swapped = builder.add("Transpose", {w}, {{"perm", Ints{1, 0}}});
+  const ValueId x = input({2, 3, 5});
+  const Attributes attributes;
+  const ImportMode mode;
+  ImportContext context(builder, "MatMul", 13, attributes, {x, swapped}, 1, mode);
+  find_import("MatMul")->import(context);
+  const Node& node = graph.nodes.back();
+  EXPECT_EQ(node.inputs[1], w);
+  EXPECT_TRUE(node.attributes.flag("trans_b"));
+  EXPECT_EQ(builder.shape(context.outputs()[0]), (Shape{2, 3, 7}));
+
+  // Any other permutation stays.
+  const ValueId heads = input({2, 3, 4, 5});
+  const ValueId moved = builder.add("Transpose", {heads}, {{"perm", Ints{0, 2, 3, 1}}});
+  const ValueId q = input({2, 4, 3, 5});
+  ImportContext other(builder, "MatMul", 13, attributes, {q, moved}, 1, mode);
+  find_import("MatMul")->import(other);
+  EXPECT_EQ(graph.nodes.back().inputs[1], moved);
+  EXPECT_FALSE(graph.nodes.back().attributes.flag("trans_b"));
+}
+
+TEST(GemmImport, BiasFormsAndFactors) {
+  const HostTensor a = floats({2, 2}, {1, 2, 3, 4});
+  const HostTensor b = floats({2, 2}, {1, 0, 1, 1});  // transposed: (1 1; 0 1)
+  const Attributes transposed = {{"transB", std::int64_t{1}}};
+  const Imported fused =
+      import_node("Gemm", 13, transposed, {data(a), data(b), data(floats({2}, {10, 20}))});
+  EXPECT_EQ(fused.ops(), "MatMul");
+  expect_values(fused.run()[0], {2, 2}, {11, 23, 13, 27});
+  const Imported row =
+      import_node("Gemm", 9, transposed, {data(a), data(b), data(floats({1, 2}, {10, 20}))});
+  expect_values(row.run()[0], {2, 2}, {11, 23, 13, 27});
+  const Imported plain = import_node("Gemm", 13, {}, {data(a), data(b)});
+  EXPECT_EQ(plain.ops(), "MatMul");
+  expect_values(plain.run()[0], {2, 2}, {3, 2, 7, 4});
+  const Attributes factors = {{"transA", std::int64_t{1}}, {"alpha", 2.0}, {"beta", 0.5}};
+  const Imported scaled =
+      import_node("Gemm", 13, factors, {data(a), data(b), data(floats({2, 1}, {10, 20}))});
+  // aᵀ b = (1 3; 2 4)(1 0; 1 1) = (4 3; 6 4)
+  expect_values(scaled.run()[0], {2, 2}, {13, 11, 22, 18});
+  const Imported no_c =
+      import_node("Gemm", 13, {{"beta", 0.0}}, {data(a), data(b), data(floats({2}, {10, 20}))});
+  EXPECT_EQ(no_c.ops(), "MatMul");
+  expect_error(ErrorKind::kModel, "matrices", [&] {
+    import_node("Gemm", 13, {}, {data(floats({1, 2, 2}, {1, 2, 3, 4})), data(b)});
+  });
+}
+
+}  // namespace
+}  // namespace pipetrain::test

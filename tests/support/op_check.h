@@ -1,0 +1,143 @@
+// What every test of an operator does: run graphs and single nodes, check gradients against central
+// differences in double, check the CPU kernel against the reference kernel, go through an import
+// rule.
+//
+// All functions report through GoogleTest expectations; tensors are seeded, so a failure repeats.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/graph.h"
+#include "ops/kernel.h"
+#include "ops/registry.h"
+
+namespace pipetrain::test {
+
+// --- tensors ---
+
+HostTensor floats(Shape shape, std::vector<float> values);
+HostTensor doubles(Shape shape, std::vector<double> values);
+HostTensor int64s(Shape shape, std::vector<std::int64_t> values);
+HostTensor int32s(Shape shape, std::vector<std::int32_t> values);
+HostTensor bools(Shape shape, std::vector<int> values);
+/// Uniform in [low, high); integers and bool are rounded down.
+HostTensor random_tensor(const TensorType& type, std::uint64_t seed, double low = -1,
+                         double high = 1);
+/// The same numbers in another float type; other types are returned as they are.
+HostTensor as_float(const HostTensor& tensor, DType dtype);
+
+/// |actual - expected| <= tolerance * (|expected| + rms(expected)), element by element; NaN equals
+/// NaN, and infinities must agree. Shape and dtype must be equal.
+void expect_close(const HostTensor& actual, const HostTensor& expected, double tolerance,
+                  std::string_view what = "");
+/// The same against numbers written in a test.
+void expect_values(const HostTensor& actual, const Shape& shape, const std::vector<double>& values,
+                   double tolerance = 1e-6);
+void expect_same_bits(const HostTensor& actual, const HostTensor& expected,
+                      std::string_view what = "");
+/// `body` must throw an Error of this kind whose text contains `text`.
+void expect_error(ErrorKind kind, std::string_view text, const std::function<void()>& body);
+
+// --- running ---
+
+/// Values fed by id; parameters, states and constants not fed have the content of the graph.
+using Feeds = std::map<ValueId, HostTensor>;
+
+/// Runs every node in order; element i is the content of value i (empty where it was neither fed
+/// nor computed).
+std::vector<HostTensor> run_graph(const Graph& graph, Backend backend, const Feeds& feeds,
+                                  const RunContext& context = {});
+
+/// Makes and runs the kernel of one node. Outputs start as 0xFF bytes (NaN), stand between guards,
+/// and the inputs must come out unchanged. An output whose type is kUndefined is passed as absent
+/// and stays empty in the result.
+std::vector<HostTensor> run_node(Backend backend, const Node& node,
+                                 const std::vector<HostTensor>& inputs,
+                                 const std::vector<TensorType>& outputs,
+                                 const RunContext& context = {});
+
+/// Infers and runs one canonical operator. Empty tensors are absent inputs.
+std::vector<HostTensor> run_op(std::string_view op, const Attributes& attributes,
+                               const std::vector<HostTensor>& inputs,
+                               Backend backend = Backend::kReference,
+                               const RunContext& context = {});
+
+/// The output types that `infer` gives.
+std::vector<TensorType> infer_op(std::string_view op, const Attributes& attributes,
+                                 const std::vector<TensorType>& inputs);
+
+// --- checks ---
+
+/// One input of a check: random in [low, high) unless `values` is given (as float64, whatever the
+/// dtype).
+struct InputSpec {
+  Shape shape;
+  double low = -1;
+  double high = 1;
+  DType dtype = DType::kFloat32;  // the check replaces float32 by the type it works in
+  std::vector<double> values = {};
+  bool differentiate = true;  // integers and bool never are
+  bool absent = false;        // an optional input that is left out
+};
+
+struct GradientOptions {
+  std::vector<std::size_t> outputs = {
+      0};  // the outputs that are projected; the others have no gradient
+  double tolerance = 1e-6;
+  double step = 1e-5;
+  RunContext context = {};
+};
+
+/// Builds the operator in float64, projects the outputs on random tensors, and compares the
+/// derivative along three random directions per input (computed with the reference kernels of the
+/// gradient nodes) with central differences. Also checks the gradients' types, and that asking for
+/// one input only gives the same gradient.
+void check_gradients(std::string_view op, const Attributes& attributes,
+                     const std::vector<InputSpec>& inputs, const GradientOptions& options = {});
+
+/// The CPU kernel with 1 and 2 threads against the reference kernel in float32 and in float64;
+/// running it again must give the same bits. Outputs that are not floats must be equal.
+void check_cpu(std::string_view op, const Attributes& attributes,
+               const std::vector<InputSpec>& inputs, double tolerance = 1e-5,
+               const RunContext& context = {});
+
+// --- import rules ---
+
+/// An input of an ONNX node: data (known only when it runs), a constant, or absent.
+struct ImportInput {
+  HostTensor value;
+  bool constant = false;
+};
+ImportInput data(HostTensor value);
+ImportInput constant(HostTensor value);
+ImportInput absent();
+
+struct Imported {
+  Graph graph;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  Feeds feeds;
+
+  /// The content of the node's outputs.
+  std::vector<HostTensor> run(Backend backend = Backend::kReference,
+                              const RunContext& context = {}) const;
+  /// Names of the canonical operators in node order, separated by one space.
+  std::string ops() const;
+  /// Whether output `index` was folded into a constant.
+  bool is_constant(std::size_t index = 0) const;
+};
+
+/// Builds one ONNX node through its import rule.
+Imported import_node(std::string_view op_type, std::int64_t opset, const Attributes& attributes,
+                     const std::vector<ImportInput>& inputs, std::size_t output_count = 1,
+                     const ImportMode& mode = {});
+
+}  // namespace pipetrain::test
