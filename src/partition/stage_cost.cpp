@@ -80,10 +80,10 @@ double StageCostModel::compute_seconds(const RangeCost& range, bool recompute) c
          range.weight_gradient_seconds + range.step_seconds / request_.micro_batches;
 }
 
-StageMemory StageCostModel::memory(const RangeCost& range, int first, ScheduleLoad load,
-                                   bool recompute) const {
+MemoryNeed StageCostModel::memory(const RangeCost& range, int first, ScheduleLoad load,
+                                  bool recompute) const {
   const auto in_flight = static_cast<std::size_t>(load.in_flight);
-  StageMemory out;
+  MemoryNeed out;
   out.weight_bytes = range.parameter_bytes * static_cast<std::size_t>(load.weight_versions);
   out.gradient_bytes = range.parameter_bytes;
   out.optimizer_bytes = static_cast<std::size_t>(std::llround(

@@ -35,8 +35,8 @@ class StageCostModel {
   double seconds(const RangeCost& range, int first, int last, bool recompute) const {
     return compute_seconds(range, recompute) + cut_seconds(first) + cut_seconds(last);
   }
-  StageMemory memory(const RangeCost& range, int first, ScheduleLoad load, bool recompute) const;
-  bool fits(const StageMemory& memory) const {
+  MemoryNeed memory(const RangeCost& range, int first, ScheduleLoad load, bool recompute) const;
+  bool fits(const MemoryNeed& memory) const {
     return request_.memory_limit_bytes == 0 || memory.total() <= request_.memory_limit_bytes;
   }
 
