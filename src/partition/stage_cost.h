@@ -11,7 +11,7 @@ namespace pipetrain {
 struct RangeCost {
   double forward_seconds = 0, input_gradient_seconds = 0, weight_gradient_seconds = 0;
   double step_seconds = 0;
-  std::size_t parameter_bytes = 0, saved_bytes = 0, transient_bytes = 0;
+  std::size_t parameter_bytes = 0, fixed_bytes = 0, saved_bytes = 0, transient_bytes = 0;
 };
 
 class StageCostModel {
