@@ -98,7 +98,7 @@ class ChainDynamicProgram {
   std::vector<std::vector<int>> end_;
 };
 
-double memory_value(const StageMemory& memory) { return static_cast<double>(memory.total()); }
+double memory_value(const MemoryNeed& memory) { return static_cast<double>(memory.total()); }
 
 }  // namespace
 

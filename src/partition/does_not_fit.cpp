@@ -56,7 +56,7 @@ std::size_t least_memory(const StageCostModel& model, int stages, bool recompute
 }
 
 std::string breakdown(const StagePlan& stage) {
-  const StageMemory& memory = stage.memory;
+  const MemoryNeed& memory = stage.memory;
   std::string text =
       fmt::format("weights {}, gradients {}, optimizer {}, activations {}",
                   bytes_text(memory.weight_bytes), bytes_text(memory.gradient_bytes),

@@ -34,7 +34,7 @@ struct PlanRequest {
 };
 
 /// What one stage keeps in memory, by purpose.
-struct StageMemory {
+struct MemoryNeed {
   std::size_t weight_bytes = 0;  // all versions
   std::size_t gradient_bytes = 0;
   std::size_t optimizer_bytes = 0;
@@ -58,7 +58,7 @@ struct StagePlan {
   int in_flight = 1;            // micro-batches between their forward and their backward
   int weight_versions = 1;
   bool recompute = false;
-  StageMemory memory;
+  MemoryNeed memory;
 };
 
 struct Plan {

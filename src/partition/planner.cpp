@@ -32,13 +32,11 @@ Bound lower_bound(const StageCostModel& model, int stages) {
                            : fmt::format("the work spread evenly over {} stages", stages);
   for (int at = 0; at < model.count(); ++at) {
     const ChainCost& element = model.chain().elements[static_cast<std::size_t>(at)];
-    const RangeCost alone{element.forward_seconds,
-                          element.input_gradient_seconds,
-                          element.weight_gradient_seconds,
-                          element.step_seconds,
-                          0,
-                          0,
-                          0};
+    RangeCost alone;
+    alone.forward_seconds = element.forward_seconds;
+    alone.input_gradient_seconds = element.input_gradient_seconds;
+    alone.weight_gradient_seconds = element.weight_gradient_seconds;
+    alone.step_seconds = element.step_seconds;
     const double seconds = model.compute_seconds(alone, twice);
     if (seconds <= out.seconds) continue;
     out.seconds = seconds;

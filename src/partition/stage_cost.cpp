@@ -57,11 +57,13 @@ std::vector<RangeCost> StageCostModel::ranges_from(int first) const {
     sum.weight_gradient_seconds += element.weight_gradient_seconds;
     sum.step_seconds += element.step_seconds;
     sum.parameter_bytes += element.parameter_bytes;
+    sum.fixed_bytes += element.fixed_bytes;
     sum.saved_bytes += element.saved_bytes;
     sum.transient_bytes = std::max(sum.transient_bytes, element.transient_bytes);
     for (const Reuse& reuse : element.reuses) {
       if (reuse.previous >= first) continue;
       sum.parameter_bytes += reuse.parameter_bytes;
+      sum.fixed_bytes += reuse.fixed_bytes;
       sum.saved_bytes += reuse.saved_bytes;
     }
     out.push_back(sum);
@@ -80,11 +82,12 @@ double StageCostModel::compute_seconds(const RangeCost& range, bool recompute) c
          range.weight_gradient_seconds + range.step_seconds / request_.micro_batches;
 }
 
-StageMemory StageCostModel::memory(const RangeCost& range, int first, ScheduleLoad load,
-                                   bool recompute) const {
+MemoryNeed StageCostModel::memory(const RangeCost& range, int first, ScheduleLoad load,
+                                  bool recompute) const {
   const auto in_flight = static_cast<std::size_t>(load.in_flight);
-  StageMemory out;
-  out.weight_bytes = range.parameter_bytes * static_cast<std::size_t>(load.weight_versions);
+  MemoryNeed out;
+  out.weight_bytes =
+      (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions);
   out.gradient_bytes = range.parameter_bytes;
   out.optimizer_bytes = static_cast<std::size_t>(std::llround(
       static_cast<double>(range.parameter_bytes) * request_.optimizer_bytes_per_parameter_byte));

@@ -11,7 +11,7 @@ namespace pipetrain {
 struct RangeCost {
   double forward_seconds = 0, input_gradient_seconds = 0, weight_gradient_seconds = 0;
   double step_seconds = 0;
-  std::size_t parameter_bytes = 0, saved_bytes = 0, transient_bytes = 0;
+  std::size_t parameter_bytes = 0, fixed_bytes = 0, saved_bytes = 0, transient_bytes = 0;
 };
 
 class StageCostModel {
@@ -35,8 +35,8 @@ class StageCostModel {
   double seconds(const RangeCost& range, int first, int last, bool recompute) const {
     return compute_seconds(range, recompute) + cut_seconds(first) + cut_seconds(last);
   }
-  StageMemory memory(const RangeCost& range, int first, ScheduleLoad load, bool recompute) const;
-  bool fits(const StageMemory& memory) const {
+  MemoryNeed memory(const RangeCost& range, int first, ScheduleLoad load, bool recompute) const;
+  bool fits(const MemoryNeed& memory) const {
     return request_.memory_limit_bytes == 0 || memory.total() <= request_.memory_limit_bytes;
   }
 

@@ -12,6 +12,7 @@ namespace pipetrain {
 struct Reuse {
   int previous = 0;  // the last element before this one that needs it
   std::size_t parameter_bytes = 0;
+  std::size_t fixed_bytes = 0;
   std::size_t saved_bytes = 0;
 };
 
@@ -23,11 +24,13 @@ struct ChainCost {
   double input_gradient_seconds = 0;
   double weight_gradient_seconds = 0;
   double step_seconds = 0;  // once per optimizer step: preparing weights, finishing gradients
-  std::size_t parameter_bytes = 0;  // of parameters that no earlier element needs
-  std::size_t saved_bytes =
-      0;  // kept from forward to backward, not yet kept for an earlier element
-  std::size_t transient_bytes =
-      0;  // alive while one of its kernels runs: outputs, gradients, workspace
+  /// What no earlier element needs already: trained parameters; the same without gradient (frozen
+  /// parameters, prepared forms of weights); activations kept from forward to backward.
+  std::size_t parameter_bytes = 0;
+  std::size_t fixed_bytes = 0;
+  std::size_t saved_bytes = 0;
+  /// Alive while one of its kernels runs: outputs that are not kept, gradients, workspace.
+  std::size_t transient_bytes = 0;
   std::vector<Reuse> reuses;
 };
 

@@ -24,18 +24,20 @@ struct PlainStage {
 // all sums are exact.
 PlainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int first, int last,
                        int stage, int stages) {
-  double forward = 0, backward = 0, step = 0, weights = 0, saved = 0, transient = 0;
+  double forward = 0, backward = 0, step = 0, weights = 0, fixed = 0, saved = 0, transient = 0;
   for (int i = first; i < last; ++i) {
     const ChainCost& e = chain.elements[i];
     forward += e.forward_seconds;
     backward += e.input_gradient_seconds + e.weight_gradient_seconds;
     step += e.step_seconds;
     weights += e.parameter_bytes;
+    fixed += e.fixed_bytes;
     saved += e.saved_bytes;
     transient = std::max(transient, double(e.transient_bytes));
     for (const Reuse& reuse : e.reuses) {
       if (reuse.previous < first) {
         weights += reuse.parameter_bytes;
+        fixed += reuse.fixed_bytes;
         saved += reuse.saved_bytes;
       }
     }
@@ -45,10 +47,10 @@ PlainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int 
   if (request.schedule == "gpipe") in_flight = m;
   if (request.schedule == "1f1b") in_flight = std::min(stages - stage, m);
   if (request.schedule == "pipedream") in_flight = versions = stages - stage;
-  const double fixed =
-      weights * (versions + 1 + request.optimizer_bytes_per_parameter_byte) + transient;
-  const double kept = fixed + in_flight * saved;
-  const double again = fixed + in_flight * chain.forward_bytes[first] + saved;
+  const double always = weights * (versions + 1 + request.optimizer_bytes_per_parameter_byte) +
+                        fixed * versions + transient;
+  const double kept = always + in_flight * saved;
+  const double again = always + in_flight * chain.forward_bytes[first] + saved;
   const double limit =
       request.memory_limit_bytes == 0 ? INFINITY : double(request.memory_limit_bytes);
   bool recompute = request.recompute == Recompute::kAll;
@@ -312,7 +314,7 @@ TEST(Planner, CountsTiedWeightsOncePerStage) {
   ChainCosts chain = uniform_chain(4, 3.0);
   chain.elements[0].parameter_bytes = 1000;
   chain.elements[3].parameter_bytes = 0;
-  chain.elements[3].reuses = {{0, 1000, 0}};
+  chain.elements[3].reuses = {{.previous = 0, .parameter_bytes = 1000}};
   EXPECT_EQ(plan_with_cuts(chain, {}, {}).stages[0].parameter_bytes, 1200u);
   const std::vector<int> cut = {2};
   const Plan plan = plan_with_cuts(chain, {}, cut);

@@ -21,12 +21,14 @@ inline ChainCosts random_chain(std::mt19937& random, int count) {
     element.weight_gradient_seconds = static_cast<double>(up_to(6));
     element.step_seconds = static_cast<double>(8 * up_to(1));
     element.parameter_bytes = up_to(9);
+    element.fixed_bytes = up_to(3);
     element.saved_bytes = up_to(9);
     element.transient_bytes = up_to(5);
     if (i > 0 && up_to(3) == 0) {
       Reuse reuse;
       reuse.previous = static_cast<int>(up_to(i - 1));
       reuse.parameter_bytes = up_to(9);
+      reuse.fixed_bytes = up_to(2);
       reuse.saved_bytes = up_to(9);
       element.reuses.push_back(reuse);
     }

@@ -1,0 +1,176 @@
+#include "base/document.h"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/atomic_file.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::uintmax_t kMaximumBytes = std::uintmax_t{256} << 20;
+
+std::string dump(const Json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// Short enough for one sentence, whatever the value.
+std::string shown(const Json& value) {
+  if (value.is_object()) return fmt::format("an object of {} fields", value.size());
+  if (value.is_array()) return fmt::format("a list of {} items", value.size());
+  return printable(dump(value, -1));
+}
+
+// Without the library's "[json.exception.parse_error.101] ".
+std::string reason(const Json::exception& error) {
+  const std::string text = error.what();
+  const std::size_t end = text.find("] ");
+  return printable(end == std::string::npos ? text : text.substr(end + 2));
+}
+
+[[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
+
+void check_schema(const Json& json, const std::string& file, std::string_view schema,
+                  ErrorKind kind) {
+  if (!json.is_object() || !json.contains("schema") || !json["schema"].is_string()) {
+    fail(kind, fmt::format("{} has no field \"schema\"; a {} document is needed", file, schema));
+  }
+  const auto& found = json["schema"].get_ref<const std::string&>();
+  if (found == schema) return;
+  const std::string_view family = schema.substr(0, schema.rfind('/') + 1);
+  if (found.starts_with(family)) {
+    fail(kind, fmt::format("{} is a {} document, but this program reads {} only; make it again "
+                           "with this version",
+                           file, printable(found), schema));
+  }
+  fail(kind,
+       fmt::format("{} is a {} document, a {} document is needed", file, printable(found), schema));
+}
+
+}  // namespace
+
+DocumentField::DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind)
+    : value_(&value), file_(std::move(file)), path_(std::move(path)), kind_(kind) {}
+
+std::string DocumentField::where() const {
+  return path_.empty() ? file_ : fmt::format("{}: {}", file_, path_);
+}
+
+void DocumentField::fail(const std::string& message) const {
+  throw Error(kind_, fmt::format("{} {}", where(), message));
+}
+
+void DocumentField::fail_type(std::string_view expected) const {
+  fail(fmt::format("must be {}, got {}", expected, shown(*value_)));
+}
+
+bool DocumentField::has(std::string_view key) const {
+  return value_->is_object() && value_->contains(key);
+}
+
+DocumentField DocumentField::at(std::string_view key) const {
+  if (!value_->is_object()) fail_type("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end()) fail(fmt::format("lacks the field \"{}\"", key));
+  return {*found, file_, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key),
+          kind_};
+}
+
+std::size_t DocumentField::size() const {
+  if (!value_->is_array()) fail_type("a list");
+  return value_->size();
+}
+
+DocumentField DocumentField::item(std::size_t index) const {
+  if (index >= size()) fail(fmt::format("has only {} items", value_->size()));
+  return {(*value_)[index], file_, fmt::format("{}[{}]", path_, index), kind_};
+}
+
+std::int64_t DocumentField::integer(std::int64_t least, std::int64_t most) const {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const bool bounded = least != std::numeric_limits<std::int64_t>::min() || most != kMost;
+  const std::string expected = !bounded ? "an integer"
+                               : most == kMost
+                                   ? fmt::format("an integer of at least {}", least)
+                                   : fmt::format("an integer between {} and {}", least, most);
+  const bool large = value_->is_number_unsigned() &&
+                     value_->get<std::uint64_t>() > static_cast<std::uint64_t>(kMost);
+  if (!value_->is_number_integer() || large) fail_type(expected);
+  const auto number = value_->get<std::int64_t>();
+  if (number < least || number > most) fail_type(expected);
+  return number;
+}
+
+double DocumentField::real(double least) const {
+  const bool bounded = least != std::numeric_limits<double>::lowest();
+  const std::string expected = bounded ? fmt::format("a number of at least {}", least) : "a number";
+  if (!value_->is_number()) fail_type(expected);
+  const auto number = value_->get<double>();
+  if (!std::isfinite(number) || number < least) fail_type(expected);
+  return number;
+}
+
+std::string DocumentField::text() const {
+  if (!value_->is_string()) fail_type("a text");
+  return value_->get<std::string>();
+}
+
+bool DocumentField::flag() const {
+  if (!value_->is_boolean()) fail_type("true or false");
+  return value_->get<bool>();
+}
+
+Document::Document(std::unique_ptr<Json> json, std::string file, ErrorKind kind)
+    : json_(std::move(json)), file_(std::move(file)), kind_(kind) {}
+Document::Document(Document&&) noexcept = default;
+Document& Document::operator=(Document&&) noexcept = default;
+Document::~Document() = default;
+
+DocumentField Document::root() const { return {*json_, file_, "", kind_}; }
+
+Document Document::parse(std::string_view text, std::string file, std::string_view schema,
+                         ErrorKind kind) {
+  auto json = std::make_unique<Json>();
+  try {
+    *json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    fail(kind, fmt::format("{} is not JSON: {}", file, reason(error)));
+  }
+  check_schema(*json, file, schema, kind);
+  return {std::move(json), std::move(file), kind};
+}
+
+Document Document::read(const std::filesystem::path& path, std::string_view schema,
+                        ErrorKind kind) {
+  const std::string name = printable(path.string());
+  std::error_code code;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, code);
+  if (code) fail(kind, fmt::format("cannot read {}: {}", name, code.message()));
+  if (bytes > kMaximumBytes) {
+    fail(kind, fmt::format("{} has {} bytes, too many for a {} document", name, bytes, schema));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(bytes));
+  if (!in) fail(kind, fmt::format("cannot read {}", name));
+  return parse(text, name, schema, kind);
+}
+
+std::string document_text(std::string_view schema, const Json& body) {
+  Json document = Json::object();
+  document["schema"] = schema;
+  for (const auto& [key, value] : body.items()) document[key] = value;
+  return dump(document, 2) + "\n";
+}
+
+void write_document(const std::filesystem::path& path, std::string_view schema, const Json& body) {
+  write_file(path, document_text(schema, body));
+}
+
+std::string as_document_string(std::string_view text) {
+  return Json::parse(dump(Json(text), -1)).get<std::string>();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,86 @@
+// Versioned JSON documents: plan.json, profile.json and their like. Each says what it is in its
+// field "schema", for example "pipetrain.plan/1". People edit them, so reading names the field that
+// is wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/json_fwd.h"
+
+namespace pipetrain {
+
+/// One value inside a document, with the path that leads to it. Valid as long as its Document.
+/// Every error names file and field, as in: plan.json: stages[1].first_index must be an integer,
+/// got "x".
+class DocumentField {
+ public:
+  DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind);
+
+  bool has(std::string_view key) const;
+  /// A field of an object; an Error when it is missing.
+  DocumentField at(std::string_view key) const;
+  /// Length of an array, and its items.
+  std::size_t size() const;
+  DocumentField item(std::size_t index) const;
+
+  std::int64_t integer(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                       std::int64_t most = std::numeric_limits<std::int64_t>::max()) const;
+  /// A finite number.
+  double real(double least = std::numeric_limits<double>::lowest()) const;
+  std::string text() const;
+  bool flag() const;
+
+  /// Throws an Error that begins with file and field.
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  std::string where() const;
+  [[noreturn]] void fail_type(std::string_view expected) const;
+
+  const Json* value_;
+  std::string file_;
+  std::string path_;
+  ErrorKind kind_;
+};
+
+class Document {
+ public:
+  /// Reads a file of at most 256 MiB. `schema` is for example "pipetrain.plan/1". Errors have the
+  /// given kind.
+  static Document read(const std::filesystem::path& path, std::string_view schema,
+                       ErrorKind kind = ErrorKind::kUsage);
+  /// The same from text; `file` is what errors call it.
+  static Document parse(std::string_view text, std::string file, std::string_view schema,
+                        ErrorKind kind = ErrorKind::kUsage);
+  Document(Document&&) noexcept;
+  Document& operator=(Document&&) noexcept;
+  ~Document();
+
+  DocumentField root() const;
+  const Json& json() const { return *json_; }
+
+ private:
+  Document(std::unique_ptr<Json> json, std::string file, ErrorKind kind);
+
+  std::unique_ptr<Json> json_;
+  std::string file_;
+  ErrorKind kind_;
+};
+
+/// The document's text: {"schema": …, fields of `body` …}, indented, with a final newline. Bytes
+/// that are not UTF-8 are replaced.
+std::string document_text(std::string_view schema, const Json& body);
+/// Writes the document so that the file is replaced as a whole or not at all.
+void write_document(const std::filesystem::path& path, std::string_view schema, const Json& body);
+
+/// `text` as it is after a round trip through a document: what is not UTF-8 is replaced.
+std::string as_document_string(std::string_view text);
+
+}  // namespace pipetrain

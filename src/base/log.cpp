@@ -1,0 +1,98 @@
+#include "base/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+class Log {
+ public:
+  Log() : all_(std::make_shared<spdlog::sinks::dist_sink_mt>()), logger_("pipetrain", all_) {
+    const auto terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    terminal->set_pattern("%v");
+    all_->add_sink(terminal);
+    logger_.set_level(spdlog::level::info);
+    // Whatever is said last before a crash must be seen.
+    logger_.flush_on(spdlog::level::trace);
+  }
+
+  spdlog::logger& logger() { return logger_; }
+
+  void copy_to(const std::filesystem::path& path) {
+    stop_copying();
+    try {
+      file_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+    } catch (const spdlog::spdlog_ex& error) {
+      PT_FAIL(kResource, "cannot write the log {}: {}", printable(path.string()), error.what());
+    }
+    file_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
+    all_->add_sink(file_);
+  }
+
+  void stop_copying() {
+    if (!file_) return;
+    all_->remove_sink(file_);
+    file_ = nullptr;
+  }
+
+ private:
+  std::shared_ptr<spdlog::sinks::dist_sink_mt> all_;
+  spdlog::logger logger_;
+  spdlog::sink_ptr file_;
+};
+
+Log& the_log() {
+  static Log log;
+  return log;
+}
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+std::string line(LogLevel level, std::string_view tag, std::string_view text) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return fmt::format("[{}] {}", tag, text);
+    case LogLevel::kInfo:
+      return std::string(text);
+    case LogLevel::kWarning:
+      return fmt::format("warning: {}", text);
+    case LogLevel::kError:
+      break;
+  }
+  return fmt::format("error: {}", text);
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) { the_log().logger().set_level(spdlog_level(level)); }
+bool is_logged(LogLevel level) { return the_log().logger().should_log(spdlog_level(level)); }
+void copy_log_to(const std::filesystem::path& path) { the_log().copy_to(path); }
+void stop_copying_log() { the_log().stop_copying(); }
+
+void write_log(LogLevel level, std::string_view tag, std::string_view text) {
+  spdlog::logger& logger = the_log().logger();
+  if (!logger.should_log(spdlog_level(level))) return;
+  logger.log(spdlog_level(level), spdlog::string_view_t(line(level, tag, text)));
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,224 @@
+#include "partition/plan_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/document.h"
+
+namespace pipetrain {
+namespace {
+
+Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& chain) {
+  const auto first = static_cast<std::size_t>(stage.first);
+  return {
+      {"index", index},
+      {"first_node", chain.elements[first].name},
+      {"first_index", stage.first},
+      {"recompute", stage.recompute},
+      {"nodes", stage.last - stage.first},
+      {"seconds", stage.seconds},
+      {"forward_seconds", stage.forward_seconds},
+      {"backward_seconds", stage.backward_seconds},
+      {"step_seconds", stage.step_seconds},
+      {"transfer_seconds", stage.transfer_seconds},
+      {"parameter_bytes", stage.parameter_bytes},
+      {"saved_bytes", stage.saved_bytes},
+      {"in_flight", stage.in_flight},
+      {"weight_versions", stage.weight_versions},
+      {"memory_bytes", stage.memory.total()},
+      {"memory",
+       {{"weights", stage.memory.weight_bytes},
+        {"gradients", stage.memory.gradient_bytes},
+        {"optimizer", stage.memory.optimizer_bytes},
+        {"activations", stage.memory.activation_bytes},
+        {"transient", stage.memory.transient_bytes}}},
+      {"forward_bytes_in", stage.first == 0 ? 0 : chain.forward_bytes[first]},
+      {"backward_bytes_out", stage.first == 0 ? 0 : chain.backward_bytes[first]},
+  };
+}
+
+// The chain's names as they stand in a document.
+class Names {
+ public:
+  explicit Names(std::span<const std::string> names) : names_(names) {}
+  int count() const { return static_cast<int>(names_.size()); }
+  std::string at(int index) const {
+    return as_document_string(names_[static_cast<std::size_t>(index)]);
+  }
+  std::span<const std::string> all() const { return names_; }
+
+ private:
+  std::span<const std::string> names_;
+};
+
+int first_of(const DocumentField& stage, const Names& names) {
+  const bool has_index = stage.has("first_index");
+  const bool has_name = stage.has("first_node");
+  if (!has_index && !has_name) stage.fail("needs first_node or first_index");
+  if (!has_index) {
+    const DocumentField name = stage.at("first_node");
+    try {
+      return find_element(names.all(), name.text());
+    } catch (const Error& error) {
+      name.fail(fmt::format("does not fit the model: {}", error.message()));
+    }
+  }
+  const auto index = static_cast<int>(stage.at("first_index").integer(0, names.count() - 1));
+  if (has_name && stage.at("first_node").text() != names.at(index)) {
+    stage.at("first_node")
+        .fail(fmt::format(
+            "is \"{}\", but node {} of the model is \"{}\"; correct one of the two or "
+            "remove it",
+            printable(stage.at("first_node").text()), index, printable(names.at(index))));
+  }
+  return index;
+}
+
+// A hand-written file may also say where a stage ends; then it must be true.
+void check_last(const DocumentField& stage, int last, const Names& names) {
+  if (stage.has("last_index")) {
+    const auto given = static_cast<int>(stage.at("last_index").integer(0, names.count() - 1));
+    if (given != last) {
+      stage.at("last_index")
+          .fail(fmt::format("is {}, but the next stage begins after node {}; every node belongs to "
+                            "one stage",
+                            given, last));
+    }
+  }
+  if (stage.has("last_node") && stage.at("last_node").text() != names.at(last)) {
+    stage.at("last_node")
+        .fail(fmt::format("is \"{}\", but the stage ends with \"{}\"",
+                          printable(stage.at("last_node").text()), printable(names.at(last))));
+  }
+}
+
+PlanChoice choice_of(const DocumentField& root, const Names& names) {
+  if (root.has("chain_nodes")) {
+    const std::int64_t count = root.at("chain_nodes").integer(1);
+    if (count != names.count()) {
+      root.at("chain_nodes")
+          .fail(fmt::format("is {}, but the model has {} nodes; the plan was made for another "
+                            "model, make a new one with \"pipetrain plan\"",
+                            count, names.count()));
+    }
+  }
+  const DocumentField stages = root.at("stages");
+  if (stages.size() == 0) stages.fail("lists no stage");
+  PlanChoice out;
+  std::vector<int> firsts;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const DocumentField stage = stages.item(i);
+    const int first = first_of(stage, names);
+    if (i == 0 && first != 0) {
+      stage.fail(fmt::format("begins at node {}, but the first stage begins at node 0 (\"{}\")",
+                             first, printable(names.at(0))));
+    }
+    if (i > 0 && first <= firsts.back()) {
+      stage.fail(fmt::format("begins at node {}, not after stage {}, which begins at node {}",
+                             first, i - 1, firsts.back()));
+    }
+    firsts.push_back(first);
+    Recompute mode = Recompute::kAuto;
+    if (stage.has("recompute")) {
+      mode = stage.at("recompute").flag() ? Recompute::kAll : Recompute::kNone;
+    }
+    out.recompute.push_back(mode);
+  }
+  for (std::size_t i = 0; i < firsts.size(); ++i) {
+    const int end = i + 1 < firsts.size() ? firsts[i + 1] : names.count();
+    check_last(stages.item(i), end - 1, names);
+  }
+  out.cuts.assign(firsts.begin() + 1, firsts.end());
+  if (root.has("schedule")) out.schedule = root.at("schedule").text();
+  if (root.has("micro_batches")) {
+    out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, 1 << 20));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
+                      std::string_view model) {
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    stages.push_back(stage_json(plan.stages[i], i, chain));
+  }
+  const Json body = {
+      {"model", model},
+      {"chain_nodes", chain.elements.size()},
+      {"schedule", request.schedule},
+      {"micro_batches", request.micro_batches},
+      {"bottleneck_seconds", plan.bottleneck_seconds},
+      {"lower_bound_seconds", plan.lower_bound_seconds},
+      {"lower_bound_reason", plan.lower_bound_reason},
+      {"gap", plan.gap()},
+      {"stages", stages},
+      {"cut_reasons", plan.cut_reasons},
+      {"notes", plan.notes},
+  };
+  return document_text(kPlanSchema, body);
+}
+
+void write_plan(const std::filesystem::path& path, const Plan& plan, const ChainCosts& chain,
+                const PlanRequest& request, std::string_view model) {
+  write_file(path, plan_text(plan, chain, request, model));
+}
+
+PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names) {
+  return choice_of(Document::read(path, kPlanSchema).root(), Names(names));
+}
+
+PlanChoice parse_plan(std::string_view text, const std::string& file,
+                      std::span<const std::string> names) {
+  return choice_of(Document::parse(text, file, kPlanSchema).root(), Names(names));
+}
+
+Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoice& choice) {
+  if (choice.schedule) request.schedule = *choice.schedule;
+  if (choice.micro_batches) request.micro_batches = *choice.micro_batches;
+  return plan_with_cuts(chain, request, choice.cuts, choice.recompute);
+}
+
+int find_element(std::span<const std::string> names, std::string_view name) {
+  std::vector<int> runs;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool here = names[i] == name || as_document_string(names[i]) == name;
+    if (here && (i == 0 || names[i - 1] != names[i])) runs.push_back(static_cast<int>(i));
+  }
+  PT_CHECK(!runs.empty(), kUsage,
+           "no node that could begin a stage is called \"{}\"; \"pipetrain inspect\" lists them",
+           printable(name));
+  PT_CHECK(runs.size() == 1, kUsage,
+           "{} nodes are called \"{}\", the first two at positions {} and {}; give the position "
+           "instead",
+           runs.size(), printable(name), runs[0], runs[1]);
+  return runs[0];
+}
+
+std::vector<std::string> element_names(const ChainCosts& chain) {
+  std::vector<std::string> out;
+  for (const ChainCost& element : chain.elements) out.push_back(element.name);
+  return out;
+}
+
+std::string_view name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kAll:
+      return "all";
+    case Recompute::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+Recompute recompute_named(std::string_view name) {
+  for (const Recompute mode : {Recompute::kNone, Recompute::kAll, Recompute::kAuto}) {
+    if (name_of(mode) == name) return mode;
+  }
+  PT_FAIL(kUsage, "unknown mode \"{}\"; --recompute is one of none, all, auto", printable(name));
+}
+
+}  // namespace pipetrain

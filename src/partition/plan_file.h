@@ -1,0 +1,56 @@
+// plan.json: a plan that people can read, edit and give back with --plan.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "partition/plan.h"
+
+namespace pipetrain {
+
+inline constexpr std::string_view kPlanSchema = "pipetrain.plan/1";
+
+/// What a plan file decides. Everything else in it is information: predictions are made anew when
+/// it is read.
+struct PlanChoice {
+  std::vector<int> cuts;             // first elements of stages 1, 2, …
+  std::vector<Recompute> recompute;  // of each stage; kAuto where the file does not say
+  std::optional<std::string> schedule;
+  std::optional<int> micro_batches;
+
+  int stages() const { return static_cast<int>(cuts.size()) + 1; }
+};
+
+/// The file's text. A stage is given by its first node, by name and index; it ends where the next
+/// one begins.
+std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
+                      std::string_view model);
+void write_plan(const std::filesystem::path& path, const Plan& plan, const ChainCosts& chain,
+                const PlanRequest& request, std::string_view model);
+
+/// Reads a plan for a chain whose elements have these names. Of first_node and first_index one may
+/// be missing. Error (kUsage) naming the field that does not fit the chain.
+PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names);
+PlanChoice parse_plan(std::string_view text, const std::string& file,
+                      std::span<const std::string> names);
+
+/// The numbers of the chosen plan; schedule and micro-batches of the request give way to those of
+/// the choice.
+Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoice& choice);
+
+/// Where the element of that name begins (one node of a file may become several elements in a row).
+/// Error (kUsage) when there is none or when there are several apart.
+int find_element(std::span<const std::string> names, std::string_view name);
+
+std::vector<std::string> element_names(const ChainCosts& chain);
+
+/// "none", "all", "auto".
+std::string_view name_of(Recompute recompute);
+/// The mode of that name; an Error (kUsage) listing all of them.
+Recompute recompute_named(std::string_view name);
+
+}  // namespace pipetrain

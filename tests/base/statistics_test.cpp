@@ -1,0 +1,39 @@
+#include "base/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/clock.h"
+
+namespace pipetrain {
+namespace {
+
+TEST(Statistics, MedianIsTheMiddle) {
+  EXPECT_EQ(median({3}), 3);
+  EXPECT_EQ(median({5, 1, 3}), 3);
+  EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
+  EXPECT_TRUE(std::isnan(median({})));
+}
+
+// numpy.percentile([15, 20, 35, 40, 50], q)
+TEST(Statistics, PercentilesAreNumpys) {
+  const std::vector<double> values = {50, 15, 35, 40, 20};
+  EXPECT_DOUBLE_EQ(percentile(values, 0), 15);
+  EXPECT_DOUBLE_EQ(percentile(values, 5), 16);
+  EXPECT_DOUBLE_EQ(percentile(values, 40), 29);
+  EXPECT_DOUBLE_EQ(percentile(values, 90), 46);
+  EXPECT_DOUBLE_EQ(percentile(values, 100), 50);
+}
+
+TEST(Clock, CpuTimeCountsWorkAndNotWaiting) {
+  const double cpu = thread_cpu_seconds(), wall = steady_seconds();
+  volatile double sink = 0;
+  while (steady_seconds() < wall + 0.02) sink = sink + 1;
+  const double used = thread_cpu_seconds() - cpu;
+  EXPECT_GT(used, 0);
+  EXPECT_LT(used, steady_seconds() - wall + 0.01);
+}
+
+}  // namespace
+}  // namespace pipetrain
