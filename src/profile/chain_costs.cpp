@@ -1,0 +1,240 @@
+// From nodes to chain elements: who pays for what.
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "profile/profile.h"
+
+namespace pipetrain {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+class Attribution {
+ public:
+  Attribution(const TrainingGraph& training, const Chain& chain, const Profile& profile)
+      : training_(training), graph_(training.graph), profile_(profile) {
+    out_.elements.resize(chain.order.size());
+    out_.forward_bytes = chain.forward_bytes;
+    out_.backward_bytes = chain.backward_bytes;
+    place(chain);
+    find_roots();
+    find_readers();
+  }
+
+  ChainCosts run() {
+    add_times();
+    add_preparation();
+    add_parameters();
+    add_finish();
+    add_saved();
+    add_transient();
+    return std::move(out_);
+  }
+
+ private:
+  // A gradient node stands where its forward node stands; preparation and finish stand nowhere.
+  void place(const Chain& chain) {
+    position_.assign(graph_.nodes.size(), -1);
+    for (std::size_t i = 0; i < chain.order.size(); ++i) {
+      position_[at(chain.order[i].index)] = static_cast<int>(i);
+      out_.elements[i].name = graph_[chain.order[i]].name;
+    }
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (is_gradient(node) && node.gradient_of)
+        position_[n] = position_[at(node.gradient_of.index)];
+    }
+  }
+
+  static bool is_gradient(const Node& node) {
+    return node.part == Part::kInputGradient || node.part == Part::kWeightGradient;
+  }
+
+  // A view shows the memory of its root.
+  void find_roots() {
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) root_.push_back({static_cast<int>(v)});
+    for (const Node& node : graph_.nodes) {
+      if (node.op->flags & kView) root_[at(node.outputs[0].index)] = root(node.inputs[0]);
+    }
+  }
+
+  ValueId root(ValueId id) const { return root_[at(id.index)]; }
+
+  // Positions that need each value, through views and preparation.
+  void find_readers() {
+    readers_.resize(graph_.values.size());
+    gradient_readers_.resize(graph_.values.size());
+    for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      std::set<int> here;
+      if (position_[n] >= 0) here.insert(position_[n]);
+      if (node.part == Part::kPrepare) {
+        for (const ValueId id : node.outputs) {
+          here.insert(readers_[at(id.index)].begin(), readers_[at(id.index)].end());
+        }
+      }
+      for (const ValueId id : node.inputs) {
+        if (!id) continue;
+        readers_[at(id.index)].insert(here.begin(), here.end());
+        if (is_gradient(node) && position_[n] >= 0 && !(node.op->flags & kView)) {
+          gradient_readers_[at(root(id).index)].insert(position_[n]);
+        }
+      }
+    }
+  }
+
+  void add_times() {
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (position_[n] < 0) continue;
+      ChainCost& element = out_.elements[at(position_[n])];
+      const double seconds = profile_.node_seconds[n];
+      switch (graph_.nodes[n].part) {
+        case Part::kForward:
+          element.forward_seconds += seconds;
+          break;
+        case Part::kInputGradient:
+          element.input_gradient_seconds += seconds;
+          break;
+        case Part::kWeightGradient:
+          element.weight_gradient_seconds += seconds;
+          break;
+        case Part::kPrepare:
+        case Part::kFinish:
+          break;
+      }
+    }
+    for (const Accumulation& accumulation : training_.accumulations) {
+      const int here = accumulation.consumer ? position_[at(accumulation.consumer.index)] : -1;
+      if (here < 0) continue;
+      out_.elements[at(here)].weight_gradient_seconds +=
+          profile_.accumulate_seconds_per_byte *
+          static_cast<double>(graph_[accumulation.contribution].type.bytes());
+    }
+  }
+
+  // Charges the first position that needs it, and each further one with a Reuse.
+  void charge(const std::set<int>& positions, std::size_t bytes, std::size_t ChainCost::*member,
+              std::size_t Reuse::*reuse_member) {
+    int previous = -1;
+    for (const int here : positions) {
+      ChainCost& element = out_.elements[at(here)];
+      if (previous < 0) {
+        element.*member += bytes;
+      } else {
+        const auto same = [&](const Reuse& reuse) { return reuse.previous == previous; };
+        auto found = std::find_if(element.reuses.begin(), element.reuses.end(), same);
+        if (found == element.reuses.end()) {
+          Reuse reuse;
+          reuse.previous = previous;
+          found = element.reuses.insert(found, reuse);
+        }
+        (*found).*reuse_member += bytes;
+      }
+      previous = here;
+    }
+  }
+
+  void add_preparation() {
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.part != Part::kPrepare || (node.op->flags & kView)) continue;
+      std::set<int> positions;
+      for (const ValueId id : node.outputs) {
+        const std::set<int>& readers = readers_[at(id.index)];
+        positions.insert(readers.begin(), readers.end());
+        charge(readers, graph_[id].type.bytes(), &ChainCost::fixed_bytes, &Reuse::fixed_bytes);
+      }
+      if (!positions.empty()) {
+        out_.elements[at(*positions.begin())].step_seconds += profile_.node_seconds[n];
+      }
+    }
+  }
+
+  void add_parameters() {
+    for (const Parameter& parameter : training_.parameters) {
+      const std::set<int>& positions = readers_[at(parameter.value.index)];
+      const std::size_t bytes = graph_[parameter.value].type.bytes();
+      if (parameter.gradient) {
+        charge(positions, bytes, &ChainCost::parameter_bytes, &Reuse::parameter_bytes);
+      } else {
+        charge(positions, bytes, &ChainCost::fixed_bytes, &Reuse::fixed_bytes);
+      }
+    }
+  }
+
+  // What is done once a step is done where the parameter is first needed.
+  void add_finish() {
+    std::vector<int> owner(graph_.values.size(), -1);
+    for (const Parameter& parameter : training_.parameters) {
+      const std::set<int>& positions = readers_[at(parameter.value.index)];
+      if (parameter.gradient && !positions.empty()) {
+        owner[at(parameter.gradient.index)] = *positions.begin();
+      }
+    }
+    for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.part != Part::kFinish) continue;
+      int here = -1;
+      for (const ValueId id : node.outputs) here = std::max(here, owner[at(id.index)]);
+      if (here < 0) continue;
+      out_.elements[at(here)].step_seconds += profile_.node_seconds[n];
+      for (const ValueId id : node.inputs) {
+        if (id) owner[at(id.index)] = here;
+      }
+    }
+  }
+
+  bool is_saved(ValueId id) const {
+    const NodeId producer = graph_[id].producer;
+    return producer && graph_[producer].part == Part::kForward &&
+           !gradient_readers_[at(id.index)].empty();
+  }
+
+  void add_saved() {
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) {
+      const ValueId id{static_cast<int>(v)};
+      if (root(id) != id || !is_saved(id)) continue;
+      charge(gradient_readers_[v], graph_[id].type.bytes(), &ChainCost::saved_bytes,
+             &Reuse::saved_bytes);
+    }
+  }
+
+  void add_transient() {
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (position_[n] < 0 || (node.op->flags & kView)) continue;
+      std::size_t bytes = profile_.workspace_bytes[n];
+      for (const ValueId id : node.outputs) {
+        if (!is_saved(id)) bytes += graph_[id].type.bytes();
+      }
+      for (const ValueId id : node.inputs) {
+        if (id && graph_[id].role == Role::kGradient) bytes += graph_[id].type.bytes();
+      }
+      std::size_t& most = out_.elements[at(position_[n])].transient_bytes;
+      most = std::max(most, bytes);
+    }
+  }
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  const Profile& profile_;
+  ChainCosts out_;
+  std::vector<int> position_;  // of each node in the chain
+  std::vector<ValueId> root_;
+  std::vector<std::set<int>> readers_;           // by value
+  std::vector<std::set<int>> gradient_readers_;  // by root: gradient nodes only
+};
+
+}  // namespace
+
+ChainCosts chain_costs(const TrainingGraph& training, const Chain& chain, const Profile& profile) {
+  PT_CHECK(profile.node_seconds.size() == training.graph.nodes.size() &&
+               profile.workspace_bytes.size() == training.graph.nodes.size(),
+           kInternal, "a profile of {} nodes does not fit a graph of {}",
+           profile.node_seconds.size(), training.graph.nodes.size());
+  return Attribution(training, chain, profile).run();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,29 @@
+#include "profile/machine.h"
+
+#include <dnnl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+namespace pipetrain {
+
+std::string processor_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+std::string build_name() {
+  const dnnl_version_t* dnnl = dnnl_version();
+  struct stat executable {};
+  if (::stat("/proc/self/exe", &executable) != 0) executable = {};
+  return fmt::format("pipetrain {} ({} bytes, {}), oneDNN {}.{}.{}", PIPETRAIN_VERSION,
+                     executable.st_size, executable.st_mtime, dnnl->major, dnnl->minor,
+                     dnnl->patch);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,29 @@
+// Measures the kernels of a training graph at their shapes, each distinct one once.
+#pragma once
+
+#include <filesystem>
+
+#include "ops/registry.h"
+#include "profile/profile.h"
+
+namespace pipetrain {
+
+struct ProfileOptions {
+  int repeats = 5;               // samples per node, of which the median counts
+  double sample_seconds = 2e-3;  // a sample runs the kernel as often as fits into this
+  int busy_threads = 1;          // copies that run at the same time: the stages of this machine
+  bool use_cache = true;         // --no-cache
+  std::filesystem::path cache_directory;  // empty: default_cache_directory()
+};
+
+/// Measures every node on devices with `threads` threads each. With one thread it is thread CPU
+/// time, so that other processes disturb little; with more it is wall time. With busy_threads = p,
+/// p copies run at once, so that what stages share (memory bandwidth, caches) is in the numbers.
+Profile measure_profile(const TrainingGraph& training, Backend backend, int threads,
+                        const ProfileOptions& options = {});
+
+/// $PIPETRAIN_CACHE_DIR, else $XDG_CACHE_HOME/pipetrain, else ~/.cache/pipetrain; empty when there
+/// is none of these.
+std::filesystem::path default_cache_directory();
+
+}  // namespace pipetrain

@@ -1,0 +1,58 @@
+#include "profile/node_key.h"
+
+#include <fmt/core.h>
+
+#include "graph/op.h"
+
+namespace pipetrain {
+namespace {
+
+std::string type_text(const TensorType& type) {
+  if (type.dtype == DType::kUndefined) return "-";
+  static constexpr const char* kLayouts[] = {"", "/8", "/16"};
+  return type.text() + kLayouts[static_cast<std::size_t>(type.layout)];
+}
+
+// Attributes that tell nodes apart but not kernels.
+bool is_identity(const std::string& name) {
+  return name == "key" || name == "running_mean" || name == "running_variance";
+}
+
+}  // namespace
+
+std::vector<bool> values_read(const TrainingGraph& training) {
+  std::vector<bool> read(training.graph.values.size(), false);
+  const auto mark = [&](ValueId id) {
+    if (id) read[static_cast<std::size_t>(id.index)] = true;
+  };
+  for (const Node& node : training.graph.nodes) {
+    for (const ValueId id : node.inputs) mark(id);
+  }
+  for (const ValueId id : training.outputs) mark(id);
+  mark(training.loss.loss_sum);
+  mark(training.loss.correct);
+  for (const Parameter& parameter : training.parameters) mark(parameter.gradient);
+  for (const Accumulation& accumulation : training.accumulations) mark(accumulation.contribution);
+  for (const RunningStatistic& statistic : training.statistics) {
+    mark(statistic.batch_mean);
+    mark(statistic.batch_variance);
+  }
+  return read;
+}
+
+std::string node_key(const Graph& graph, const Node& node, const std::vector<bool>& is_read) {
+  Attributes attributes;
+  for (const auto& [name, value] : node.attributes.items()) {
+    if (!is_identity(name)) attributes.set(name, value);
+  }
+  std::string key = fmt::format("{} {} :", node.op->name, attributes.to_text());
+  for (const TensorType& type : graph.input_types(node)) key += " " + type_text(type);
+  key += " ->";
+  for (const ValueId id : node.outputs) {
+    const bool read = id && is_read[static_cast<std::size_t>(id.index)];
+    key += " " + (read ? type_text(graph[id].type) : "-");
+  }
+  return key;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,113 @@
+#include "profile/profile.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/document.h"
+#include "graph/op.h"
+
+namespace pipetrain {
+namespace {
+
+Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
+  const Node& node = graph.nodes[n];
+  std::size_t bytes = 0;
+  for (const TensorType& type : graph.output_types(node)) bytes += type.bytes();
+  return {{"op", node.op->name},        {"name", node.name},
+          {"part", name_of(node.part)}, {"seconds", profile.node_seconds[n]},
+          {"output_bytes", bytes},      {"workspace_bytes", profile.workspace_bytes[n]}};
+}
+
+Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
+  const Graph& graph = training.graph;
+  Profile out;
+  out.device = root.at("device").text();
+  out.backend = root.at("backend").text();
+  out.threads = static_cast<int>(root.at("threads").integer(1, 1 << 20));
+  out.busy_threads = static_cast<int>(root.at("busy_threads").integer(1, 1 << 20));
+  out.accumulate_seconds_per_byte = root.at("accumulate_seconds_per_byte").real(0);
+  const std::int64_t samples = root.at("micro_batch").integer(1);
+  if (samples != training.micro_batch) {
+    root.at("micro_batch")
+        .fail(fmt::format("is {}, but micro-batches of {} samples are to be planned; profile again",
+                          samples, training.micro_batch));
+  }
+  const DocumentField nodes = root.at("nodes");
+  if (nodes.size() != graph.nodes.size()) {
+    nodes.fail(fmt::format("lists {} nodes, but the model has {}; profile again", nodes.size(),
+                           graph.nodes.size()));
+  }
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const DocumentField node = nodes.item(n);
+    if (node.at("op").text() != graph.nodes[n].op->name) {
+      node.at("op").fail(fmt::format("is {}, but the model's node is {}; profile again",
+                                     printable(node.at("op").text()), graph.nodes[n].op->name));
+    }
+    out.node_seconds.push_back(node.at("seconds").real(0));
+    out.workspace_bytes.push_back(static_cast<std::size_t>(node.at("workspace_bytes").integer(0)));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view name_of(Part part) {
+  switch (part) {
+    case Part::kPrepare:
+      return "prepare";
+    case Part::kForward:
+      return "forward";
+    case Part::kInputGradient:
+      return "input gradient";
+    case Part::kWeightGradient:
+      return "weight gradient";
+    case Part::kFinish:
+      break;
+  }
+  return "finish";
+}
+
+double Profile::total_seconds(const TrainingGraph& training) const {
+  double sum = 0;
+  for (std::size_t n = 0; n < node_seconds.size(); ++n) {
+    const Part part = training.graph.nodes[n].part;
+    if (part != Part::kPrepare && part != Part::kFinish) sum += node_seconds[n];
+  }
+  return sum;
+}
+
+std::string profile_text(const Profile& profile, const TrainingGraph& training,
+                         std::string_view model) {
+  Json nodes = Json::array();
+  for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    nodes.push_back(node_json(profile, training.graph, n));
+  }
+  const Json body = {
+      {"model", model},
+      {"device", profile.device},
+      {"backend", profile.backend},
+      {"threads", profile.threads},
+      {"busy_threads", profile.busy_threads},
+      {"micro_batch", training.micro_batch},
+      {"total_seconds", profile.total_seconds(training)},
+      {"accumulate_seconds_per_byte", profile.accumulate_seconds_per_byte},
+      {"nodes", std::move(nodes)},
+  };
+  return document_text(kProfileSchema, body);
+}
+
+void write_profile(const std::filesystem::path& path, const Profile& profile,
+                   const TrainingGraph& training, std::string_view model) {
+  write_file(path, profile_text(profile, training, model));
+}
+
+Profile read_profile(const std::filesystem::path& path, const TrainingGraph& training) {
+  return profile_of(Document::read(path, kProfileSchema).root(), training);
+}
+
+Profile parse_profile(std::string_view text, const std::string& file,
+                      const TrainingGraph& training) {
+  return profile_of(Document::parse(text, file, kProfileSchema).root(), training);
+}
+
+}  // namespace pipetrain
