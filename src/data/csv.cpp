@@ -106,6 +106,7 @@ class RecordReader {
 };
 
 std::optional<double> number(std::string_view text) {
+  text = RecordReader::trim(text);  // a quoted field keeps its spaces
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
