@@ -22,9 +22,7 @@ namespace fs = std::filesystem;
 class RecordReader {
  public:
   RecordReader(std::string_view text, char delimiter, const std::string& name)
-      : rest_(text), delimiter_(delimiter), name_(name) {
-    if (rest_.starts_with("\xef\xbb\xbf")) rest_.remove_prefix(3);  // byte order mark
-  }
+      : rest_(text), delimiter_(delimiter), name_(name) {}
 
   /// The next record's fields, valid until the following call; false at the end.
   bool next(std::vector<std::string_view>& fields) {
@@ -108,6 +106,7 @@ class RecordReader {
 };
 
 std::optional<double> number(std::string_view text) {
+  text = RecordReader::trim(text);  // a quoted field keeps its spaces
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -139,11 +138,14 @@ char guess_delimiter(std::string_view text) {
   return ',';
 }
 
-// A header is a row with a word in a column that holds a number in the next row.
+// A header is a row with a word in a column that holds a number in the next row. What begins like
+// a number is a damaged number, not a word.
 bool looks_like_header(const std::vector<std::string>& first,
                        const std::vector<std::string>& second) {
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
-    if (!first[i].empty() && !number(first[i]) && number(second[i])) return true;
+    const std::string_view cell = first[i];
+    if (cell.empty() || number(cell) || !number(second[i])) continue;
+    if (std::string_view("0123456789+-.").find(cell.front()) == std::string_view::npos) return true;
   }
   return false;
 }
@@ -219,6 +221,7 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
 RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOptions& options,
                    std::vector<std::string>& notes) {
   const std::string name = printable(file);
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
   const char delimiter = options.delimiter ? options.delimiter : guess_delimiter(text);
   std::vector<std::string_view> fields;
   std::vector<std::string> first, second;

@@ -229,10 +229,15 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec) {
               fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
         });
   } else if (!raw.held_out.empty() && !own_split) {
-    with_context(
-        [] { return "reading the part that is held out for validation"; },
-        [&] { out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset; });
-    out.description += "  validation on the part that the data set apart themselves\n";
+    // Competitions hand out test parts without labels; they must not stop the training.
+    try {
+      out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset;
+      out.description += "  validation on the part that the data set apart themselves\n";
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;
+      out.description +=
+          fmt::format("  no validation on the part that the data set apart: {}\n", error.message());
+    }
   }
   split_and_limit(options, out);
   describe_samples(out);
