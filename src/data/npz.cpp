@@ -19,11 +19,11 @@ std::string lower(std::string text) {
   return text;
 }
 
-constexpr std::pair<std::string_view, Part> kParts[] = {
-    {"train", Part::kTrain},    {"training", Part::kTrain},
-    {"val", Part::kValidation}, {"validation", Part::kValidation},
-    {"dev", Part::kValidation}, {"valid", Part::kValidation},
-    {"test", Part::kTest},
+constexpr std::pair<std::string_view, SourcePart> kParts[] = {
+    {"train", SourcePart::kTrain},    {"training", SourcePart::kTrain},
+    {"val", SourcePart::kValidation}, {"validation", SourcePart::kValidation},
+    {"dev", SourcePart::kValidation}, {"valid", SourcePart::kValidation},
+    {"test", SourcePart::kTest},
 };
 
 }  // namespace
@@ -71,7 +71,7 @@ RawData read_npz(const std::string& path) {
     const PartName name = split_part_name(key);
     RawColumn column{
         name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}};
-    parts[static_cast<std::size_t>(name.part.value_or(Part::kTrain))].push_back(std::move(column));
+    parts[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))].push_back(std::move(column));
   }
   auto& [train, validation, test] = parts;
   PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,

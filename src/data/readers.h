@@ -28,10 +28,10 @@ HostTensor parse_npy(std::span<const std::byte> bytes, const std::string& name);
 /// An .npz archive: keys ending or beginning with train, test, val tell the parts apart.
 RawData read_npz(const std::string& path);
 /// Tells a key's part: "x_train" and "train_images" belong to the training data.
-enum class Part { kTrain, kValidation, kTest };
+enum class SourcePart { kTrain, kValidation, kTest };
 struct PartName {
   std::string base;
-  std::optional<Part> part;
+  std::optional<SourcePart> part;
 };
 PartName split_part_name(const std::string& key);
 /// The role that an array's name suggests: "y", "labels", "target", … are labels.
