@@ -15,7 +15,8 @@
 #include "pipeline/check.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
-#include "profile/profiler.h"
+#include "profile/measure.h"
+#include "profile/profile.h"
 
 namespace pipetrain {
 namespace {
@@ -200,13 +201,12 @@ void Session::plan() {
   const TrainingGraph& graph = this->graph();
   chain_ = linearise(graph);
   ProfileOptions options;
-  options.cache = config_.pipeline.profile_cache;
+  options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads = std::min(std::max(1, config_.pipeline.stages), std::max(1, available_cores() / threads_));
-  const Profile profile = config_.pipeline.profile_path.empty()
+  profile_ = config_.pipeline.profile_path.empty()
                               ? measure_profile(graph, config_.pipeline.backend, threads_, options)
                               : read_profile(config_.pipeline.profile_path, graph);
-  profile_note_ = profile.note;
-  costs_ = chain_costs(graph, chain_, profile);
+  costs_ = chain_costs(graph, chain_, profile_);
 
   PlanRequest request;
   request.stages = std::max(1, config_.pipeline.stages);
@@ -216,15 +216,15 @@ void Session::plan() {
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
   if (!config_.pipeline.plan_path.empty()) {
-    plan_ = read_plan(config_.pipeline.plan_path, costs_, request);
+    plan_ = plan_of_choice(costs_, request, read_plan(config_.pipeline.plan_path, element_names(costs_)));
   } else if (!config_.pipeline.split.empty()) {
+    const std::vector<std::string> names = element_names(costs_);
     std::vector<int> cuts;
     for (const std::string& name : config_.pipeline.split) {
-      const auto found = std::find_if(costs_.elements.begin(), costs_.elements.end(),
-                                      [&](const ChainCost& element) { return element.name == name; });
-      PT_CHECK(found != costs_.elements.end(), kUsage,
-               "--split: no node \"{}\" in the chain; list them with: pipetrain inspect --chain", printable(name));
-      cuts.push_back(static_cast<int>(found - costs_.elements.begin()));
+      const int element = find_element(names, name);
+      PT_CHECK(element >= 0, kUsage, "--split: no node \"{}\" in the chain; list them with: pipetrain inspect --chain",
+               printable(name));
+      cuts.push_back(element);
     }
     plan_ = plan_with_cuts(costs_, request, cuts);
   } else {

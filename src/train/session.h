@@ -14,6 +14,7 @@
 #include "pipeline/program.h"
 #include "pipeline/runtime.h"
 #include "pipeline/simulate.h"
+#include "profile/profile.h"
 #include "train/config.h"
 
 namespace pipetrain {
@@ -69,7 +70,7 @@ class Session {
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
   int threads() const { return threads_; }
-  const std::string& profile_note() const { return profile_note_; }
+  const Profile& profile() const { return profile_; }
 
   Runtime& runtime() { return *runtime_; }
   /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an evaluation.
@@ -112,7 +113,7 @@ class Session {
   Chain chain_;
   ChainCosts costs_;
   Plan plan_;
-  std::string profile_note_;
+  Profile profile_;
   std::vector<int> stage_of_forward_;
   std::vector<Edge> edges_;
   bool gradient_sync_ = false;
