@@ -10,12 +10,16 @@ std::span<const OpFamily* const> all_families() {
       &batch_norm_family(),
       &conv_family(),
       &dropout_family(),
+      &elementwise_family(),
       &gather_family(),
       &layer_norm_family(),
       &loss_family(),
       &matmul_family(),
+      &movement_family(),
       &pool_family(),
+      &reduce_family(),
       &reorder_family(),
+      &shape_family(),
       &softmax_family(),
   };
   return families;

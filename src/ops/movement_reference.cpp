@@ -1,0 +1,106 @@
+// Data movement one element at a time, for every element type.
+#include <algorithm>
+
+#include "ops/movement.h"
+#include "ops/type_switch.h"
+
+namespace pipetrain::movement {
+namespace {
+
+using Made = std::unique_ptr<Kernel>;
+
+template <class T>
+void copy(const CopyPlan& plan, const T* from, T* to) {
+  PlanCursor at(plan.walk, plan.walk.dims.size());
+  const std::int64_t count = plan.walk.count();
+  for (std::int64_t i = 0; i < count; ++i, at.next()) {
+    to[plan.target_offset + at.offset(0)] = from[plan.source_offset + at.offset(1)];
+  }
+}
+
+void fill(const Tensor& out, double value) {
+  const bool number = visit_number(out.type.dtype, [&]<class T>(T) {
+    std::fill_n(out.as<T>(), out.count(), static_cast<T>(value));
+  });
+  if (!number) std::fill_n(out.as<std::byte>(), out.bytes(), std::byte(value != 0 ? 1 : 0));
+}
+
+Made make_movement(const KernelRequest& request) {
+  const Movement movement = movement_of(request);
+  Made made;
+  visit_size(request.outputs[0].dtype, [&]<class T>(T) {
+    made = make_kernel(
+        [movement](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          if (movement.fills) fill(out[0], movement.fill);
+          for (const Copy& item : movement.copies) {
+            if (out[item.output]) copy(item.plan, in[item.input].as<T>(), out[item.output].as<T>());
+          }
+        });
+  });
+  return made;
+}
+
+/// Keeps the diagonals up to k (lower) or from k on (upper) of the last two axes.
+Made make_trilu(const KernelRequest& request) {
+  const Shape& shape = request.inputs[0].shape;
+  const std::int64_t rows = shape[shape.rank() - 2];
+  const std::int64_t columns = shape[shape.rank() - 1];
+  const std::int64_t matrices = shape.count(0, shape.rank() - 2);
+  const bool upper = request.node.attributes.integer("upper", 1) != 0;
+  const std::int64_t k = request.node.attributes.integer("k", 0);
+  Made made;
+  visit_size(request.inputs[0].dtype, [&]<class T>(T) {
+    made = make_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          const T* x = in[0].as<T>();
+          T* y = out[0].as<T>();
+          for (std::int64_t row = 0; row < matrices * rows; ++row) {
+            for (std::int64_t column = 0; column < columns; ++column, ++x, ++y) {
+              const std::int64_t diagonal = column - row % rows;
+              *y = (upper ? diagonal >= k : diagonal <= k) ? *x : T(0);
+            }
+          }
+        });
+  });
+  return made;
+}
+
+Made make_cumsum(const KernelRequest& request) {
+  const Shape& shape = request.inputs[0].shape;
+  const auto axis = static_cast<std::size_t>(request.node.attributes.integer("axis"));
+  const std::int64_t outer = shape.count(0, axis);
+  const std::int64_t size = shape[axis];
+  const std::int64_t inner = shape.count(axis + 1, shape.rank());
+  const bool exclusive = request.node.attributes.flag("exclusive");
+  const bool reverse = request.node.attributes.flag("reverse");
+  Made made;
+  visit_number(request.inputs[0].dtype, [&]<class T>(T) {
+    made = make_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          for (std::int64_t o = 0; o < outer; ++o) {
+            for (std::int64_t i = 0; i < inner; ++i) {
+              T sum = 0;
+              for (std::int64_t k = 0; k < size; ++k) {
+                const std::int64_t at = (o * size + (reverse ? size - 1 - k : k)) * inner + i;
+                const T x = in[0].as<T>()[at];
+                out[0].as<T>()[at] = exclusive ? sum : static_cast<T>(sum + x);
+                sum = static_cast<T>(sum + x);
+              }
+            }
+          }
+        });
+  });
+  return made;
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Concat", make_movement}, {"CumSum", make_cumsum},      {"Expand", make_movement},
+    {"Pad", make_movement},    {"Slice", make_movement},     {"SliceGrad", make_movement},
+    {"Split", make_movement},  {"Transpose", make_movement}, {"Trilu", make_trilu},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> reference_kernels() { return kKernels; }
+
+}  // namespace pipetrain::movement

@@ -1,0 +1,463 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// One unary operator: the function in double, and a range in which to try it.
+struct UnaryCase {
+  std::string op;
+  Attributes attributes;
+  double (*exact)(double);
+  double low;
+  double high;
+  bool differentiable = true;
+  double tolerance = 2e-6;
+};
+
+double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+
+const std::vector<UnaryCase>& unary_cases() {
+  static const std::vector<UnaryCase> cases = {
+      {"Abs", {}, [](double x) { return std::fabs(x); }, -3, 3},
+      {"Ceil", {}, [](double x) { return std::ceil(x); }, -3, 3, false},
+      {"Clip",
+       {{"min", -0.5}, {"max", 1.5}},
+       [](double x) { return std::clamp(x, -0.5, 1.5); },
+       -3,
+       3},
+      {"Clip", {{"max", 1.5}}, [](double x) { return std::min(x, 1.5); }, -3, 3},
+      {"Cos", {}, [](double x) { return std::cos(x); }, -3, 3},
+      {"Elu", {{"alpha", 1.3}}, [](double x) { return x < 0 ? 1.3 * std::expm1(x) : x; }, -3, 3},
+      {"Erf", {}, [](double x) { return std::erf(x); }, -3, 3},
+      {"Exp", {}, [](double x) { return std::exp(x); }, -5, 5},
+      {"Floor", {}, [](double x) { return std::floor(x); }, -3, 3, false},
+      {"Gelu", {}, [](double x) { return x * normal_below(x); }, -4, 4},
+      {"Gelu",
+       {{"approximate", std::string("tanh")}},
+       [](double x) {
+         return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
+       },
+       -4,
+       4},
+      {"HardSigmoid",
+       {{"alpha", 0.3}, {"beta", 0.4}},
+       [](double x) { return std::clamp(0.3 * x + 0.4, 0.0, 1.0); },
+       -4,
+       4},
+      {"HardSwish", {}, [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }, -5, 5},
+      {"LeakyRelu", {{"alpha", 0.2}}, [](double x) { return x < 0 ? 0.2 * x : x; }, -3, 3},
+      {"Log", {}, [](double x) { return std::log(x); }, 0.1, 9},
+      {"Neg", {}, [](double x) { return -x; }, -3, 3},
+      {"PowScalar", {{"exponent", 2.0}}, [](double x) { return x * x; }, -3, 3},
+      {"PowScalar", {{"exponent", 3.0}}, [](double x) { return x * x * x; }, -3, 3},
+      {"PowScalar", {{"exponent", -0.7}}, [](double x) { return std::pow(x, -0.7); }, 0.3, 3},
+      {"Reciprocal", {}, [](double x) { return 1 / x; }, 0.3, 3},
+      {"Relu", {}, [](double x) { return std::max(x, 0.0); }, -3, 3},
+      {"Round", {}, [](double x) { return std::nearbyint(x); }, -3, 3, false},
+      {"Sigmoid", {}, [](double x) { return 1 / (1 + std::exp(-x)); }, -8, 8},
+      {"Sign", {}, [](double x) { return x > 0 ? 1.0 : -1.0; }, -3, 3, false},
+      {"Silu", {}, [](double x) { return x / (1 + std::exp(-x)); }, -8, 8},
+      {"Sin", {}, [](double x) { return std::sin(x); }, -3, 3},
+      {"Softplus", {}, [](double x) { return std::log1p(std::exp(x)); }, -8, 8},
+      {"Sqrt", {}, [](double x) { return std::sqrt(x); }, 0.1, 9},
+      {"Tanh", {}, [](double x) { return std::tanh(x); }, -3, 3},
+  };
+  return cases;
+}
+
+/// 1003 points: odd, so that vector loops have a tail. Their mesh never hits a kink.
+std::vector<double> points(const UnaryCase& c, std::size_t count = 1003) {
+  std::vector<double> out(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const double at = (static_cast<double>(i) + 0.37) / static_cast<double>(count);
+    out[i] = static_cast<float>(c.low + (c.high - c.low) * at);
+  }
+  return out;
+}
+
+TEST(Elementwise, UnaryMatchesTheFunctionInDouble) {
+  for (const UnaryCase& c : unary_cases()) {
+    SCOPED_TRACE(c.op + c.attributes.to_text());
+    const std::vector<double> x = points(c);
+    std::vector<double> y;
+    for (const double value : x) y.push_back(c.exact(value));
+    const auto count = static_cast<std::int64_t>(x.size());
+    const HostTensor expected = doubles({count}, y);
+    expect_close(run_op(c.op, c.attributes, {doubles({count}, x)})[0], expected, 1e-12);
+    const HostTensor narrow = as_float(doubles({count}, x), DType::kFloat32);
+    expect_close(run_op(c.op, c.attributes, {narrow})[0], as_float(expected, DType::kFloat32),
+                 c.tolerance);
+  }
+}
+
+TEST(Elementwise, UnaryGradients) {
+  for (const UnaryCase& c : unary_cases()) {
+    if (!c.differentiable) continue;
+    check_gradients(c.op, c.attributes, {{.shape = {41}, .values = points(c, 41)}});
+  }
+}
+
+TEST(Elementwise, UnaryOnTheCpu) {
+  for (const UnaryCase& c : unary_cases()) {
+    check_cpu(c.op, c.attributes, {{.shape = {1003}, .values = points(c)}}, c.tolerance);
+  }
+  check_cpu("Tanh", {}, {{.shape = {3, 70001}, .low = -3, .high = 3}}, 2e-6);
+}
+
+TEST(Elementwise, SpecialValuesOnTheCpu) {
+  const std::vector<double> x = {0.0, -0.0,  kInfinity, -kInfinity, kNaN, 90,
+                                 -90, 1e-30, -1e-30,    20,         -20};
+  for (const char* op :
+       {"Relu", "Tanh", "Sigmoid", "Erf", "Exp", "Softplus", "Abs", "Sign", "LeakyRelu", "Elu"}) {
+    check_cpu(op, {}, {{.shape = {11}, .values = x}});
+  }
+  check_cpu("Log", {}, {{.shape = {7}, .values = {0, -1, 1, kInfinity, kNaN, 1e-40, 3e38}}});
+  check_cpu("IsNaN", {}, {{.shape = {4}, .values = {1, kNaN, kInfinity, 0}}});
+  expect_values(run_op("Relu", {}, {floats({2}, {-1, static_cast<float>(kNaN)})})[0], {2},
+                {0, kNaN});
+  expect_values(run_op("IsNaN", {}, {floats({3}, {1, static_cast<float>(kNaN), 0})})[0], {3},
+                {0, 1, 0});
+}
+
+TEST(Elementwise, GradientKernelsOnTheCpu) {
+  for (const char* op : {"ReluGrad", "TanhGrad", "SigmoidGrad", "SqrtGrad", "ReciprocalGrad",
+                         "ErfGrad", "GeluGrad", "LeakyReluGrad", "EluGrad", "SoftplusGrad",
+                         "HardSigmoidGrad", "HardSwishGrad", "SiluGrad"}) {
+    check_cpu(op, {}, {{.shape = {17, 61}}, {.shape = {17, 61}, .low = -4, .high = 4}}, 3e-6);
+  }
+  check_cpu("GeluGrad", {{"approximate", std::string("tanh")}},
+            {{.shape = {17, 61}}, {.shape = {17, 61}, .low = -4, .high = 4}}, 3e-6);
+  check_cpu("ClipGrad", {{"min", -1.0}, {"max", 1.0}},
+            {{.shape = {999}}, {.shape = {999}, .low = -2, .high = 2}});
+  for (const double exponent : {2.0, 3.0, 1.5}) {
+    check_cpu("PowScalarGrad", {{"exponent", exponent}},
+              {{.shape = {999}}, {.shape = {999}, .low = 0.5, .high = 2}});
+  }
+}
+
+// --- binary ---
+
+struct Shapes {
+  Shape a, b;
+};
+const std::vector<Shapes>& broadcast_shapes() {
+  static const std::vector<Shapes> shapes = {
+      {{5, 7}, {5, 7}},
+      {{5, 7}, {}},
+      {{}, {5, 7}},
+      {{4, 5, 7}, {7}},
+      {{3, 4, 5, 7}, {4, 1, 1}},
+      {{4, 5, 7}, {4, 5, 1}},
+      {{4, 1, 7}, {5, 1}},
+      {{1, 7}, {5, 1}},
+      {{2, 3, 5}, {2, 1, 5}},
+      {{1}, {1, 1, 1}},
+      {{2, 1, 3, 1}, {4, 1, 5}},
+      {{3, 5}, {1, 1, 3, 5}},
+      {{0, 3}, {3}},
+      {{2, 6, 1, 8}, {1, 1, 9, 8}},
+  };
+  return shapes;
+}
+
+TEST(Elementwise, BroadcastingMatchesItsDefinition) {
+  for (const auto& [a, b] : broadcast_shapes()) {
+    const Shape out = broadcast(a, b);
+    const HostTensor x = random_tensor({DType::kFloat64, a}, 1);
+    const HostTensor y = random_tensor({DType::kFloat64, b}, 2);
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < out.count(); ++i) {
+      // The coordinates of element i, and where each operand has them.
+      std::int64_t rest = i, at_a = 0, at_b = 0, step_a = 1, step_b = 1;
+      for (std::size_t k = 0; k < out.rank(); ++k) {
+        const std::int64_t index = rest % out[out.rank() - 1 - k];
+        rest /= out[out.rank() - 1 - k];
+        if (k < a.rank()) {
+          const std::int64_t dim = a[a.rank() - 1 - k];
+          at_a += (dim == 1 ? 0 : index) * step_a;
+          step_a *= dim;
+        }
+        if (k < b.rank()) {
+          const std::int64_t dim = b[b.rank() - 1 - k];
+          at_b += (dim == 1 ? 0 : index) * step_b;
+          step_b *= dim;
+        }
+      }
+      expected.push_back(x.span<double>()[static_cast<std::size_t>(at_a)] -
+                         y.span<double>()[static_cast<std::size_t>(at_b)]);
+    }
+    expect_values(run_op("Sub", {}, {x, y})[0], out, expected, 0);
+  }
+}
+
+TEST(Elementwise, BinaryForward) {
+  const HostTensor a = floats({4}, {7, -7, 2.5F, 0});
+  const HostTensor b = floats({4}, {2, 2, -1, 3});
+  expect_values(run_op("Add", {}, {a, b})[0], {4}, {9, -5, 1.5, 3});
+  expect_values(run_op("Mul", {}, {a, b})[0], {4}, {14, -14, -2.5, 0});
+  expect_values(run_op("Div", {}, {a, b})[0], {4}, {3.5, -3.5, -2.5, 0});
+  expect_values(run_op("Pow", {}, {a, b})[0], {4}, {49, 49, 0.4, 0});
+  expect_values(run_op("Max", {}, {a, b})[0], {4}, {7, 2, 2.5, 3});
+  expect_values(run_op("Min", {}, {a, b})[0], {4}, {2, -7, -1, 0});
+  expect_values(run_op("Mod", {{"fmod", std::int64_t{1}}}, {a, b})[0], {4}, {1, -1, 0.5, 0});
+  expect_values(run_op("Less", {}, {a, b})[0], {4}, {0, 1, 0, 1});
+  expect_values(run_op("GreaterOrEqual", {}, {a, a})[0], {4}, {1, 1, 1, 1});
+}
+
+TEST(Elementwise, IntegersAndBools) {
+  const HostTensor a = int64s({4}, {7, -7, 7, -7});
+  const HostTensor b = int64s({4}, {2, 2, -2, 0});
+  expect_values(run_op("Div", {}, {a, b})[0], {4}, {3, -3, -3, 0});
+  expect_values(run_op("Mod", {}, {a, b})[0], {4}, {1, 1, -1, 0});
+  expect_values(run_op("Mod", {{"fmod", std::int64_t{1}}}, {a, b})[0], {4}, {1, -1, 1, 0});
+  expect_values(run_op("Pow", {}, {b, int64s({}, {3})})[0], {4}, {8, 8, -8, 0});
+  const std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
+  EXPECT_EQ(
+      run_op("Div", {}, {int64s({1}, {lowest}), int64s({1}, {-1})})[0].span<std::int64_t>()[0],
+      lowest);
+  expect_values(run_op("Equal", {}, {a, int64s({}, {7})})[0], {4}, {1, 0, 1, 0});
+  const HostTensor p = bools({4}, {0, 0, 1, 1});
+  const HostTensor q = bools({4}, {0, 1, 0, 1});
+  expect_values(run_op("And", {}, {p, q})[0], {4}, {0, 0, 0, 1});
+  expect_values(run_op("Or", {}, {p, q})[0], {4}, {0, 1, 1, 1});
+  expect_values(run_op("Xor", {}, {p, q})[0], {4}, {0, 1, 1, 0});
+  expect_values(run_op("Equal", {}, {p, q})[0], {4}, {1, 0, 0, 1});
+  expect_values(run_op("Not", {}, {p})[0], {4}, {1, 1, 0, 0});
+  expect_values(run_op("Neg", {}, {a})[0], {4}, {-7, 7, -7, 7});
+  expect_values(run_op("Sign", {}, {b})[0], {4}, {1, 1, -1, 0});
+  expect_values(run_op("Clip", {{"min", 0.0}}, {a})[0], {4}, {7, 0, 7, 0});
+}
+
+TEST(Elementwise, BinaryGradients) {
+  for (const auto& [a, b] : broadcast_shapes()) {
+    if (broadcast(a, b).count() == 0) continue;
+    check_gradients("Add", {}, {{.shape = a}, {.shape = b}});
+    check_gradients("Sub", {}, {{.shape = a}, {.shape = b}});
+    check_gradients("Mul", {}, {{.shape = a}, {.shape = b}});
+    check_gradients("Div", {}, {{.shape = a}, {.shape = b, .low = 0.5, .high = 2}});
+  }
+  check_gradients("Pow", {},
+                  {{.shape = {4, 5}, .low = 0.5, .high = 2}, {.shape = {5}, .low = -2, .high = 2}});
+  check_gradients("Max", {}, {{.shape = {4, 5}}, {.shape = {4, 5}}});
+  check_gradients("Min", {}, {{.shape = {4, 5}}, {.shape = {5}}});
+}
+
+TEST(Elementwise, EqualOperandsOfMaxShareTheGradient) {
+  Graph graph;
+  GraphBuilder builder = make_builder(graph);
+  // Constants fold, so the rule can be read off its results.
+  const ValueId x = builder.add_value({"x", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
+  const ValueId y = builder.add_value({"y", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
+  const ValueId z = builder.add("Max", {x, y});
+  const ValueId dz = builder.add_value({"dz", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
+  const bool wanted[] = {true, true};
+  GradientContext context(builder, graph[z].producer, std::span<const ValueId>(&dz, 1), wanted);
+  find_op("Max")->differentiate(context);
+  const auto values =
+      run_graph(graph, Backend::kReference,
+                {{x, floats({2}, {1, 3})}, {y, floats({2}, {1, 2})}, {dz, floats({2}, {4, 6})}});
+  const auto at = [&](std::size_t i) {
+    return values[static_cast<std::size_t>(context.input_gradients()[i].index)];
+  };
+  expect_values(at(0), {2}, {2, 6});
+  expect_values(at(1), {2}, {2, 0});
+}
+
+TEST(Elementwise, BinaryOnTheCpu) {
+  for (const auto& [a, b] : broadcast_shapes()) {
+    for (const char* op : {"Add", "Sub", "Mul", "Max", "Min", "Less", "GreaterOrEqual"}) {
+      check_cpu(op, {}, {{.shape = a}, {.shape = b}});
+    }
+    check_cpu("Div", {}, {{.shape = a}, {.shape = b, .low = 0.5, .high = 2}});
+  }
+  check_cpu("Pow", {}, {{.shape = {4, 5}, .low = 0.5, .high = 2}, {.shape = {5}}});
+  // Larger than one tile, in both directions.
+  check_cpu("Add", {}, {{.shape = {300, 301}}, {.shape = {301}}});
+  check_cpu("Mul", {}, {{.shape = {2, 70001}}, {.shape = {2, 1}}});
+  check_cpu("Sub", {}, {{.shape = {4, 6, 64, 64}}, {.shape = {6, 1, 1}}});
+  check_cpu("Sub", {}, {{.shape = {70001, 2}}, {.shape = {70001, 1}}});
+}
+
+TEST(Elementwise, BlockedLayouts) {
+  // x: (2, 16, 3, 5) stored as (2, 2, 3, 5, 8)
+  const TensorType type{DType::kFloat32, {2, 16, 3, 5}};
+  const HostTensor x = random_tensor(type, 3);
+  const HostTensor per_channel = random_tensor({DType::kFloat32, {16, 1, 1}}, 4);
+  const HostTensor map = random_tensor({DType::kFloat32, {1, 16, 3, 5}}, 5);
+  TensorType blocked_type = type;
+  blocked_type.layout = Layout::kBlocked8;
+  const auto block = [&](const HostTensor& from) {
+    HostTensor out(blocked_type);
+    for (std::int64_t n = 0; n < 2; ++n) {
+      for (std::int64_t c = 0; c < 16; ++c) {
+        for (std::int64_t at = 0; at < 15; ++at) {
+          out.view().as<float>()[((n * 2 + c / 8) * 15 + at) * 8 + c % 8] =
+              from.view().as<float>()[(n * 16 + c) * 15 + at];
+        }
+      }
+    }
+    return out;
+  };
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    for (const HostTensor& b : {per_channel, map, floats({}, {0.5F})}) {
+      const HostTensor expected = run_op("Mul", {}, {x, b})[0];
+      expect_same_bits(run_op("Mul", {}, {block(x), b}, backend)[0], block(expected),
+                       b.type().text());
+    }
+    expect_same_bits(run_op("Relu", {}, {block(x)}, backend)[0], block(run_op("Relu", {}, {x})[0]));
+  }
+}
+
+// --- Where, Sum, Cast ---
+
+TEST(Elementwise, Where) {
+  const HostTensor c = bools({2, 2}, {1, 0, 0, 1});
+  expect_values(run_op("Where", {}, {c, floats({2}, {1, 2}), floats({}, {9})})[0], {2, 2},
+                {1, 9, 9, 2});
+  expect_values(run_op("Where", {}, {c, int64s({2, 1}, {1, 2}), int64s({}, {9})})[0], {2, 2},
+                {1, 9, 9, 2});
+  const std::vector<double> mask = {1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1};
+  const InputSpec condition{.shape = {3, 4}, .dtype = DType::kBool, .values = mask};
+  check_gradients("Where", {}, {condition, {.shape = {3, 4}}, {.shape = {4}}});
+  check_gradients("Where", {}, {condition, {.shape = {2, 3, 4}}, {.shape = {}}});
+  const InputSpec row{.shape = {4}, .dtype = DType::kBool, .values = {1, 0, 0, 1}};
+  const InputSpec column{.shape = {3, 1}, .dtype = DType::kBool, .values = {1, 0, 1}};
+  for (const InputSpec& c2 : {condition, row, column}) {
+    check_cpu("Where", {}, {c2, {.shape = {3, 4}}, {.shape = {3, 4}}});
+    check_cpu("Where", {}, {c2, {.shape = {}}, {.shape = {5, 3, 4}}});
+    check_cpu("Where", {}, {c2, {.shape = {5, 3, 4}}, {.shape = {1}}});
+    check_cpu("Where", {}, {c2, {.shape = {5, 3, 1}}, {.shape = {4}}});
+  }
+}
+
+TEST(Elementwise, Sum) {
+  expect_values(
+      run_op("Sum", {}, {floats({2}, {1, 2}), floats({2}, {10, 20}), floats({2}, {100, 200})})[0],
+      {2}, {111, 222});
+  // From left to right: 1e8 swallows the 1, then goes away.
+  expect_values(run_op("Sum", {}, {floats({1}, {1}), floats({1}, {1e8F}), floats({1}, {-1e8F})})[0],
+                {1}, {0}, 0);
+  expect_values(run_op("Sum", {}, {floats({1}, {1}), floats({1}, {1e8F}), floats({1}, {-1e8F})},
+                       Backend::kCpu)[0],
+                {1}, {0}, 0);
+  check_gradients("Sum", {}, {{.shape = {3, 4}}, {.shape = {3, 4}}, {.shape = {3, 4}}});
+  for (const std::size_t count : {1, 2, 3, 5}) {
+    check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{.shape = {37, 201}}), 1e-6);
+  }
+}
+
+TEST(Elementwise, Cast) {
+  const auto to = [](DType dtype) { return Attributes{{"to", static_cast<std::int64_t>(dtype)}}; };
+  const HostTensor x = floats({4}, {-1.75F, 0, 2.5F, 300});
+  expect_values(run_op("Cast", to(DType::kInt64), {x})[0], {4}, {-1, 0, 2, 300});
+  expect_values(run_op("Cast", to(DType::kBool), {x})[0], {4}, {1, 0, 1, 1});
+  expect_values(run_op("Cast", to(DType::kFloat16), {x})[0], {4}, {-1.75, 0, 2.5, 300});
+  expect_values(run_op("Cast", to(DType::kBFloat16), {floats({1}, {1.00390625F})})[0], {1}, {1});
+  expect_values(run_op("Cast", to(DType::kFloat32), {bools({2}, {1, 0})})[0], {2}, {1, 0});
+  const std::int64_t large = (std::int64_t{1} << 53) + 1;
+  EXPECT_EQ(run_op("Cast", to(DType::kUint64), {int64s({1}, {large})})[0].span<std::uint64_t>()[0],
+            static_cast<std::uint64_t>(large));
+  check_gradients("Cast", to(DType::kFloat64), {{.shape = {3}}});
+}
+
+TEST(Elementwise, WrongInputsAreRefused) {
+  expect_error(ErrorKind::kModel, "do not broadcast", [] {
+    infer_op("Add", {}, {{DType::kFloat32, {2, 3}}, {DType::kFloat32, {4}}});
+  });
+  expect_error(ErrorKind::kModel, "equal element types", [] {
+    infer_op("Mul", {}, {{DType::kFloat32, {2}}, {DType::kInt64, {2}}});
+  });
+  expect_error(ErrorKind::kModel, "float", [] { infer_op("Tanh", {}, {{DType::kInt64, {2}}}); });
+  expect_error(ErrorKind::kModel, "bool", [] {
+    infer_op("And", {}, {{DType::kInt64, {2}}, {DType::kInt64, {2}}});
+  });
+  expect_error(ErrorKind::kModel, "expected 2 inputs", [] {
+    infer_op("Add", {}, {{DType::kFloat32, {2}}});
+  });
+  expect_error(ErrorKind::kModel, "convert", [] {
+    infer_op("Cast", {{"to", std::int64_t{8}}}, {{DType::kFloat32, {2}}});
+  });
+}
+
+// --- import ---
+
+TEST(ElementwiseImport, PowWithAKnownExponent) {
+  const ImportInput x = data(floats({2}, {4, 9}));
+  const auto with = [&](float exponent) {
+    return import_node("Pow", 13, {}, {x, constant(floats({}, {exponent}))});
+  };
+  EXPECT_EQ(with(2).ops(), "PowScalar");
+  expect_values(with(2).run()[0], {2}, {16, 81});
+  EXPECT_EQ(with(0.5F).ops(), "Sqrt");
+  expect_values(with(-1).run()[0], {2}, {0.25, 1.0 / 9});
+  EXPECT_EQ(with(1).ops(), "");
+  const Imported by_integer = import_node("Pow", 15, {}, {x, constant(int64s({}, {3}))});
+  expect_values(by_integer.run()[0], {2}, {64, 729});
+  const Imported general = import_node("Pow", 13, {}, {x, data(floats({2, 1}, {1, 2}))});
+  expect_values(general.run()[0], {2, 2}, {4, 9, 16, 81});
+}
+
+TEST(ElementwiseImport, Clip) {
+  const ImportInput x = data(floats({3}, {-2, 0.5F, 9}));
+  expect_values(import_node("Clip", 6, {{"min", 0.0}, {"max", 6.0}}, {x}).run()[0], {3},
+                {0, 0.5, 6});
+  expect_values(import_node("Clip", 13, {}, {x, absent(), constant(floats({}, {6}))}).run()[0], {3},
+                {-2, 0.5, 6});
+  const Imported unknown = import_node("Clip", 13, {}, {x, data(floats({}, {0}))});
+  EXPECT_EQ(unknown.ops(), "Max");
+  expect_values(unknown.run()[0], {3}, {0, 0.5, 9});
+  EXPECT_EQ(import_node("Clip", 13, {}, {x}).ops(), "");
+}
+
+TEST(ElementwiseImport, Compositions) {
+  const ImportInput x = data(floats({3}, {-1, 0.5F, 2}));
+  const auto result = [&](std::string_view op, const Attributes& attributes = {}) {
+    return import_node(op, 22, attributes, {x}).run()[0];
+  };
+  expect_values(result("Selu"), {3}, {-1.11133072, 0.52535051, 2.10140204});
+  expect_values(result("Celu", {{"alpha", 2.0}}), {3}, {2 * std::expm1(-0.5), 0.5, 2});
+  expect_values(result("ThresholdedRelu", {{"alpha", 0.6}}), {3}, {0, 0, 2});
+  expect_values(result("Softsign"), {3}, {-0.5, 1.0 / 3, 2.0 / 3});
+  expect_values(result("Mish"), {3}, {-0.30340147, 0.37524524, 1.94395900});
+  expect_values(result("Swish"), {3}, {-0.26894142, 0.31122967, 1.76159416});
+  expect_values(result("Swish", {{"alpha", 2.0}}), {3}, {-0.11920292, 0.36552929, 1.96402758});
+  expect_values(import_node("PRelu", 16, {}, {x, data(floats({3}, {0.1F, 0.2F, 0.3F}))}).run()[0],
+                {3}, {-0.1, 0.5, 2});
+  expect_values(import_node("IsInf", 20, {{"detect_positive", std::int64_t{0}}},
+                            {data(floats({2}, {INFINITY, -INFINITY}))})
+                    .run()[0],
+                {2}, {0, 1});
+}
+
+TEST(ElementwiseImport, AnyNumberOfInputs) {
+  const ImportInput a = data(floats({2}, {1, 5}));
+  const ImportInput b = data(floats({2}, {3, 2}));
+  const ImportInput c = data(floats({2}, {2, 2}));
+  EXPECT_EQ(import_node("Sum", 13, {}, {a, b, c}).ops(), "Sum");
+  expect_values(import_node("Sum", 13, {}, {a, b, c}).run()[0], {2}, {6, 9});
+  expect_values(import_node("Sum", 13, {}, {a, b, data(floats({}, {1}))}).run()[0], {2}, {5, 8});
+  expect_values(import_node("Mean", 13, {}, {a, b, c}).run()[0], {2}, {2, 3});
+  expect_values(import_node("Max", 13, {}, {a, b, c}).run()[0], {2}, {3, 5});
+  expect_values(import_node("Min", 13, {}, {a}).run()[0], {2}, {1, 5});
+}
+
+TEST(ElementwiseImport, FoldsConstants) {
+  const Imported sum =
+      import_node("Add", 13, {}, {constant(int64s({2}, {1, 2})), constant(int64s({}, {5}))});
+  EXPECT_TRUE(sum.is_constant());
+  expect_values(sum.run()[0], {2}, {6, 7});
+  const Imported same =
+      import_node("Cast", 13, {{"to", std::int64_t{1}}}, {data(floats({1}, {1}))});
+  EXPECT_EQ(same.ops(), "");
+}
+
+}  // namespace
+}  // namespace pipetrain::test
