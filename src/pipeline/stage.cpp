@@ -250,8 +250,15 @@ class StageCompiler {
       state.variance = reinterpret_cast<float*>(running_statistic(variance));
       compiled.statistic_states.push_back(&state);
     }
-    for (std::size_t v = 0; v < graph.values.size(); ++v) {
-      if (graph.values[v].role == Role::kState) compiled.constants[v] = running_statistic(graph.values[v]);
+    for (const auto* nodes : {&compiled.slice->forward, &compiled.slice->backward}) {
+      for (const NodeId id : *nodes) {
+        for (const ValueId input : graph[id].inputs) {
+          if (!input) continue;
+          const ValueId root = root_of(compiled, input);
+          if (graph[root].role != Role::kState) continue;
+          compiled.constants[static_cast<std::size_t>(root.index)] = running_statistic(graph[root]);
+        }
+      }
     }
   }
 
