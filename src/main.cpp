@@ -1,1 +1,79 @@
-int main() { return 0; }
+// Error → message and exit code. libgomp reads its environment before main, so the program sets it and starts itself
+// once more: waiting OpenMP threads must not spin on cores that other stages need.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/options.h"
+
+namespace {
+
+void restart_with_passive_waiting(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("PIPETRAIN_RESTARTED")) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  setenv("PIPETRAIN_RESTARTED", "1", 1);
+  execv("/proc/self/exe", argv);  // on failure: go on, only slower
+}
+
+int run(std::vector<std::string> arguments) {
+  using namespace pipetrain;
+  std::string command = "train";
+  if (arguments.empty() || arguments[0] == "-h" || (arguments[0] == "--help" && arguments.size() == 1)) {
+    std::fputs(short_help().c_str(), stdout);
+    return 0;
+  }
+  if (arguments[0] == "help") {
+    std::fputs((arguments.size() > 1 ? full_help(arguments[1]) : short_help()).c_str(), stdout);
+    return 0;
+  }
+  if (arguments[0][0] != '-') {
+    const auto& known = commands();
+    const auto found = std::find_if(known.begin(), known.end(), [&](const CommandSpec& c) { return c.name == arguments[0]; });
+    if (found == known.end()) {
+      std::vector<std::string> names;
+      for (const CommandSpec& c : known) names.push_back(c.name);
+      const std::string near = nearest(arguments[0], names);
+      PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(arguments[0]),
+              near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
+    }
+    command = arguments[0];
+    arguments.erase(arguments.begin());
+  }
+  Options options = parse_options(command, arguments);
+  if (options.version) {
+    std::puts("pipetrain " PIPETRAIN_VERSION);
+    return 0;
+  }
+  if (options.help) {
+    std::fputs(full_help(command).c_str(), stdout);
+    return 0;
+  }
+  for (const CommandSpec& spec : commands()) {
+    if (spec.name == command) return spec.run(options);
+  }
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  restart_with_passive_waiting(argv);
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const pipetrain::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    if (error.kind() == pipetrain::ErrorKind::kInternal) std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
+    return static_cast<int>(error.kind());
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: not enough memory\n", stderr);
+    return static_cast<int>(pipetrain::ErrorKind::kResource);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\nthis is a mistake in pipetrain; please report it\n", error.what());
+    return static_cast<int>(pipetrain::ErrorKind::kInternal);
+  }
+}

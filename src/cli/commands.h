@@ -1,0 +1,24 @@
+// The subcommands. Each gets parsed options, prints its result to stdout and messages to stderr, and returns the exit code.
+#pragma once
+
+#include "cli/options.h"
+
+namespace pipetrain {
+
+int train_command(Options& options);
+int inspect_command(Options& options);
+int profile_command(Options& options);
+int plan_command(Options& options);
+int simulate_command(Options& options);
+int eval_command(Options& options);
+int new_command(Options& options);
+int doctor_command(Options& options);
+
+/// Decides what the stages run on. Error (kResource) with commands that would work when it is not there.
+void resolve_device(Options& options, const std::string& command);
+/// Takes the model from --model or from the first argument; refuses what is left over.
+void resolve_model(Options& options, const std::string& command);
+/// Sets the level of messages.
+void resolve_verbosity(const Options& options);
+
+}  // namespace pipetrain

@@ -1,0 +1,158 @@
+#include "cli/events.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace pipetrain {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+double wall_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+struct EventLog::Line {
+  explicit Line(const std::string& event) { json["event"] = event; }
+  void number(const std::string& key, double value) {
+    if (std::isfinite(value)) {
+      json[key] = value;
+      return;
+    }
+    json[key] = nullptr;
+    json["nonfinite"].push_back(key);
+  }
+  void number(const std::string& key, const std::optional<double>& value) {
+    if (value) number(key, *value);
+  }
+  Json json;
+};
+
+EventLog::EventLog(const std::string& path) : start_(wall_seconds()) {
+  if (path == "-") {
+    file_ = stdout;
+    return;
+  }
+  file_ = std::fopen(path.c_str(), "w");
+  owns_ = true;
+  PT_CHECK(file_ != nullptr, kResource, "--metrics: cannot write \"{}\"", printable(path));
+}
+
+EventLog::~EventLog() {
+  if (owns_ && file_) std::fclose(file_);
+}
+
+void EventLog::write(Line& line) {
+  if (broken_) return;
+  line.json["seq"] = sequence_++;
+  line.json["t"] = wall_seconds();
+  line.json["el"] = wall_seconds() - start_;
+  const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) {
+    broken_ = true;  // hours of training must not end because a reader went away
+    log_warning("events", "the reader of --metrics is gone; training goes on without it");
+  }
+}
+
+void EventLog::run_start(const Options& options, const Session& session, const std::string& run) {
+  Line line("run_start");
+  Json& json = line.json;
+  json["schema"] = "pipetrain.events/1";
+  json["run"] = run;
+  json["version"] = PIPETRAIN_VERSION;
+  Options copy = options;
+  for (const OptionSpec& spec : describe_options(copy)) {
+    if (spec.get && (" " + spec.commands + " ").find(" train ") != std::string::npos) json["config"][spec.name.substr(2)] = spec.get();
+  }
+  json["seed"] = options.run.optimization.seed;
+  json["pid"] = getpid();
+  std::int64_t parameters = 0;
+  for (const Parameter& parameter : session.graph().parameters) parameters += session.graph().graph[parameter.value].type.count();
+  json["model"] = {{"file", options.run.model.path}, {"parameters", parameters}, {"ops", session.chain().order.size()}};
+  json["data"] = {{"format", session.data().format}, {"samples", session.data().train->size()},
+                  {"classes", session.graph().loss.classes}};
+  json["stages"] = session.stages();
+  json["threads"] = session.threads();
+  write(line);
+}
+
+void EventLog::plan(const Session& session, const std::string& path) {
+  Line line("plan");
+  Json& json = line.json;
+  json["file"] = path;
+  for (std::size_t s = 0; s < session.the_plan().stages.size(); ++s) {
+    const StagePlan& stage = session.the_plan().stages[s];
+    json["stages"].push_back({{"index", s},
+                              {"first_op", session.costs().elements[static_cast<std::size_t>(stage.first)].name},
+                              {"last_op", session.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
+                              {"params", stage.parameter_bytes / sizeof(float)},
+                              {"fwd_ms", stage.forward_seconds * 1e3},
+                              {"bwd_ms", stage.backward_seconds * 1e3},
+                              {"mem_bytes", stage.memory.total()}});
+  }
+  json["micro_batches"] = session.micro_batches();
+  json["micro_batch_size"] = session.micro_batch();
+  json["schedule"] = session.config().pipeline.schedule;
+  json["predicted"] = {{"step_ms", session.prediction().makespan * 1e3}, {"bubble", session.prediction().bubble}};
+  write(line);
+}
+
+void EventLog::step(const StepReport& report) {
+  Line line("step");
+  line.json["step"] = report.step;
+  line.json["total_steps"] = report.total_steps;
+  line.number("epoch", report.epoch);
+  line.number("loss", report.loss);
+  line.number("accuracy", report.accuracy);
+  line.number("grad_norm", report.gradient_norm);
+  line.number("lr", report.learning_rate);
+  line.number("step_ms", report.seconds * 1e3);
+  line.number("data_ms", report.data_seconds * 1e3);
+  line.number("samples_per_s", report.samples_per_second);
+  line.number("bubble", report.bubble);
+  if (!report.stage_busy.empty()) line.json["stage_busy"] = report.stage_busy;
+  write(line);
+}
+
+void EventLog::evaluation(const EvaluationReport& report) {
+  Line line("val");
+  line.json["step"] = report.step;
+  line.number("epoch", report.epoch);
+  line.number("loss", report.loss);
+  line.number("accuracy", report.accuracy);
+  line.number("perplexity", report.perplexity);
+  line.json["samples"] = report.samples;
+  line.number("seconds", report.seconds);
+  write(line);
+}
+
+void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary, const std::string& output) {
+  Line line("run_end");
+  line.json["status"] = status;
+  line.json["exit_code"] = exit_code;
+  line.json["steps"] = summary.steps;
+  line.number("seconds", summary.seconds);
+  line.number("first_step_s", summary.first_step_seconds);
+  line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
+  line.json["output"] = output;
+  write(line);
+}
+
+void EventLog::error(const std::string& message) {
+  Line line("error");
+  line.json["message"] = message;
+  write(line);
+}
+
+}  // namespace pipetrain

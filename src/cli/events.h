@@ -1,0 +1,39 @@
+// The record of a run as JSON Lines: one object per line, one write per line. Not-finite numbers become null and are
+// named in "nonfinite".
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "cli/options.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+class EventLog {
+ public:
+  /// Writes to a file, or to standard output for "-". Error (kResource) when the file cannot be opened.
+  explicit EventLog(const std::string& path);
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  void run_start(const Options& options, const Session& session, const std::string& run);
+  void plan(const Session& session, const std::string& path);
+  void step(const StepReport& report);
+  void evaluation(const EvaluationReport& report);
+  void run_end(const std::string& status, int exit_code, const TrainingSummary& summary, const std::string& output);
+  void error(const std::string& message);
+
+ private:
+  struct Line;
+  void write(Line& line);
+
+  std::FILE* file_ = nullptr;
+  bool owns_ = false;
+  bool broken_ = false;
+  long sequence_ = 0;
+  double start_ = 0;
+};
+
+}  // namespace pipetrain

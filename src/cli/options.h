@@ -1,0 +1,76 @@
+// What the command line can say, as plain data. Every option stands once, in describe_options() (option_table.cpp):
+// the parser, the help and the record of the run all come from there.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/config.h"
+
+namespace pipetrain {
+
+struct Options {
+  RunConfig run;
+  // Flags whose default depends on others, resolved by resolve().
+  std::string device = "auto";
+  int gpus = 0;
+  std::string optimizer = "adamw";
+  std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon;
+  std::string init = "keep";
+  // Output
+  std::string output;       // empty: RUN/trained.onnx; "-": standard output
+  std::string run_dir;
+  bool overwrite = false;
+  std::string metrics;      // empty: RUN/events.jsonl; "-": standard output
+  int log_every = 10;
+  bool json = false;
+  bool dry_run = false;
+  bool quiet = false, verbose = false;
+  bool help = false, version = false;
+  // Other commands
+  bool show_params = false, show_chain = false, show_graph = false;
+  std::string assertion;    // eval --assert 'accuracy>=0.97'
+  std::string plan_output;  // plan/profile: where to write
+  std::string schedules = "gpipe,1f1b,pipedream";
+  // new
+  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, vocab = 0, context = 0;
+  std::vector<std::string> arguments;  // what is not a flag
+};
+
+/// One option: how it is named, parsed and printed.
+struct OptionSpec {
+  std::string name;                      // "--batch-size"
+  std::vector<std::string> aliases;      // "-b", "--global-batch-size"
+  std::string group;                     // "Model", "Data", …
+  std::string value;                     // "N"; empty: a switch
+  std::string help;
+  std::string commands;                  // "train plan", or "*"
+  bool in_short_help = false;
+  std::function<void(const std::string&)> set;
+  std::function<std::string()> get;      // what it is now: the default before parsing
+  bool repeatable = false;
+};
+
+std::vector<OptionSpec> describe_options(Options& options);
+
+/// A subcommand.
+struct CommandSpec {
+  std::string name;
+  std::string summary;
+  int (*run)(Options&) = nullptr;
+};
+const std::vector<CommandSpec>& commands();
+
+/// Parses the arguments of one command. Error (kUsage) with the nearest name for what is unknown.
+Options parse_options(const std::string& command, const std::vector<std::string>& arguments);
+
+/// The help: one screen for the whole program, or everything about one command.
+std::string short_help();
+std::string full_help(const std::string& command);
+
+/// The known name nearest to a mistyped one; empty when nothing is near.
+std::string nearest(std::string_view name, const std::vector<std::string>& known);
+
+}  // namespace pipetrain
