@@ -208,7 +208,7 @@ void Session::plan() {
                               : read_profile(config_.pipeline.profile_path, graph);
   costs_ = chain_costs(graph, chain_, profile_);
 
-  PlanRequest request;
+  PlanRequest& request = plan_request_;
   request.stages = std::max(1, config_.pipeline.stages);
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
@@ -243,7 +243,7 @@ void Session::plan() {
            "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe", config_.pipeline.schedule,
            slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
-  const Program program = make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
+  predicted_program_ = make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
                                                       : static_cast<int>(micro_batches_));
   for (const StagePlan& stage : plan_.stages) {
     StageSeconds seconds;
@@ -253,7 +253,7 @@ void Session::plan() {
     seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
     simulated_costs_.stage.push_back(seconds);
   }
-  prediction_ = simulate(program, simulated_costs_);
+  prediction_ = simulate(predicted_program_, simulated_costs_);
 }
 
 Program Session::make_program(int units) const {

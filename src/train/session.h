@@ -81,6 +81,9 @@ class Session {
   /// What the simulator says about one step of the full mini-batch.
   const Simulation& prediction() const { return prediction_; }
   const Costs& predicted_costs() const { return simulated_costs_; }
+  /// The program that prediction() timed.
+  const Program& predicted_program() const { return predicted_program_; }
+  const PlanRequest& plan_request() const { return plan_request_; }
 
   /// Writes the trained weights into a copy of the user's file; returns what was changed besides bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
@@ -121,6 +124,8 @@ class Session {
   std::unique_ptr<Program> evaluation_;
   Costs simulated_costs_;
   Simulation prediction_;
+  Program predicted_program_;
+  PlanRequest plan_request_;
   std::unique_ptr<Runtime> runtime_;
 };
 
