@@ -42,7 +42,7 @@ struct LocalFunction {
 
 struct InlineLimits {
   std::size_t nodes = 1'000'000;
-  std::size_t bytes = std::size_t{512} << 20;
+  std::size_t bytes = std::size_t{192} << 20;
   std::size_t depth = 16;
 };
 

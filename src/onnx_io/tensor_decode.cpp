@@ -124,12 +124,8 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
     return out;
   }
   const std::uint64_t needed = TensorType{out.dtype, out.shape}.bytes();
-  PT_CHECK(needed <= maximum_bytes_ - used_bytes_, kModel,
-           "{} of {} bytes takes the model over its limit of {} bytes; raise --max-model-bytes",
-           what, needed, maximum_bytes_);
-  used_bytes_ += needed;
   if (out.external) {
-    read_external(tensor, name, out, needed);
+    read_external(tensor, name, what, out, needed);
   } else {
     if (tensor.external_data_size() > 0) {
       warnings.push_back(what +
@@ -145,8 +141,18 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
   return out;
 }
 
+HostTensor TensorDecoder::allocate(const DecodedTensor& tensor, const std::string& what) {
+  TensorType type{tensor.dtype, tensor.shape};
+  PT_CHECK(type.bytes() <= maximum_bytes_ - used_bytes_, kModel,
+           "{} of {} bytes takes the model over its limit of {} bytes; raise --max-model-bytes",
+           what, type.bytes(), maximum_bytes_);
+  used_bytes_ += type.bytes();
+  return HostTensor(std::move(type));
+}
+
 void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string& name,
-                                  DecodedTensor& out, std::uint64_t needed) {
+                                  const std::string& what, DecodedTensor& out,
+                                  std::uint64_t needed) {
   PT_CHECK(!tensor.has_raw_data() && tensor.float_data().empty() && tensor.int32_data().empty() &&
                tensor.int64_data().empty() && tensor.double_data().empty() &&
                tensor.uint64_data().empty() && tensor.string_data().empty(),
@@ -173,7 +179,7 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
     open_location_ = range.location;
   }
   check_external_range(range, open_->bytes(), needed, name);
-  out.value = HostTensor(TensorType{out.dtype, out.shape});
+  out.value = allocate(out, what);
   open_->read(range.offset,
               std::as_writable_bytes(std::span(static_cast<char*>(out.value.view().data), needed)));
 }
@@ -205,7 +211,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, const std::string& w
   const std::string type = TensorType{out.dtype, out.shape}.text();
   if (!payload) {
     PT_CHECK(elements == 0, kModel, "{} of {} has no data", what, type);
-    out.value = HostTensor(TensorType{out.dtype, out.shape});
+    out.value = allocate(out, what);
     return;
   }
   if (payload == &payloads[0]) {
@@ -220,7 +226,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, const std::string& w
              "{} of {} keeps its values in {}, where that type cannot stand", what, type,
              payload->field);
   };
-  HostTensor value(TensorType{out.dtype, out.shape});
+  HostTensor value = allocate(out, what);
   const auto copy_bytes = [&](const void* from) {
     if (needed > 0) std::memcpy(value.view().data, from, needed);
   };

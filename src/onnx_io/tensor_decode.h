@@ -47,8 +47,10 @@ class TensorDecoder {
   std::vector<std::string> warnings;
 
  private:
-  void read_external(const onnx::Tensor& tensor, const std::string& name, DecodedTensor& out,
-                     std::uint64_t needed);
+  // Only called when the payload is known to be there: no file can ask for more than it holds.
+  HostTensor allocate(const DecodedTensor& tensor, const std::string& what);
+  void read_external(const onnx::Tensor& tensor, const std::string& name, const std::string& what,
+                     DecodedTensor& out, std::uint64_t needed);
   void read_inline(const onnx::Tensor& tensor, const std::string& what, DecodedTensor& out,
                    std::uint64_t needed);
   void warn_of_non_finite(const HostTensor& value, const std::string& what);

@@ -256,7 +256,8 @@ class Scan {
         out += fmt::format("[{}]", frame.seen[frame.current->number] - 1);
       }
     }
-    return out;
+    constexpr std::size_t kLongest = 200;
+    return out.size() <= kLongest ? out : "…" + out.substr(out.size() - kLongest);
   }
 
   /// False until the first tag that an ONNX file could have.

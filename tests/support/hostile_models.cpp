@@ -279,7 +279,7 @@ class HostileFiles {
     dims("dims_zero_with_data", "needs 0 bytes", {0, 4}, full);
     dims("rank_10000", "rank 10000", std::vector<std::int64_t>(10000, 1), full);
     dims("no_data", "has no data", {1000, 1000}, "");
-    dims("no_data_for_10_to_10", "tensor 'W'", {100000, 100000}, "");
+    dims("no_data_for_10_to_10", "has no data", {100000, 100000}, "");
     dims("two_payloads", "two payloads", {4, 4}, full + field(4, std::string(64, '\0')));
     dims("values_too_few", "needs 16 values", {4, 4}, field(4, std::string(60, '\0')));
     dims("values_of_another_type", "cannot stand", {4, 4}, field(7, std::string(16, '\0')));
@@ -354,7 +354,7 @@ class HostileFiles {
         "external_and_inline", "both in the model and outside",
         tensor_part("W", {4, 4}, 1,
                     external_data({{"location", "good.bin"}}) + raw_data(std::string(64, '\0'))));
-    weight("external_huge", "tensor 'W'",
+    weight("external_huge", "which has 64",
            tensor_part("W", {1 << 20, 1 << 20}, 1, external_data({{"location", "good.bin"}})));
   }
 

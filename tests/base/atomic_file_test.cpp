@@ -1,0 +1,123 @@
+#include "base/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::ptrdiff_t count_entries(const fs::path& directory) {
+  return std::distance(fs::directory_iterator(directory), fs::directory_iterator());
+}
+
+TEST(AtomicFileTest, NothingIsThereBeforeCommit) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory / "out.bin";
+  AtomicFile file(path);
+  file.write("half ");
+  EXPECT_FALSE(fs::exists(path));
+  file.write("and half");
+  file.finish();
+  EXPECT_FALSE(fs::exists(path));
+  file.commit();
+  EXPECT_EQ(get_file(path), "half and half");
+  EXPECT_EQ(file.written(), 13U);
+  EXPECT_EQ(count_entries(directory.path()), 1);
+}
+
+TEST(AtomicFileTest, AbandonedFileLeavesTheOldOneAndNoTrace) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory / "out.bin";
+  put_file(path, "old");
+  { AtomicFile(path).write("new"); }
+  EXPECT_EQ(get_file(path), "old");
+  EXPECT_EQ(count_entries(directory.path()), 1);
+}
+
+TEST(AtomicFileTest, ReplacesASymbolicLinkAndNotWhatItPointsAt) {
+  const TemporaryDirectory directory;
+  put_file(directory / "precious", "precious");
+  fs::create_symlink("precious", directory / "out.bin");
+  write_file(directory / "out.bin", "new");
+  EXPECT_EQ(get_file(directory / "precious"), "precious");
+  EXPECT_EQ(get_file(directory / "out.bin"), "new");
+  EXPECT_FALSE(fs::is_symlink(directory / "out.bin"));
+}
+
+TEST(AtomicFileTest, ReservingDoesNotChangeTheLength) {
+  const TemporaryDirectory directory;
+  AtomicFile file(directory / "out.bin");
+  file.reserve(1 << 20);
+  file.write("short");
+  file.commit();
+  EXPECT_EQ(fs::file_size(directory / "out.bin"), 5U);
+}
+
+TEST(AtomicFileTest, NewFilesObeyTheUmask) {
+  const TemporaryDirectory directory;
+  const mode_t before = ::umask(027);
+  write_file(directory / "out.bin", "x");
+  ::umask(before);
+  struct stat status {};
+  ASSERT_EQ(::stat((directory / "out.bin").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640U);
+}
+
+TEST(AtomicFileTest, LongNamesHaveTemporaryNamesThatFit) {
+  const TemporaryDirectory directory;
+  const std::string name(255, 'n');
+  write_file(directory / name, "x");
+  EXPECT_EQ(get_file(directory / name), "x");
+}
+
+TEST(AtomicFileTest, FailuresNameTheFile) {
+  const TemporaryDirectory directory;
+  const auto fails = [](const fs::path& path, const std::string& with) {
+    try {
+      write_file(path, "x");
+      ADD_FAILURE() << path << " was written";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kResource);
+      EXPECT_NE(error.message().find(with), std::string::npos) << error.message();
+    }
+  };
+  fails(directory / "nowhere" / "out.bin", "directory exist");
+  fs::create_directory(directory / "folder");
+  fails(directory / "folder", "folder");
+  fails(directory.path().string() + "/", "names no file");
+  EXPECT_EQ(count_entries(directory.path()), 1) << "a temporary file was left";
+}
+
+TEST(AtomicFileTest, KilledWhileWritingTheOldFileIsWhole) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory / "out.bin";
+  const std::string old(1 << 16, 'o');
+  put_file(path, old);
+  for (int round = 0; round < 10; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const std::string next(1 << 16, static_cast<char>('a' + round));
+      for (;;) write_file(path, next);
+    }
+    ::usleep(static_cast<useconds_t>(1000 + 700 * round));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const std::string now = get_file(path);
+    ASSERT_EQ(now.size(), old.size());
+    ASSERT_TRUE(std::ranges::all_of(now, [&](char c) { return c == now[0]; }));
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain
