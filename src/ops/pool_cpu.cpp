@@ -197,13 +197,12 @@ void average_gradient_plane(const PoolShape& shape, const AverageWeights& weight
         [&](std::int64_t begin, std::int64_t end, std::int64_t from) {
           const float row = weights.rows[static_cast<std::size_t>(begin / width)];
           const float* __restrict column = weights.columns.data() + begin % width;
-          const float* __restrict gradient = dy + begin * kLanes;
-          float* __restrict to = dx + from * kLanes;
           for (std::int64_t o = 0; o < end - begin; ++o) {
             const float weight = row * column[o];
-            for (int lane = 0; lane < kLanes; ++lane) {
-              to[o * step * kLanes + lane] += weight * gradient[o * kLanes + lane];
-            }
+            float* __restrict to = dx + (from + o * step) * kLanes;
+            const float* __restrict gradient = dy + (begin + o) * kLanes;
+#pragma omp simd
+            for (int lane = 0; lane < kLanes; ++lane) to[lane] += weight * gradient[lane];
           }
         },
         [](std::int64_t, std::int64_t) {});
