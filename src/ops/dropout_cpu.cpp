@@ -73,6 +73,13 @@ void group_numbers(PhiloxKey key, std::uint64_t sample, std::uint64_t group,
 
 #endif
 
+[[gnu::always_inline]] inline void mask_group(const std::uint32_t* numbers, std::uint32_t threshold,
+                                              float scale, const float* __restrict x,
+                                              float* __restrict y, std::int64_t size) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < size; ++i) y[i] = numbers[i] >= threshold ? x[i] * scale : 0.0f;
+}
+
 std::unique_ptr<Kernel> make_dropout(const KernelRequest& request) {
   if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
   return make_kernel(
@@ -91,15 +98,14 @@ std::unique_ptr<Kernel> make_dropout(const KernelRequest& request) {
           const std::int64_t sample = index / groups;
           const std::int64_t first = index % groups * kDropoutGroup;
           const std::int64_t size = std::min(kDropoutGroup, per_sample - first);
-          const float* __restrict x = in[0].as<float>() + sample * per_sample + first;
-          float* __restrict y = out[0].as<float>() + sample * per_sample + first;
+          const float* x = in[0].as<float>() + sample * per_sample + first;
+          float* y = out[0].as<float>() + sample * per_sample + first;
           alignas(32) std::uint32_t numbers[kDropoutGroup];
           group_numbers(key, static_cast<std::uint64_t>(context.first_sample + sample),
                         static_cast<std::uint64_t>(index % groups), numbers);
-#pragma omp simd
-          for (std::int64_t i = 0; i < size; ++i) {
-            y[i] = numbers[i] >= threshold ? x[i] * scale : 0.0f;
-          }
+          // The constant bound of a whole group makes straight vector code.
+          size == kDropoutGroup ? mask_group(numbers, threshold, scale, x, y, kDropoutGroup)
+                                : mask_group(numbers, threshold, scale, x, y, size);
         }
       });
 }

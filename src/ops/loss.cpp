@@ -149,7 +149,8 @@ constexpr OpDef kOps[] = {
 }  // namespace
 
 const OpFamily& loss_family() {
-  static const OpFamily family = {"loss", kOps, {}, loss_reference_kernels(), loss_cpu_kernels()};
+  static const OpFamily family = {"loss", kOps, loss_imports(), loss_reference_kernels(),
+                                  loss_cpu_kernels()};
   return family;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "graph/op.h"
 #include "ops/kernel.h"
 
 namespace pipetrain {
@@ -26,6 +27,7 @@ CrossEntropy cross_entropy_of(const Attributes& attributes, const Shape& logits)
 /// Error (kData) naming the first label that is neither a class nor ignore_index.
 void check_labels(const CrossEntropy& loss, const std::int64_t* labels);
 
+std::span<const ImportRule> loss_imports();
 std::span<const KernelEntry> loss_reference_kernels();
 std::span<const KernelEntry> loss_cpu_kernels();
 

@@ -109,7 +109,7 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
     const float log_sum = in[2].as<float>()[row];
 #pragma omp simd
     for (std::int64_t c = 0; c < loss.classes; ++c) {
-      dx[c] = (vector_math::exp(x[c] - log_sum) - spread) * gy;
+      dx[c] = (vector_math::exp_nonpositive(x[c] - log_sum) - spread) * gy;
     }
     dx[labels[row]] -= (1 - smoothing) * gy;
   }

@@ -1,8 +1,9 @@
-// MatMul, its gradient, and the import of MatMul and Gemm.
+// MatMul, its gradient, and the imports that become it.
 #include "ops/matmul.h"
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/einsum.h"
 #include "ops/registry.h"
 
 namespace pipetrain {
@@ -225,7 +226,11 @@ void import_gemm(ImportContext& context) {
 constexpr OpDef kOps[] = {
     {"MatMul", kPlain, infer_matmul, differentiate_matmul, matmul_cost},
 };
-constexpr ImportRule kImports[] = {{"Gemm", import_gemm}, {"MatMul", import_matmul}};
+constexpr ImportRule kImports[] = {
+    {"Einsum", import_einsum},
+    {"Gemm", import_gemm},
+    {"MatMul", import_matmul},
+};
 
 }  // namespace
 

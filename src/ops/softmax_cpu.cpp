@@ -48,7 +48,7 @@ void gradient_row(std::int64_t extent, const float* __restrict dy, const float* 
   for (std::int64_t e = 0; e < extent; ++e) sum += kLog ? dy[e] : dy[e] * y[e];
 #pragma omp simd
   for (std::int64_t e = 0; e < extent; ++e) {
-    dx[e] = kLog ? dy[e] - vector_math::exp(y[e]) * sum : y[e] * (dy[e] - sum);
+    dx[e] = kLog ? dy[e] - vector_math::exp_nonpositive(y[e]) * sum : y[e] * (dy[e] - sum);
   }
 }
 
@@ -101,7 +101,8 @@ void gradient_lines(std::int64_t extent, std::int64_t stride, std::int64_t lines
 #pragma omp simd
     for (std::int64_t i = 0; i < lines; ++i) {
       const std::int64_t at = e * stride + i;
-      dx[at] = kLog ? dy[at] - vector_math::exp(y[at]) * sum[i] : y[at] * (dy[at] - sum[i]);
+      dx[at] =
+          kLog ? dy[at] - vector_math::exp_nonpositive(y[at]) * sum[i] : y[at] * (dy[at] - sum[i]);
     }
   }
 }

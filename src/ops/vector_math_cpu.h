@@ -49,7 +49,8 @@ namespace pipetrain::vector_math {
   return (p + 1.0f) * power_of_two(half) * power_of_two(n - half);
 }
 
-/// e^x for x <= 0 (softmax, cross-entropy): 0 below e^-87. Fewer steps than exp().
+/// e^x for x <= 0 (softmax, cross-entropy), rounding errors above 0 included: 0 below e^-87. Fewer
+/// steps than exp().
 [[gnu::always_inline]] inline float exp_nonpositive(float x) {
   constexpr float kMagic = 12582912.0f;
   const float clamped = x < -87.0f ? -87.0f : x;

@@ -161,5 +161,64 @@ TEST(PointwiseLosses, CpuAgreesWithReference) {
   });
 }
 
+// --- ONNX's loss nodes; the numbers are PyTorch's ---
+
+HostTensor scores() { return floats({2, 3, 2}, {1, 2, 0, 1, 3, -1, 0.5, 0, 0.25, 1, -1, 2}); }
+
+double imported_loss(const char* op, std::string reduction, std::vector<std::int64_t> targets,
+                     bool weighted, bool ignore_one) {
+  Attributes attributes = {{"reduction", std::move(reduction)}};
+  if (ignore_one) attributes.set("ignore_index", std::int64_t{1});
+  std::vector<ImportInput> inputs = {data(scores()), data(int64s({2, 2}, std::move(targets)))};
+  if (weighted) inputs.push_back(data(floats({3}, {1, 2, 0.5})));
+  return import_node(op, 13, attributes, inputs).run()[0].to_doubles()[0];
+}
+
+TEST(LossImport, ReductionsWeightsAndIgnoredLabels) {
+  const char* op = "SoftmaxCrossEntropyLoss";
+  const std::vector<std::int64_t> y = {2, 0, 1, 2};
+  const std::vector<std::int64_t> some = {2, 1, 1, 0};
+  EXPECT_NEAR(imported_loss(op, "mean", y, false, false), 0.4676441, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "sum", y, false, false), 1.87057638, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "mean", y, true, false), 0.63149065, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "sum", y, true, false), 2.52596259, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "mean", some, false, true), 1.28872597, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "sum", some, false, true), 2.57745194, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "mean", some, true, true), 1.66168594, 1e-6);
+  EXPECT_NEAR(imported_loss(op, "sum", some, true, true), 2.49252892, 1e-6);
+}
+
+TEST(LossImport, CommonFormsAreFused) {
+  const Imported mean =
+      import_node("SoftmaxCrossEntropyLoss", 13, {}, {data(logits()), data(labels())});
+  EXPECT_EQ(mean.ops(), "SoftmaxCrossEntropy Div");
+  expect_values(mean.run()[0], {}, {5.525263260991747 / 3});
+  const Imported both =
+      import_node("SoftmaxCrossEntropyLoss", 13, {}, {data(logits()), data(labels())}, 2);
+  expect_values(both.run()[0], {}, {5.525263260991747 / 3});
+  EXPECT_NEAR(both.run()[1].to_doubles()[0], 1 - 3.4076059644, 1e-6);
+  const Imported none =
+      import_node("SoftmaxCrossEntropyLoss", 13, {{"reduction", std::string("none")}},
+                  {data(logits()), data(labels())});
+  expect_values(none.run()[0], {3}, {0.4076059644, 1.0986122887, 4.0190450079});
+}
+
+TEST(LossImport, NegativeLogLikelihood) {
+  const HostTensor log_probabilities = floats({2, 2}, {-1, -2, -3, -4});
+  const Imported mean = import_node("NegativeLogLikelihoodLoss", 13, {},
+                                    {data(log_probabilities), data(int32s({2}, {1, 0}))});
+  expect_values(mean.run()[0], {}, {2.5});
+}
+
+TEST(LossImport, RefusesWhatDoesNotFit) {
+  expect_error(ErrorKind::kModel, "labels must be (2, 2)", [] {
+    import_node("SoftmaxCrossEntropyLoss", 13, {}, {data(scores()), data(int64s({2}, {0, 1}))});
+  });
+  expect_error(ErrorKind::kModel, "reduction", [] {
+    import_node("SoftmaxCrossEntropyLoss", 13, {{"reduction", std::string("max")}},
+                {data(logits()), data(labels())});
+  });
+}
+
 }  // namespace
 }  // namespace pipetrain::test

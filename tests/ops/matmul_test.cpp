@@ -115,6 +115,12 @@ TEST(MatMul, CpuAgreesWithReference) {
   }
 }
 
+// Two threads may share out the inner axis; repeated runs must still give the same bits.
+TEST(MatMul, LongSumsRepeat) {
+  check_cpu("MatMul", {}, {{{32, 8192}}, {{8192, 24}}}, 1e-5);
+  check_cpu("MatMul", transposes(1, 0), {{{4096, 16}}, {{4096, 48}}}, 1e-5);
+}
+
 TEST(MatMul, BiasIsAddedToEveryRow) {
   const auto y =
       run_op("MatMul", {}, {floats({2, 1}, {1, 2}), floats({1, 2}, {3, 4}), floats({2}, {10, 20})},
