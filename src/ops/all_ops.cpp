@@ -19,6 +19,7 @@ std::span<const OpFamily* const> all_families() {
       &pool_family(),
       &reduce_family(),
       &reorder_family(),
+      &resize_family(),
       &shape_family(),
       &softmax_family(),
   };

@@ -17,6 +17,7 @@ const OpFamily& movement_family();
 const OpFamily& pool_family();
 const OpFamily& reduce_family();
 const OpFamily& reorder_family();
+const OpFamily& resize_family();
 const OpFamily& shape_family();
 const OpFamily& softmax_family();
 

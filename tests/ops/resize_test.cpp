@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+/// Resizes (3, 1, 4, 1, 5, 9) with opset 19.
+Imported resize(const Attributes& attributes, std::vector<float> scales,
+                std::vector<std::int64_t> sizes = {}) {
+  std::vector<ImportInput> inputs = {data(floats({6}, {3, 1, 4, 1, 5, 9})), absent()};
+  inputs.push_back(scales.empty()
+                       ? absent()
+                       : constant(floats({static_cast<std::int64_t>(scales.size())}, scales)));
+  if (!sizes.empty())
+    inputs.push_back(constant(int64s({static_cast<std::int64_t>(sizes.size())}, sizes)));
+  return import_node("Resize", 19, attributes, inputs);
+}
+
+struct Golden {
+  std::string mode, coordinates;
+  std::vector<double> to_nine;  // sizes = [9]
+  std::vector<double> to_0_6;   // scales = [0.6]
+};
+
+// Numbers of the reference evaluator of the onnx package, 1.23.
+TEST(Resize, EveryModeAndCoordinateSystem) {
+  const std::vector<Golden> goldens = {
+      {"nearest", "half_pixel", {3, 3, 1, 4, 4, 1, 5, 5, 9}, {3, 4, 5}},
+      {"nearest", "asymmetric", {3, 1, 1, 4, 1, 1, 5, 9, 9}, {3, 4, 1}},
+      {"nearest", "align_corners", {3, 1, 1, 4, 4, 1, 5, 5, 9}, {3, 4, 5}},
+      {"nearest", "half_pixel_symmetric", {3, 3, 1, 4, 4, 1, 5, 5, 9}, {1, 4, 5}},
+      {"linear",
+       "half_pixel",
+       {3, 2, 1.5, 3.5, 2.5, 1.666667, 4.333333, 7, 9},
+       {2.333333, 4, 3.666666}},
+      {"linear", "asymmetric", {3, 1.666667, 2, 4, 2, 2.333333, 5, 7.666667, 9}, {3, 3, 2.333333}},
+      {"linear",
+       "align_corners",
+       {3, 1.75, 1.75, 3.625, 2.5, 1.5, 4, 6.5, 9},
+       {3, 3.76923, 4.384614}},
+      {"linear",
+       "pytorch_half_pixel",
+       {3, 2, 1.5, 3.5, 2.5, 1.666667, 4.333333, 7, 9},
+       {2.333333, 4, 3.666666}},
+      {"linear",
+       "half_pixel_symmetric",
+       {3, 2, 1.5, 3.5, 2.5, 1.666667, 4.333333, 7, 9},
+       {1.333333, 2.5, 5.666667}},
+      {"cubic",
+       "half_pixel",
+       {3.173612, 1.71875, 1.309028, 3.79514, 2.40625, 1.244217, 4.026622, 7.375, 9.347226},
+       {2.203705, 3.999998, 3.129626}},
+      {"cubic",
+       "align_corners",
+       {3, 1.391113, 1.574219, 3.881348, 2.40625, 1.161621, 3.566406, 6.880859, 9},
+       {3, 3.953572, 4.099226}},
+  };
+  for (const Golden& golden : goldens) {
+    SCOPED_TRACE(golden.mode + " " + golden.coordinates);
+    const Attributes attributes{{"mode", golden.mode},
+                                {"coordinate_transformation_mode", golden.coordinates}};
+    expect_values(resize(attributes, {}, {9}).run()[0], {9}, golden.to_nine, 2e-6);
+    expect_values(resize(attributes, {0.6F}).run()[0], {3}, golden.to_0_6, 2e-6);
+  }
+}
+
+TEST(Resize, NearestRounding) {
+  const auto with = [](const std::string& rounding) {
+    return resize({{"mode", std::string("nearest")}, {"nearest_mode", rounding}}, {}, {4}).run()[0];
+  };
+  expect_values(with("round_prefer_floor"), {4}, {3, 4, 1, 9});
+  expect_values(with("floor"), {4}, {3, 1, 1, 5});
+  expect_values(with("ceil"), {4}, {1, 4, 5, 9});
+  const auto twice = [](const std::string& rounding) {
+    return resize({{"nearest_mode", rounding},
+                   {"coordinate_transformation_mode", std::string("asymmetric")}},
+                  {2})
+        .run()[0];
+  };
+  expect_values(twice("round_prefer_ceil"), {12}, {3, 1, 1, 4, 4, 1, 1, 5, 5, 9, 9, 9});
+  expect_values(twice("round_prefer_floor"), {12}, {3, 3, 1, 1, 4, 4, 1, 1, 5, 5, 9, 9});
+}
+
+TEST(Resize, AntialiasAndExcludeOutside) {
+  const std::int64_t yes = 1;
+  expect_values(resize({{"mode", std::string("linear")}, {"antialias", yes}}, {}, {3}).run()[0],
+                {3}, {2.375, 2.625, 6.5});
+  expect_values(resize({{"mode", std::string("cubic")}, {"antialias", yes}}, {}, {3}).run()[0], {3},
+                {2.322266, 2.138672, 6.599609});
+  expect_values(
+      resize({{"mode", std::string("cubic")}, {"exclude_outside", yes}}, {}, {9}).run()[0], {9},
+      {3.202703, 1.828571, 1.309028, 3.795139, 2.40625, 1.244216, 4.02662, 7.514286, 9.405406},
+      2e-6);
+}
+
+TEST(Resize, Images) {
+  const ImportInput image = data(floats({1, 1, 2, 2}, {1, 2, 3, 4}));
+  const Imported linear = import_node("Resize", 11, {{"mode", std::string("linear")}},
+                                      {image, absent(), constant(floats({4}, {1, 1, 2, 2}))});
+  EXPECT_EQ(linear.ops(), "Resample Resample");
+  expect_values(linear.run()[0], {1, 1, 4, 4},
+                {1, 1.25, 1.75, 2, 1.5, 1.75, 2.25, 2.5, 2.5, 2.75, 3.25, 3.5, 3, 3.25, 3.75, 4});
+  const Imported upsample =
+      import_node("Upsample", 9, {}, {image, constant(floats({4}, {1, 1, 1, 2}))});
+  expect_values(upsample.run()[0], {1, 1, 2, 4}, {1, 1, 2, 2, 3, 3, 4, 4});
+  const Imported ten = import_node("Resize", 10, {}, {image, constant(floats({4}, {1, 1, 2, 1}))});
+  expect_values(ten.run()[0], {1, 1, 4, 2}, {1, 2, 1, 2, 3, 4, 3, 4});
+  const Imported ratio = import_node("Resize", 18,
+                                     {{"mode", std::string("linear")},
+                                      {"keep_aspect_ratio_policy", std::string("not_larger")},
+                                      {"axes", Ints{0, 1}}},
+                                     {data(floats({3, 4}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})),
+                                      absent(), absent(), constant(int64s({2}, {7, 3}))});
+  expect_values(ratio.run()[0], {2, 3}, {0.833333, 2.166667, 3.5, 6.166667, 7.5, 8.833333}, 2e-6);
+}
+
+TEST(Resize, GradientsAndCpu) {
+  for (const std::string mode : {"nearest", "linear", "cubic"}) {
+    for (const std::int64_t axis : {1, 2}) {
+      for (const std::int64_t size : {3, 10, 13}) {
+        const double scale = static_cast<double>(size) / (axis == 1 ? 5.0 : 6.0);
+        const Attributes attributes{
+            {"axis", axis}, {"size", size}, {"scale", scale}, {"mode", mode}};
+        check_gradients("Resample", attributes, {{.shape = {3, 5, 6}}});
+        check_cpu("Resample", attributes, {{.shape = {3, 5, 6}}});
+        Attributes gradient = attributes;
+        gradient.set("shape", Ints{3, 5, 6});
+        Shape dy{3, 5, 6};
+        dy[static_cast<std::size_t>(axis)] = size;
+        check_cpu("ResampleGrad", gradient, {{.shape = dy}});
+      }
+    }
+  }
+  const Attributes large{{"axis", std::int64_t{2}},
+                         {"size", std::int64_t{64}},
+                         {"scale", 2.0},
+                         {"mode", std::string("linear")}};
+  check_cpu("Resample", large, {{.shape = {4, 16, 32, 32}}});
+}
+
+TEST(Resize, WhatIsNotSupportedIsRefused) {
+  expect_error(ErrorKind::kModel, "tf_crop_and_resize", [] {
+    resize({{"mode", std::string("linear")},
+            {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}},
+           {2})
+        .run();
+  });
+  expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
+}
+
+}  // namespace
+}  // namespace pipetrain::test
