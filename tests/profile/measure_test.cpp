@@ -1,0 +1,324 @@
+#include "profile/measure.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "graph/op.h"
+#include "passes/differentiate.h"
+#include "passes/linearise.h"
+#include "profile/node_key.h"
+#include "profile/sample_data.h"
+
+namespace pipetrain {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "pipetrain_XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// x (batch, width) → [MatMul → LayerNorm] × layers → MatMul → cross-entropy over 10 classes.
+TrainingGraph perceptron(std::int64_t batch, std::int64_t width, int layers) {
+  TrainingGraph training;
+  training.micro_batch = batch;
+  GraphBuilder builder = make_builder(training.graph);
+  const auto input = [&](const char* name, TensorType type, Role role) {
+    Value value;
+    value.name = name;
+    value.type = std::move(type);
+    value.role = role;
+    return builder.add_value(value);
+  };
+  const auto parameter = [&](const std::string& name, Shape shape) {
+    Value value;
+    value.name = name;
+    value.type = {DType::kFloat32, shape};
+    value.role = Role::kParameter;
+    value.data = HostTensor(value.type);
+    for (float& x : value.data.span<float>()) x = 0.01F;
+    const ValueId id = builder.add_value(value);
+    training.parameters.push_back({name, id, {}});
+    return id;
+  };
+  ValueId h = input("x", {DType::kFloat32, Shape{batch, width}}, Role::kInput);
+  training.inputs = {{"x", h, -1}};
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string name = "layer" + std::to_string(layer);
+    builder.set_origin(name, Part::kForward);
+    h = builder.add("MatMul", {h, parameter(name + ".weight", {width, width})});
+    h = builder.add("LayerNorm", {h, parameter(name + ".scale", {width})},
+                    {{"axis", std::int64_t{1}}, {"epsilon", 1e-5}});
+  }
+  builder.set_origin("head", Part::kForward);
+  h = builder.add("MatMul", {h, parameter("head.weight", {width, 10})});
+  training.outputs = {h};
+  training.output_names = {"logits"};
+  training.loss.label = input("label", {DType::kInt64, Shape{batch}}, Role::kLabel);
+  training.loss.loss_scale = input("scale", {DType::kFloat32, Shape{}}, Role::kLossScale);
+  training.loss.classes = 10;
+  builder.set_origin("loss", Part::kForward);
+  const auto loss = builder.add_all("SoftmaxCrossEntropy", {h, training.loss.label},
+                                    {{"ignore_index", std::int64_t{-100}}});
+  training.loss.loss_sum = loss[0];
+  training.loss.correct = loss[1];
+  differentiate(training);
+  return training;
+}
+
+ProfileOptions quick() {
+  ProfileOptions options;
+  options.repeats = 3;
+  options.sample_seconds = 2e-4;
+  options.use_cache = false;
+  return options;
+}
+
+TEST(Measure, TimesEveryNodeThatHasAKernel) {
+  const TrainingGraph training = perceptron(8, 32, 2);
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const Profile profile = measure_profile(training, backend, 1, quick());
+    ASSERT_EQ(profile.node_seconds.size(), training.graph.nodes.size());
+    for (std::size_t n = 0; n < profile.node_seconds.size(); ++n) {
+      const Node& node = training.graph.nodes[n];
+      if (node.op->flags & kView) {
+        EXPECT_EQ(profile.node_seconds[n], 0) << node.op->name;
+      } else {
+        EXPECT_GT(profile.node_seconds[n], 0) << node.op->name;
+        EXPECT_LT(profile.node_seconds[n], 0.1) << node.op->name;
+      }
+    }
+    EXPECT_GT(profile.accumulate_seconds_per_byte, 0);
+    EXPECT_FALSE(profile.device.empty());
+  }
+}
+
+TEST(Measure, MeasuresEqualNodesOnce) {
+  const TrainingGraph small = perceptron(8, 32, 2), deep = perceptron(8, 32, 6);
+  const Profile one = measure_profile(small, Backend::kCpu, 1, quick());
+  const Profile other = measure_profile(deep, Backend::kCpu, 1, quick());
+  EXPECT_EQ(one.distinct_nodes, other.distinct_nodes);
+  EXPECT_EQ(other.cached_nodes, 0);
+  // Layers 1 … 4 are alike, so their times are the same number.
+  std::map<std::string, std::set<double>> times;
+  const std::vector<bool> read = values_read(deep);
+  for (std::size_t n = 0; n < deep.graph.nodes.size(); ++n) {
+    times[node_key(deep.graph, deep.graph.nodes[n], read)].insert(other.node_seconds[n]);
+  }
+  for (const auto& [key, seconds] : times) EXPECT_EQ(seconds.size(), 1u) << key;
+}
+
+TEST(Measure, SeesThatMoreWorkTakesLonger) {
+  ProfileOptions options = quick();
+  options.sample_seconds = 2e-3;
+  const auto total = [&](std::int64_t width) {
+    const TrainingGraph training = perceptron(64, width, 1);
+    return measure_profile(training, Backend::kCpu, 1, options).total_seconds(training);
+  };
+  // The products are 64 times as large.
+  EXPECT_GT(total(512), 8 * total(64));
+}
+
+TEST(Measure, RunsCopiesAtTheSameTime) {
+  ProfileOptions options = quick();
+  options.busy_threads = 3;
+  const TrainingGraph training = perceptron(8, 32, 1);
+  const Profile profile = measure_profile(training, Backend::kCpu, 1, options);
+  EXPECT_EQ(profile.busy_threads, 3);
+  EXPECT_GT(profile.total_seconds(training), 0);
+  const Profile wide = measure_profile(training, Backend::kCpu, 2, quick());
+  EXPECT_GT(wide.total_seconds(training), 0);
+}
+
+TEST(Measure, SaysWhichNodeCannotBeMeasured) {
+  TrainingGraph training = perceptron(8, 32, 1);
+  static const OpDef kUnknown{.name = "NoSuchOperator"};
+  training.graph.nodes[1].op = &kUnknown;
+  ProfileOptions options = quick();
+  options.busy_threads = 2;
+  try {
+    measure_profile(training, Backend::kCpu, 1, options);
+    FAIL() << "measured an operator that does not exist";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(std::string(error.what()).find("while measuring layer0 (NoSuchOperator)"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(measure_profile(training, Backend::kCpu, 0, options), Error);
+}
+
+TEST(Measure, FeedsLabelsThatAreClasses) {
+  const TrainingGraph training = perceptron(64, 16, 1);
+  SampleData data(training, Backend::kCpu);
+  for (const Node& node : training.graph.nodes) {
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      const HostTensor tensor = data.input(node, i);
+      ASSERT_EQ(tensor.type(), training.graph[node.inputs[i]].type);
+      if (node.inputs[i] != training.loss.label) continue;
+      std::set<std::int64_t> seen;
+      for (const std::int64_t label : tensor.to_int64s()) seen.insert(label);
+      EXPECT_GE(*seen.begin(), 0);
+      EXPECT_LT(*seen.rbegin(), 10);
+      EXPECT_GT(seen.size(), 5u);
+    }
+  }
+}
+
+TEST(Measure, RemembersBetweenRuns) {
+  const TemporaryFolder folder;
+  const TrainingGraph training = perceptron(8, 32, 2);
+  ProfileOptions options = quick();
+  options.use_cache = true;
+  options.cache_directory = folder.path() / "not" / "yet" / "there";
+  const Profile first = measure_profile(training, Backend::kCpu, 1, options);
+  EXPECT_EQ(first.cached_nodes, 0);
+  const Profile second = measure_profile(training, Backend::kCpu, 1, options);
+  EXPECT_EQ(second.cached_nodes, second.distinct_nodes);
+  EXPECT_EQ(second.node_seconds, first.node_seconds);
+  EXPECT_EQ(second.workspace_bytes, first.workspace_bytes);
+  EXPECT_EQ(second.accumulate_seconds_per_byte, first.accumulate_seconds_per_byte);
+  // Another environment has numbers of its own, and both stay.
+  options.busy_threads = 2;
+  EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0);
+  options.busy_threads = 1;
+  EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes,
+            first.distinct_nodes);
+  EXPECT_EQ(measure_profile(training, Backend::kReference, 1, options).cached_nodes, 0);
+  options.use_cache = false;
+  EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0);
+}
+
+TEST(Measure, IgnoresACacheThatIsBroken) {
+  const TrainingGraph training = perceptron(8, 32, 1);
+  for (const char* text :
+       {"", "{", "[]", R"({"schema": "pipetrain.kernel-times/9"})",
+        R"({"schema": "pipetrain.kernel-times/1", "environments": 7})",
+        R"({"schema": "pipetrain.kernel-times/1", "environments": {"x": {"y": ["z"]}}})"}) {
+    const TemporaryFolder folder;
+    std::ofstream(folder.path() / "kernel-times.json") << text;
+    ProfileOptions options = quick();
+    options.use_cache = true;
+    options.cache_directory = folder.path();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0) << text;
+    // It is replaced by a good one.
+    const Profile again = measure_profile(training, Backend::kCpu, 1, options);
+    EXPECT_EQ(again.cached_nodes, again.distinct_nodes) << text;
+    testing::internal::GetCapturedStderr();
+  }
+}
+
+TEST(Measure, WorksWithoutAPlaceForTheCache) {
+  const TrainingGraph training = perceptron(8, 32, 1);
+  ProfileOptions options = quick();
+  options.use_cache = true;
+  options.cache_directory = "/proc/nowhere";
+  testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(measure_profile(training, Backend::kCpu, 1, options));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("warning: measurements are not kept"),
+            std::string::npos);
+}
+
+TEST(Measure, FindsTheCacheDirectory) {
+  const auto with = [](const char* own, const char* xdg, const char* home) {
+    const auto set = [](const char* name, const char* value) {
+      value ? ::setenv(name, value, 1) : ::unsetenv(name);
+    };
+    const std::string old_home = std::getenv("HOME") ? std::getenv("HOME") : "";
+    set("PIPETRAIN_CACHE_DIR", own);
+    set("XDG_CACHE_HOME", xdg);
+    set("HOME", home);
+    const std::string out = default_cache_directory().string();
+    set("PIPETRAIN_CACHE_DIR", nullptr);
+    set("XDG_CACHE_HOME", nullptr);
+    set("HOME", old_home.c_str());
+    return out;
+  };
+  EXPECT_EQ(with("/a", "/b", "/c"), "/a");
+  EXPECT_EQ(with(nullptr, "/b", "/c"), "/b/pipetrain");
+  EXPECT_EQ(with(nullptr, nullptr, "/c"), "/c/.cache/pipetrain");
+  EXPECT_EQ(with(nullptr, nullptr, nullptr), "");
+}
+
+TEST(ProfileFile, ComesBackAsItWas) {
+  const TemporaryFolder folder;
+  const TrainingGraph training = perceptron(8, 32, 2);
+  const Profile profile = measure_profile(training, Backend::kCpu, 1, quick());
+  const auto path = folder.path() / "profile.json";
+  write_profile(path, profile, training, "mlp.onnx");
+  const Profile read = read_profile(path, training);
+  EXPECT_EQ(read.node_seconds, profile.node_seconds);
+  EXPECT_EQ(read.workspace_bytes, profile.workspace_bytes);
+  EXPECT_EQ(read.accumulate_seconds_per_byte, profile.accumulate_seconds_per_byte);
+  EXPECT_EQ(read.device, profile.device);
+  EXPECT_EQ(read.threads, 1);
+}
+
+TEST(ProfileFile, RefusesAProfileOfAnotherModel) {
+  const TrainingGraph training = perceptron(8, 32, 2);
+  const std::string text =
+      profile_text(measure_profile(training, Backend::kCpu, 1, quick()), training, "mlp.onnx");
+  const auto refusal = [&](const std::string& changed, const TrainingGraph& graph) {
+    try {
+      parse_profile(changed, "profile.json", graph);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      return error.message();
+    }
+    ADD_FAILURE() << "accepted " << changed.substr(0, 200);
+    return std::string();
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string out = text;
+    const std::size_t position = out.find(from);
+    EXPECT_NE(position, std::string::npos) << from;
+    return out.replace(position, from.size(), to);
+  };
+  EXPECT_NE(refusal(text, perceptron(8, 32, 3)).find("nodes lists"), std::string::npos);
+  EXPECT_NE(refusal(text, perceptron(16, 32, 2)).find("micro_batch is 8"), std::string::npos);
+  EXPECT_NE(refusal(replaced("\"op\": \"MatMul\"", "\"op\": \"Conv\""), training)
+                .find("nodes[0].op is Conv"),
+            std::string::npos);
+  EXPECT_NE(refusal(replaced("\"seconds\": ", "\"seconds\": -"), training).find("seconds"),
+            std::string::npos);
+  EXPECT_NE(refusal(replaced("\"threads\": 1", "\"threads\": null"), training).find("threads"),
+            std::string::npos);
+}
+
+TEST(Measure, FeedsThePlanner) {
+  const TrainingGraph training = perceptron(16, 64, 5);
+  const Chain chain = linearise(training);
+  const Profile profile = measure_profile(training, Backend::kCpu, 1, quick());
+  const ChainCosts costs = chain_costs(training, chain, profile);
+  double sum = 0;
+  std::size_t parameters = 0;
+  for (const ChainCost& element : costs.elements) {
+    sum +=
+        element.forward_seconds + element.input_gradient_seconds + element.weight_gradient_seconds;
+    parameters += element.parameter_bytes;
+  }
+  double additions = 0;
+  for (const Accumulation& accumulation : training.accumulations) {
+    additions += profile.accumulate_seconds_per_byte *
+                 static_cast<double>(training.graph[accumulation.contribution].type.bytes());
+  }
+  EXPECT_NEAR(sum, profile.total_seconds(training) + additions, 1e-9);
+  EXPECT_EQ(parameters, 4u * (5 * (64 * 64 + 64) + 640));
+}
+
+}  // namespace
+}  // namespace pipetrain
