@@ -21,11 +21,11 @@ LOSS_TOLERANCE = 1e-4
 # Of the norm of a tensor, and of the distance that it moved in training.
 WEIGHT_TOLERANCE = 1e-3
 MOVEMENT_TOLERANCE = 2e-2
-# Two runs of PyTorch on different numbers of threads differ too; this many times that is granted.
+# PyTorch differs from itself too, between 1 and 2 threads and between float32 and float64: this
+# many times that is granted to a tensor, and to the movement of one that moves by a few units in
+# the last place only.
 SPREAD_FACTOR = 3
-# Some tensors move by a few units in the last place only: this many times the distance between
-# float32 and float64 is granted to their movement.
-ROUNDING_FACTOR = 10
+MOVEMENT_SPREAD_FACTOR = 10
 
 
 def norm(values):
@@ -47,13 +47,13 @@ def compare_weights(start, trained, expected, golden):
             continue
         difference = norm(trained[name].astype(np.float64) - value)
         moved = norm(value.astype(np.float64) - start[name])
-        spread = SPREAD_FACTOR * golden["spread"][name]
-        rounding = ROUNDING_FACTOR * golden["weights_fp32_vs_fp64"][name]
+        spread = max(golden["spread"][name], golden["weights_fp32_vs_fp64"][name])
         deviation = difference / norm(value)
         relative = difference / moved
         worst, worst_moved = max(worst, deviation), max(worst_moved, relative)
-        movement_limit = max(MOVEMENT_TOLERANCE, max(spread, rounding) * norm(value) / moved)
-        if not (deviation <= max(WEIGHT_TOLERANCE, spread) and relative <= movement_limit):
+        limit = max(WEIGHT_TOLERANCE, SPREAD_FACTOR * spread)
+        movement_spread = MOVEMENT_SPREAD_FACTOR * spread * norm(value) / moved
+        if not (deviation <= limit and relative <= max(MOVEMENT_TOLERANCE, movement_spread)):
             problems.append(f"{name} differs by {deviation:.1e}, {relative:.1e} of its movement")
     return worst, worst_moved, problems
 
@@ -99,7 +99,7 @@ def main():
     if not paths:
         sys.exit("no goldens to compare with")
     failures = 0
-    print(f"{'network':<20} stages {'loss':>8} {'weights':>8} {'movement':>8}  result")
+    print(f"{'network':<24} stages {'loss':>8} {'weights':>8} {'movement':>8}  result")
     for path in paths:
         for stages in arguments.stages:
             with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def main():
             failures += bool(problems)
             numbers = " ".join(f"{d:>8.1e}" for d in deviations)
             verdict = "; ".join(problems) if problems else "ok"
-            print(f"{path.stem:<20} {stages:>6} {numbers}  {verdict}", flush=True)
+            print(f"{path.stem:<24} {stages:>6} {numbers}  {verdict}", flush=True)
     print(f"{failures} of the cases differ" if failures else "all agree")
     return 1 if failures else 0
 

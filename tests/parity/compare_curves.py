@@ -6,7 +6,7 @@ trained and which are not, and how far each trained tensor moved.
 
     python3 compare_curves.py PIPETRAIN MODELS_FOLDER CURVES_FOLDER [--only NAME ...]
 
-MODELS_FOLDER holds NAME.onnx; CURVES_FOLDER holds curves.json and NAME.npz (inputs by name, labels).
+MODELS_FOLDER holds NAME.onnx; CURVES_FOLDER curves.json and NAME.npz (inputs by name, labels).
 Needs numpy and onnx. Exit code 1 if anything differs.
 """
 

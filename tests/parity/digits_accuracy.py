@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How well models/digits-cnn.onnx learns the digits in PyTorch: what pipetrain is expected to reach.
+"""How well models/digits-cnn.onnx learns the digits in PyTorch: what pipetrain has to reach.
 
-Trains from the weights in the file with AdamW, cosine schedule to zero, batch 64, on one thread, and
+Trains from the weights in the file with AdamW, cosine schedule to zero, batch 64, on one thread;
 prints the accuracy on a random fifth held out (one line per seed), then on the last 360 rows.
 
     python3 digits_accuracy.py [--epochs 20] [--lr 2e-3] [--seeds 1 2 3]

@@ -134,11 +134,15 @@ def file_names(network, path):
             continue
         value = tensor.numpy()
         found = [(n, False) for n, a in arrays.items() if np.array_equal(a, value)]
-        if not found:
-            found = [(n, True) for n, a in arrays.items() if np.array_equal(a, value.T)]
+        if value.ndim == 2:
+            # Twice in the file means a shared weight of which the exporter has made two.
+            found += [(n, True) for n, a in arrays.items() if np.array_equal(a, value.T)]
         if len(found) != 1:
             raise RuntimeError(f"{name} is in {path.name} {len(found)} times")
         mapping[name] = found[0]
+    parameters = dict(network.named_parameters())
+    if len({mapping[name] for name in parameters}) != len(parameters):
+        raise RuntimeError(f"the exporter has merged tensors in {path.name}")
     return mapping
 
 
@@ -172,7 +176,8 @@ def train(initial, x, y, kind, settings, dtype=torch.float32, threads=1):
         start = step * BATCH % len(x)
         rows = slice(start, start + BATCH)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(network(x[rows]), y[rows])
+        # Logits (samples, classes), or (samples, tokens, classes) with a label for each token.
+        loss = functional.cross_entropy(network(x[rows]).flatten(0, -2), y[rows].flatten())
         loss.backward()
         for name, parameter in network.named_parameters():
             value = parameter.grad.abs().max().item()
@@ -187,8 +192,8 @@ def distance(a, b):
     return float(np.linalg.norm(a - b) / np.linalg.norm(a))
 
 
-def write_run(name, kind, initial, x, y, mapping):
-    settings = settings_of(name, kind)
+def write_run(folder, name, kind, settings, initial, x, y, mapping):
+    """Trains with one optimizer and writes its curve and weights; returns the curve's noise."""
     losses, weights, _ = train(initial, x, y, kind, settings)
     _, weights2, _ = train(initial, x, y, kind, settings, threads=2)
     exact, weights64, gradients = train(initial, x, y, kind, settings, dtype=torch.float64)
@@ -202,7 +207,7 @@ def write_run(name, kind, initial, x, y, mapping):
         arrays[initializer] = np.ascontiguousarray(value.T if transposed else value)
         spread[initializer] = distance(weights[parameter], weights2[parameter])
         rounding[initializer] = distance(weights[parameter], weights64[parameter])
-    np.savez_compressed(GOLDENS / f"{name}.{kind}.weights.npz", **arrays)
+    np.savez_compressed(folder / f"{name}.{kind}.weights.npz", **arrays)
     record = {
         "torch": torch.__version__,
         "model": f"{name}.onnx",
@@ -220,7 +225,7 @@ def write_run(name, kind, initial, x, y, mapping):
         "spread": spread,
         "weights_fp32_vs_fp64": rounding,
     }
-    (GOLDENS / f"{name}.{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / f"{name}.{kind}.json").write_text(json.dumps(record, indent=1) + "\n")
     worst = {n: v for n, v in rounding.items() if n not in record["zero_gradient"]}
     print(
         f"{name:<12} {kind:<6} loss {losses[0]:.4f} -> {losses[-5:].mean():.4f}, fp32 against "
@@ -232,28 +237,38 @@ def write_run(name, kind, initial, x, y, mapping):
     return noise
 
 
-def make(name):
+def make(folder, name, maker, settings_of):
+    """Exports one network, trains it with each optimizer and returns the noise of the curves."""
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
-    network, (x, y), export = MAKERS[name](np.random.default_rng(SEED))
+    network, (x, y), export = maker(np.random.default_rng(SEED))
     networks.make_distinct(network, SEED)
-    path = GOLDENS / f"{name}.onnx"
+    path = folder / f"{name}.onnx"
     exported = copy.deepcopy(network)
     exported.train(export is export_torchscript_training)
     # A batch of 2 or more: the default exporter takes a 1 for a constant.
     export(exported, torch.tensor(x[:BATCH]), path)
     drop_stack_traces(path)
     load_statistics(network, path)
-    np.savez_compressed(GOLDENS / f"{name}.data.npz", x=x, y=y)
+    np.savez_compressed(folder / f"{name}.data.npz", x=x, y=y)
     mapping = file_names(network, path)
-    return [write_run(name, kind, network, x, y, mapping) for kind in OPTIMIZERS]
+    return [
+        write_run(folder, name, kind, settings_of(name, kind), network, x, y, mapping)
+        for kind in OPTIMIZERS
+    ]
+
+
+def make_all(folder, makers, settings_of):
+    """Makes all goldens of a folder; ends the program if a curve is too noisy."""
+    folder.mkdir(exist_ok=True, parents=True)
+    noise = [n for name, maker in makers.items() for n in make(folder, name, maker, settings_of)]
+    if max(noise) > LARGEST_CURVE_NOISE:
+        sys.exit(f"a curve is chaotic: {max(noise):.1e} between float32 and float64")
 
 
 def main():
-    GOLDENS.mkdir(exist_ok=True)
-    noise = [n for name in sys.argv[1:] or MAKERS for n in make(name)]
-    if max(noise) > LARGEST_CURVE_NOISE:
-        sys.exit(f"a curve is chaotic: {max(noise):.1e} between float32 and float64")
+    names = sys.argv[1:] or MAKERS
+    make_all(GOLDENS, {name: MAKERS[name] for name in names}, settings_of)
 
 
 if __name__ == "__main__":

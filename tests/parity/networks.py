@@ -158,9 +158,9 @@ def make_distinct(network, seed):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in network.modules():
-            if isinstance(module, (nn.LayerNorm, nn.BatchNorm2d, nn.GroupNorm)):
-                module.weight.add_(0.1 * torch.randn(module.weight.shape, generator=generator))
-                module.bias.add_(0.1 * torch.randn(module.bias.shape, generator=generator))
+            if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm2d, nn.GroupNorm)):
+                for parameter in module.parameters():
+                    parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return network
 
 
