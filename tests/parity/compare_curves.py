@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Compares pipetrain with recorded curves of an independent PyTorch interpreter of ONNX graphs.
+
+For each network: the loss of every step (SGD, the settings stand in curves.json), which tensors are
+trained and which are not, and how far each trained tensor moved.
+
+    python3 compare_curves.py PIPETRAIN MODELS_FOLDER CURVES_FOLDER [--only NAME ...]
+
+MODELS_FOLDER holds NAME.onnx; CURVES_FOLDER curves.json and NAME.npz (inputs by name, labels).
+Needs numpy and onnx. Exit code 1 if anything differs.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pipetrain_run import RunFailed, initializers, loss_deviation, run, train
+
+LOSS_TOLERANCE = 1e-4
+CHANGE_TOLERANCE = 2e-2
+
+LOSS_OF_TASK = {
+    "softmax_ce": "cross-entropy",  # logits (N, C), labels (N)
+    "token_ce": "cross-entropy",  # logits (N, T, V), labels (N, T)
+    "pixel_ce": "cross-entropy",  # logits (N, C, H, W), labels (N, H, W)
+    "causal_lm": "causal-lm",  # logits (N, T, V), no labels: the input moved by one token
+    "bce_logits": "bce",  # a trailing Sigmoid is stripped
+    "mse": "mse",
+}
+
+
+def cases(network):
+    """The recorded runs of a network: (name, loss flag, array of labels, bn flag, losses)."""
+    labels = None if network["task"] == "causal_lm" else "labels"
+    yield "", LOSS_OF_TASK[network["task"]], labels, "as-file", network["loss"]
+    for name, variant in network.get("variants", {}).items():
+        if name in ("mse", "token_ce"):
+            yield name, LOSS_OF_TASK[name], variant["labels"], "as-file", variant["loss"]
+        elif name in ("bn_train", "bn_frozen"):
+            bn = name.removeprefix("bn_")
+            yield name, LOSS_OF_TASK[network["task"]], labels, bn, variant["loss"]
+
+
+def check_parameters(binary, model, network):
+    """Compares which tensors are trained; returns a list of sentences about differences."""
+    report = json.loads(run([binary, "inspect", model, "--json"]))["parameters"]
+    trained = {p["name"] for p in report if p["trainable"]}
+    copies = {copy for names in network["copies"].values() for copy in names}
+    expected = set(network["trainable"])
+    still = set(network["frozen"]) | set(network["running_stats"])
+    missing = expected - trained
+    wrong = still & trained
+    # Copies reached through an Identity have names in the file. Those split at their consumers have
+    # none, so only their number can be compared.
+    named = {copy for copy in copies if "@" not in copy}
+    missing |= named - trained
+    others = trained - expected - named - wrong
+    problems = []
+    if missing:
+        problems.append("not trained: " + ", ".join(sorted(missing)))
+    if wrong:
+        problems.append("trained, should not be: " + ", ".join(sorted(wrong)))
+    if len(others) != len(copies - named):
+        listed = ", ".join(sorted(others)) or "none"
+        problems.append(f"expected {len(copies - named)} separated copies, got: {listed}")
+    return problems
+
+
+def check_changes(model, trained, network):
+    """Compares how far each tensor moved; returns a list of sentences about differences."""
+    before, after = initializers(model), initializers(trained)
+    source_of = {copy: name for name, names in network["copies"].items() for copy in names}
+    expected = dict(network["max_change"])
+    expected.update({name: 0.0 for name in network["frozen"]})
+    expected.update(network["running_stats"])
+    problems = []
+    for name, change in expected.items():
+        start = before.get(name, before.get(source_of.get(name)))
+        if name not in after or start is None:
+            continue
+        moved = float(np.max(np.abs(after[name].astype(np.float64) - start)))
+        rounding = 20 * float(np.finfo(np.float32).eps) * float(np.max(np.abs(start)))
+        if abs(moved - change) > CHANGE_TOLERANCE * change + rounding:
+            problems.append(f"{name} moved by {moved:.3e}, expected {change:.3e}")
+    return problems
+
+
+def write_data(recorded, label_key, path):
+    arrays = {name: recorded[name] for name in recorded.files if not name.startswith("labels")}
+    if label_key is not None:
+        arrays["labels"] = recorded[label_key]
+    np.savez(path, **arrays)
+
+
+def compare_case(arguments, name, network, case, setup, folder):
+    """Runs one case; returns its deviation and the problems found."""
+    variant, loss, label_key, bn, expected = case
+    model = arguments.models / f"{name}.onnx"
+    data = folder / "data.npz"
+    write_data(np.load(arguments.curves / f"{name}.npz"), label_key, data)
+    flags = ["--optimizer", setup["optimizer"], "--lr", setup["lr"]]
+    flags += ["--momentum", setup["momentum"], "--weight-decay", setup["weight_decay"]]
+    flags += ["--batch-size", network["batch"], "--max-steps", len(expected)]
+    flags += ["--loss", loss, "--bn", bn, "--dropout", "off", *arguments.flags]
+    losses, trained = train(arguments.binary, model, data, folder, flags=flags)
+    deviation = loss_deviation(losses, expected)
+    problems = []
+    if not deviation <= LOSS_TOLERANCE:
+        problems.append(f"loss differs by {deviation:.1e}")
+    if not variant:
+        problems += check_parameters(arguments.binary, model, network)
+        problems += check_changes(model, trained, network)
+    return deviation, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("models", type=Path)
+    parser.add_argument("curves", type=Path)
+    parser.add_argument("--only", nargs="+", default=None, metavar="NAME")
+    parser.add_argument("--no-variants", action="store_true", help="only the main run of each")
+    parser.add_argument(
+        "--flags", default="--threads 1", type=str.split, help="further flags for pipetrain"
+    )
+    arguments = parser.parse_args()
+
+    recorded = json.loads((arguments.curves / "curves.json").read_text())
+    failures = 0
+    print(f"{'network':<20} {'case':<10} {'loss differs':>12}  result")
+    for name, network in recorded["models"].items():
+        if arguments.only and name not in arguments.only:
+            continue
+        for case in cases(network):
+            if case[0] and arguments.no_variants:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    deviation, problems = compare_case(
+                        arguments, name, network, case, recorded["setup"], Path(folder)
+                    )
+                except RunFailed as failure:
+                    deviation, problems = float("nan"), [str(failure)]
+            failures += bool(problems)
+            verdict = "; ".join(problems) if problems else "ok"
+            print(f"{name:<20} {case[0]:<10} {deviation:>12.1e}  {verdict}", flush=True)
+    print(f"{failures} of the cases differ" if failures else "all agree")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
