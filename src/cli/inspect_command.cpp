@@ -107,9 +107,12 @@ int inspect_command(Options& options) {
     for (const std::string& note : graph.notes) text += "note     " + note + "\n";
     if (options.show_graph) text += graph.graph.to_text();
   } catch (const Error& error) {
-    failure = error;
-    json["trainable"] = false;
-    json["error"] = error.what();
+    // What only a flag can decide is no fault of the model.
+    const bool needs_flag = error.kind() == ErrorKind::kUsage;
+    if (!needs_flag) failure = error;
+    json["trainable"] = needs_flag;
+    json[needs_flag ? "needs" : "error"] = error.what();
+    if (needs_flag) text += fmt::format("trains   with a flag: {}\n", error.what());
   }
   std::fputs((options.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text).c_str(), stdout);
   if (failure) throw *failure;

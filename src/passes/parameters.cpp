@@ -41,12 +41,35 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   return false;
 }
 
-/// Operators through which a weight reaches its slot.
+/// Operators through which a weight reaches its slot: a Gather by constant indices picks rows of a table.
 bool passes_weight(const OnnxNode& node, std::size_t slot) {
   if (is_one_of(node.op_type, {"Concat", "Add"})) return true;
-  return slot == 0 && is_one_of(node.op_type, {"Identity", "Transpose", "Reshape", "Slice", "Split", "Squeeze",
-                                               "Unsqueeze", "Expand", "Cast", "Flatten"});
+  return slot == 0 && (node.op_type == "Gather" || is_one_of(node.op_type, {"Identity", "Transpose", "Reshape", "Slice", "Split", "Squeeze",
+                                               "Unsqueeze", "Expand", "Cast", "Flatten"}));
 }
+
+/// A vector of ones or zeros without a name of its own in a normalization: part of the operator, not learned.
+bool is_neutral_normalization(const OnnxNode& node, const std::string& name, const HostTensor& value) {
+  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) || has_parameter_name(name) || !value) return false;
+  const std::vector<double> values = value.to_doubles();
+  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front() && (v == 0 || v == 1); });
+}
+
+/// Names in a list such as "['g.weight', 'val_1']" that end like a parameter's.
+std::vector<std::string> parameter_names_in(const std::string& list) {
+  static const std::regex quoted("'([^']*)'");
+  std::vector<std::string> names;
+  for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
+    const std::string name = (*it)[1];
+    const auto ends = [&](std::string_view tail) {
+      return name.size() >= tail.size() && name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
+    };
+    if (ends("weight") || ends("bias")) names.push_back(name);
+  }
+  return names;
+}
+
+bool is_statistic_slot(const OnnxNode& node, std::size_t slot) { return node.op_type == "BatchNormalization" && slot >= 3; }
 
 class Classifier {
  public:
@@ -67,8 +90,8 @@ class Classifier {
     }
   }
 
-  TensorRule classify(const std::string& name, const Shape& shape, const OnnxMetadata& metadata) const {
-    if (reaches_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
+  TensorRule classify(const std::string& name, const Shape& shape, const HostTensor& value, const OnnxMetadata& metadata) const {
+    if (is_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
     if (shape.rank() == 0) return {TensorUse::kFrozen, "scalar constant"};
     if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name, 0)) {
       return {TensorUse::kFrozen, "single-element constant"};
@@ -78,12 +101,12 @@ class Classifier {
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end()) {
-      static const std::regex one_weight(R"(^\W*[\w.]*(weight|bias)\W*$)");
-      if (std::regex_match(folded->second, one_weight)) {
-        return {TensorUse::kTrained, "folded from " + printable(folded->second)};
-      }
+      const std::vector<std::string> names = parameter_names_in(folded->second);
+      if (names.empty()) return {TensorUse::kFrozen, "folded from constants"};
+      if (names.size() == 1) return {TensorUse::kTrained, "folded from " + printable(names[0])};
     }
     if (const OnnxNode* node = reached_slot(name, 0)) {
+      if (is_neutral_normalization(*node, name, value)) return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
     if (const OnnxNode* node = arithmetic_with_data(name, 0)) {
@@ -106,12 +129,13 @@ class Classifier {
     return found == uses_.end() ? none : found->second;
   }
 
-  bool reaches_running_statistic(const std::string& name) const {
-    for (const Use& use : uses_of(name)) {
-      if (use.node->op_type == "BatchNormalization" && use.slot >= 3) return true;
-      if (use.node->op_type == "Identity" && reaches_running_statistic(use.node->outputs[0])) return true;
-    }
-    return false;
+  /// Whether running statistics are all that the tensor serves as. An exporter may have merged one with a bias.
+  bool is_running_statistic(const std::string& name) const {
+    const std::vector<Use>& uses = uses_of(name);
+    return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return is_statistic_slot(*use.node, use.slot) ||
+             (use.node->op_type == "Identity" && is_running_statistic(use.node->outputs[0]));
+    });
   }
 
   bool meets_data(const OnnxNode& node, std::size_t slot) const {
@@ -188,9 +212,10 @@ bool matches_glob(std::string_view glob, std::string_view text) {
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options) {
   const Classifier classifier(model);
   std::map<std::string, TensorRule> rules;
-  const auto add = [&](const std::string& name, DType dtype, const Shape& shape, const OnnxMetadata& metadata) {
+  const auto add = [&](const std::string& name, DType dtype, const Shape& shape, const HostTensor& value,
+                       const OnnxMetadata& metadata) {
     if (!is_float(dtype)) return;
-    TensorRule rule = classifier.classify(name, shape, metadata);
+    TensorRule rule = classifier.classify(name, shape, value, metadata);
     if (rule.use != TensorUse::kRunningStatistic) {
       if (!options.train_only.empty()) {
         const bool chosen = matches_any(options.train_only, name);
@@ -201,12 +226,12 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const
     rules[name] = rule;
   };
   for (const OnnxInitializer& initializer : model.initializers) {
-    add(initializer.name, initializer.file_dtype, initializer.shape, initializer.metadata);
+    add(initializer.name, initializer.file_dtype, initializer.shape, initializer.value, initializer.metadata);
   }
   for (const OnnxNode& node : model.nodes) {
     if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value")) continue;
     const HostTensor value = node.tensor_attribute("value");
-    if (value) add(node.outputs[0], value.dtype(), value.shape(), {});
+    if (value) add(node.outputs[0], value.dtype(), value.shape(), value, {});
   }
   for (const auto& globs : {options.freeze, options.train_only}) {
     for (const std::string& glob : globs) {
@@ -218,26 +243,39 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const
   return rules;
 }
 
-std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::string, TensorRule>& rules) {
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {
   std::vector<UntiedCopy> copies;
-  const auto is_trained = [&](const std::string& name) {
+  const auto use_of = [&](const std::string& name) {
     const auto rule = rules.find(name);
-    return rule != rules.end() && rule->second.use == TensorUse::kTrained;
+    return rule == rules.end() ? TensorUse::kFrozen : rule->second.use;
   };
   std::map<std::string, OnnxInitializer> originals;
   for (const OnnxInitializer& initializer : model.initializers) originals[initializer.name] = initializer;
+  std::set<std::string> statistics;  // values that serve as running statistics
+  for (const OnnxNode& node : model.nodes) {
+    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+      if (is_statistic_slot(node, slot)) statistics.insert(node.inputs[slot]);
+    }
+  }
+  const auto add_copy = [&](const std::string& original, std::string name, std::size_t node, std::size_t slot, TensorUse use) {
+    OnnxInitializer copy = originals[original];
+    copy.name = std::move(name);
+    copies.push_back({copy.name, original, node, slot});
+    rules[copy.name] = {use, use == TensorUse::kTrained ? "copy of " + printable(original) + ", trained apart"
+                                                        : "running statistic, merged with " + printable(original)};
+    model.initializers.push_back(std::move(copy));
+  };
 
   // Identity nodes: the exporter merged equal tensors and kept their names.
   std::vector<OnnxNode> kept;
   std::vector<std::size_t> index_as_read;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     OnnxNode& node = model.nodes[n];
-    if (node.op_type == "Identity" && node.has_input(0) && is_trained(node.inputs[0]) &&
-        originals.contains(node.inputs[0]) && node.function.empty()) {
-      OnnxInitializer copy = originals[node.inputs[0]];
-      copy.name = node.outputs[0];
-      copies.push_back({copy.name, node.inputs[0], n, 0});
-      model.initializers.push_back(std::move(copy));
+    const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) && originals.contains(node.inputs[0]) &&
+                               node.function.empty() && use_of(node.inputs[0]) != TensorUse::kFrozen;
+    const bool statistic = copies_tensor && statistics.contains(node.outputs[0]);
+    if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
+      add_copy(node.inputs[0], node.outputs[0], n, 0, statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
       continue;
     }
     index_as_read.push_back(n);
@@ -252,16 +290,18 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::strin
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
       const std::string name = node.inputs[slot];
       const auto original = originals.find(name);
-      if (original == originals.end() || !is_trained(name) || original->second.shape.rank() != 1 ||
+      if (original == originals.end() || use_of(name) == TensorUse::kFrozen || original->second.shape.rank() != 1 ||
           !original->second.value || !node.function.empty() || !all_elements_equal(original->second.value)) {
         continue;
       }
-      if (seen[name]++ == 0) continue;
-      OnnxInitializer copy = original->second;
-      copy.name = fmt::format("{}@{}.{}", name, node.name.empty() ? fmt::format("node{}", node.file_index) : node.name, slot);
-      node.inputs[slot] = copy.name;
-      copies.push_back({copy.name, name, index_as_read[n], slot});
-      model.initializers.push_back(std::move(copy));
+      const bool statistic = is_statistic_slot(node, slot);
+      const bool first = seen[name]++ == 0;
+      // The first use keeps the tensor, unless it is a statistic's and the tensor is trained elsewhere.
+      if (first && (!statistic || use_of(name) == TensorUse::kRunningStatistic)) continue;
+      const std::string place = node.name.empty() ? fmt::format("node{}", node.file_index) : node.name;
+      std::string copy = fmt::format("{}@{}.{}", name, place, slot);
+      node.inputs[slot] = copy;
+      add_copy(name, std::move(copy), index_as_read[n], slot, statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
     }
   }
   return copies;

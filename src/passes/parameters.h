@@ -32,14 +32,15 @@ struct UntiedCopy {
   std::size_t slot = 0;
 };
 
-/// Rules for every floating-point initializer and Constant of a file, by name, in the order of onnx.md-like rules:
+/// Rules for every floating-point initializer and Constant of a file, by name, in this order:
 /// running statistics, scalars, PyTorch's own metadata, parameter slots of operators, operands of arithmetic.
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options);
 
 /// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied are tensors that
 /// are reached through an Identity node with a name of its own, and vectors of equal elements (fresh biases and norm
 /// gains) used at several places. Everything else that is shared stays tied.
-std::vector<UntiedCopy> untie_copies(OnnxModel& model, const std::map<std::string, TensorRule>& rules);
+/// Rules for the copies are added to `rules`.
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules);
 
 /// Whether `text` matches a glob of `*` and `?`.
 bool matches_glob(std::string_view glob, std::string_view text);

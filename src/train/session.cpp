@@ -75,9 +75,6 @@ LoadedModel load_model(const ModelConfig& config) {
   }
   loaded.model = loaded.file;
   if (config.parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules);
-  for (const UntiedCopy& copy : loaded.copies) {
-    loaded.rules[copy.name] = {TensorUse::kTrained, "copy of " + printable(copy.original) + ", trained apart"};
-  }
   return loaded;
 }
 
