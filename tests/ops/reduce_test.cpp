@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 
@@ -118,9 +119,16 @@ TEST(Reduce, LargeOnTheCpu) {
 
 TEST(Reduce, TheSumIsTheSameForAnyNumberOfThreads) {
   const HostTensor x = random_tensor({DType::kFloat32, {5000, 37}}, 9);
-  const HostTensor once = run_op("ReduceSum", over({0}), {x}, Backend::kCpu)[0];
   const HostTensor exact = run_op("ReduceSum", over({0}), {as_float(x, DType::kFloat64)})[0];
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const HostTensor once = run_op("ReduceSum", over({0}), {x}, Backend::kCpu)[0];
   expect_close(once, as_float(exact, DType::kFloat32), 2e-6);
+  for (const int threads : {2, 3, 5}) {
+    omp_set_num_threads(threads);
+    expect_same_bits(run_op("ReduceSum", over({0}), {x}, Backend::kCpu)[0], once);
+  }
+  omp_set_num_threads(threads_before);
 }
 
 TEST(Reduce, BlockedInput) {
