@@ -71,7 +71,8 @@ RawData read_npz(const std::string& path) {
     const PartName name = split_part_name(key);
     RawColumn column{
         name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}};
-    parts[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))].push_back(std::move(column));
+    parts[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))].push_back(
+        std::move(column));
   }
   auto& [train, validation, test] = parts;
   PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,

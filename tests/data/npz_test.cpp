@@ -247,10 +247,10 @@ TEST_F(Npz, LabelsBesideASingleArray) {
 
 TEST(PartName, ToldFromPrefixOrSuffix) {
   EXPECT_EQ(split_part_name("x_train").base, "x");
-  EXPECT_EQ(split_part_name("x_train").part, Part::kTrain);
+  EXPECT_EQ(split_part_name("x_train").part, SourcePart::kTrain);
   EXPECT_EQ(split_part_name("test_images").base, "images");
-  EXPECT_EQ(split_part_name("test_images").part, Part::kTest);
-  EXPECT_EQ(split_part_name("y_valid").part, Part::kValidation);
+  EXPECT_EQ(split_part_name("test_images").part, SourcePart::kTest);
+  EXPECT_EQ(split_part_name("y_valid").part, SourcePart::kValidation);
   EXPECT_EQ(split_part_name("input_ids").base, "input_ids");
   EXPECT_FALSE(split_part_name("latest").part);
   EXPECT_FALSE(split_part_name("train").part);
