@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,21 +34,40 @@ LOSS_OF_TASK = {
 }
 
 
+@dataclass(frozen=True)
+class Case:
+    """One recorded run of a network. The main run has no name."""
+
+    name: str
+    losses: list
+    labels: str | None
+    loss: str
+    bn: str = "as-file"
+    tie: str = "auto"
+
+    @property
+    def flags(self):
+        return ["--loss", self.loss, "--bn", self.bn, "--tie", self.tie]
+
+
 def cases(network):
-    """The recorded runs of a network: (name, loss flag, array of labels, bn flag, losses)."""
+    """The recorded runs of a network; copies are trained apart but for the run called tied."""
     labels = None if network["task"] == "causal_lm" else "labels"
-    yield "", LOSS_OF_TASK[network["task"]], labels, "as-file", network["loss"]
+    main = Case("", network["loss"], labels, LOSS_OF_TASK[network["task"]])
+    yield main
     for name, variant in network.get("variants", {}).items():
-        if name in ("mse", "token_ce"):
-            yield name, LOSS_OF_TASK[name], variant["labels"], "as-file", variant["loss"]
-        elif name in ("bn_train", "bn_frozen"):
-            bn = name.removeprefix("bn_")
-            yield name, LOSS_OF_TASK[network["task"]], labels, bn, variant["loss"]
+        case = replace(main, name=name, losses=variant["loss"])
+        if name in LOSS_OF_TASK:
+            yield replace(case, labels=variant["labels"], loss=LOSS_OF_TASK[name])
+        elif name.startswith("bn_"):
+            yield replace(case, bn=name.removeprefix("bn_"))
+        elif name == "tied":
+            yield replace(case, tie="graph")
 
 
-def check_parameters(binary, model, network):
+def check_parameters(binary, model, loss, network):
     """Compares which tensors are trained; returns a list of sentences about differences."""
-    report = json.loads(run([binary, "inspect", model, "--json"]))["parameters"]
+    report = json.loads(run([binary, "inspect", model, "--loss", loss, "--json"]))["parameters"]
     trained = {p["name"] for p in report if p["trainable"]}
     copies = {copy for names in network["copies"].values() for copy in names}
     expected = set(network["trainable"])
@@ -99,21 +119,20 @@ def write_data(recorded, label_key, path):
 
 def compare_case(arguments, name, network, case, setup, folder):
     """Runs one case; returns its deviation and the problems found."""
-    variant, loss, label_key, bn, expected = case
     model = arguments.models / f"{name}.onnx"
     data = folder / "data.npz"
-    write_data(np.load(arguments.curves / f"{name}.npz"), label_key, data)
+    write_data(np.load(arguments.curves / f"{name}.npz"), case.labels, data)
     flags = ["--optimizer", setup["optimizer"], "--lr", setup["lr"]]
     flags += ["--momentum", setup["momentum"], "--weight-decay", setup["weight_decay"]]
-    flags += ["--batch-size", network["batch"], "--max-steps", len(expected)]
-    flags += ["--loss", loss, "--bn", bn, "--dropout", "off", *arguments.flags]
+    flags += ["--batch-size", network["batch"], "--max-steps", len(case.losses)]
+    flags += ["--dropout", "off", *case.flags, *arguments.flags]
     losses, trained = train(arguments.binary, model, data, folder, flags=flags)
-    deviation = loss_deviation(losses, expected)
+    deviation = loss_deviation(losses, case.losses)
     problems = []
     if not deviation <= LOSS_TOLERANCE:
         problems.append(f"loss differs by {deviation:.1e}")
-    if not variant:
-        problems += check_parameters(arguments.binary, model, network)
+    if not case.name:
+        problems += check_parameters(arguments.binary, model, case.loss, network)
         problems += check_changes(model, trained, network)
     return deviation, problems
 
@@ -137,7 +156,7 @@ def main():
         if arguments.only and name not in arguments.only:
             continue
         for case in cases(network):
-            if case[0] and arguments.no_variants:
+            if case.name and arguments.no_variants:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
@@ -148,7 +167,7 @@ def main():
                     deviation, problems = float("nan"), [str(failure)]
             failures += bool(problems)
             verdict = "; ".join(problems) if problems else "ok"
-            print(f"{name:<20} {case[0]:<10} {deviation:>12.1e}  {verdict}", flush=True)
+            print(f"{name:<20} {case.name:<10} {deviation:>12.1e}  {verdict}", flush=True)
     print(f"{failures} of the cases differ" if failures else "all agree")
     return 1 if failures else 0
 
