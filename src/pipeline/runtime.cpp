@@ -320,6 +320,20 @@ void Runtime::release_all(const Instruction& instruction) {
   if (instruction.stage == 0) source_->release(instruction.unit);
 }
 
+/// Sleeps in place of the kernels; false when they are to run.
+bool Runtime::rehearse(const Instruction& instruction) const {
+  if (options_.rehearsal.empty()) return false;
+  const StageSeconds& seconds = options_.rehearsal[static_cast<std::size_t>(instruction.stage)];
+  const double time = instruction.kind == Kind::kForward          ? seconds.forward
+                      : instruction.kind == Kind::kRecompute      ? seconds.recompute
+                      : instruction.kind == Kind::kBackward       ? seconds.backward
+                      : instruction.kind == Kind::kBackwardInput  ? seconds.backward_input
+                      : instruction.kind == Kind::kBackwardWeight ? seconds.backward_weight
+                                                                  : seconds.update;
+  std::this_thread::sleep_for(std::chrono::duration<double>(time));
+  return true;
+}
+
 void Runtime::execute(Worker& worker, const Instruction& instruction) {
   Event& event = worker.events[static_cast<std::size_t>(worker.at.load(std::memory_order_relaxed))];
   event.device = worker.device;
@@ -359,7 +373,10 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
   switch (instruction.kind) {
     case Kind::kForward: {
       StageUnit& unit = unit_of(instruction);
-      const std::byte* out = stage.forward(unit, instruction.unit % capacity.forward_entries, /*count_statistics=*/!evaluates);
+      const std::byte* out = nullptr;
+      if (!rehearse(instruction)) {
+        out = stage.forward(unit, instruction.unit % capacity.forward_entries, /*count_statistics=*/!evaluates);
+      }
       if (stage.has_loss(unit.variant)) {
         RoundUnit& result = *round_units_[static_cast<std::size_t>(instruction.unit)];
         result.loss_sum = stage.loss_sum();
@@ -370,20 +387,25 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
       if (evaluates) release_all(instruction);
       break;
     }
-    case Kind::kRecompute: stage.recompute(unit_of(instruction)); break;
+    case Kind::kRecompute:
+      if (!rehearse(instruction)) stage.recompute(unit_of(instruction));
+      break;
     case Kind::kBackward: case Kind::kBackwardInput: case Kind::kBackwardWeight: {
       StageUnit& unit = unit_of(instruction);
       const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
                                : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
                                                                           : Stage::Pass::kWeight;
-      const std::byte* out =
-          stage.backward(unit, instruction.unit % capacity.gradient_entries, pass, !accumulating_[stage_index]);
+      const std::byte* out = nullptr;
+      if (!rehearse(instruction)) {
+        out = stage.backward(unit, instruction.unit % capacity.gradient_entries, pass, !accumulating_[stage_index]);
+      }
       if (pass != Stage::Pass::kInput) accumulating_[stage_index] = 1;
       if (pass != Stage::Pass::kWeight) send(/*gradient=*/true, out);
       if (pass != Stage::Pass::kInput) release_all(instruction);
       break;
     }
     case Kind::kUpdate: {
+      if (rehearse(instruction)) break;
       const int unit = std::max(instruction.unit, 0);
       const bool stash = program_->rule == UpdateRule::kStash;
       const int from = copy_of(instruction.stage, stash ? instruction.version - 1 : 0);

@@ -15,6 +15,7 @@
 #include "pipeline/channel.h"
 #include "pipeline/event.h"
 #include "pipeline/program.h"
+#include "pipeline/simulate.h"
 #include "pipeline/stage.h"
 
 namespace pipetrain {
@@ -27,6 +28,8 @@ struct RuntimeOptions {
   double clip_norm = 0;          // 0: off
   std::uint64_t seed = 1;        // of dropout masks
   double timeout_seconds = 60;   // without any progress: the watchdog ends the run
+  /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself costs.
+  std::vector<StageSeconds> rehearsal;
 };
 
 /// One shape at which the network runs. Index 0 is the full micro-batch.
@@ -92,6 +95,7 @@ class Runtime {
   struct Worker;
   void work(int device);
   void execute(Worker& worker, const Instruction& instruction);
+  bool rehearse(const Instruction& instruction) const;
   void sync_gradients(Worker& worker);
   StageUnit& unit_of(const Instruction& instruction);
   void start_unit(const Instruction& instruction, StageUnit& unit);

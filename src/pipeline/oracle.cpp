@@ -1,0 +1,327 @@
+#include "pipeline/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "optim/update.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor copy_of(const HostTensor& tensor) {
+  HostTensor out(tensor.type());
+  std::memcpy(out.view().data, tensor.view().data, tensor.type().bytes());
+  return out;
+}
+
+}  // namespace
+
+Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
+    : options_(options), variants_(std::move(variants)), stages_(static_cast<std::size_t>(stages)) {
+  for (const RuntimeVariant& variant : variants_) {
+    slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
+    for (const Value& value : variant.training->graph.values) {
+      if (value.role == Role::kState && value.data) running_.emplace(value.name, copy_of(value.data));
+    }
+  }
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    for (const int i : slices_[0].stages[s].parameters) {
+      const Parameter& parameter = variants_[0].training->parameters[static_cast<std::size_t>(i)];
+      stages_[s].weights[0][parameter.name] = copy_of(variants_[0].training->graph[parameter.value].data);
+    }
+  }
+}
+
+void Oracle::run(const Program& program, UnitSource& source) {
+  units_.assign(static_cast<std::size_t>(program.units), {});
+  done_.clear();
+  finished_.assign(stages_.size(), false);
+  for (StageState& stage : stages_) stage.accumulating = false;
+  std::vector<std::size_t> next(program.device.size(), 0);
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (std::size_t d = 0; d < program.device.size(); ++d) {
+      while (next[d] < program.device[d].size() && is_ready(program, program.device[d][next[d]])) {
+        const Instruction& instruction = program.device[d][next[d]];
+        if (instruction.kind == Kind::kGradientSync) {
+          const bool all = std::all_of(program.device.begin(), program.device.end(), [&](const auto& list) {
+            const std::size_t e = static_cast<std::size_t>(&list - program.device.data());
+            return next[e] < list.size() && list[next[e]].kind == Kind::kGradientSync;
+          });
+          if (!all) break;
+          synchronise();
+          for (std::size_t& index : next) ++index;
+        } else {
+          execute(program, instruction, source);
+          ++next[d];
+        }
+        progress = true;
+      }
+    }
+  }
+  for (std::size_t d = 0; d < next.size(); ++d) {
+    PT_CHECK(next[d] == program.device[d].size(), kInternal, "the program stops at {} on device {}",
+             to_text(program, program.device[d][next[d]]), d);
+  }
+  // The next round starts at version 0 again.
+  for (StageState& stage : stages_) {
+    std::map<std::string, HostTensor> latest = stage.weights.rbegin()->second;
+    stage.weights.clear();
+    stage.weights[0] = std::move(latest);
+  }
+}
+
+bool Oracle::is_ready(const Program& program, const Instruction& instruction) const {
+  const bool forward = instruction.kind == Kind::kForward;
+  const bool backward = instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
+  if (!forward && !backward) return true;
+  return std::all_of(program.edges.begin(), program.edges.end(), [&](const Edge& edge) {
+    if (edge.to_stage != instruction.stage || edge.gradient != backward) return true;
+    const auto found = done_.find({edge.from_stage, instruction.unit});
+    return found != done_.end() && found->second >= (backward ? 2 : 1);
+  });
+}
+
+HostTensor Oracle::content(int stage, int version, const UnitState* unit, int variant, ValueId id, Values& local) {
+  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
+  const Graph& graph = training.graph;
+  const Value& value = graph[id];
+  if (const auto found = local.find(id); found != local.end()) return found->second;
+  if (unit) {
+    if (const auto found = unit->values.find(id); found != unit->values.end()) return found->second;
+  }
+  if (value.producer) {
+    const Node& node = graph[value.producer];
+    if (node.op->flags & kView) return content(stage, version, unit, variant, node.inputs[0], local).reshaped(value.type.shape);
+    PT_CHECK(node.part == Part::kPrepare, kInternal, "value {} was never computed", value.name);
+    std::vector<HostTensor> inputs;
+    std::vector<Tensor> in, out;
+    for (const ValueId input : node.inputs) {
+      inputs.push_back(input ? content(stage, version, unit, variant, input, local) : HostTensor());
+      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
+    }
+    for (const ValueId output : node.outputs) {
+      local[output] = HostTensor(graph[output].type);
+      out.push_back(local[output].view());
+    }
+    const auto kernel = make_kernel(options_.backend, {node, graph.input_types(node), graph.output_types(node)});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(in, out, context);
+    return local[id];
+  }
+  switch (value.role) {
+    case Role::kConstant: return value.data;
+    case Role::kState: return running_.at(value.name);
+    case Role::kParameter: return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
+    case Role::kLossScale: return HostTensor::scalar<float>(static_cast<float>(unit->data->loss_scale));
+    case Role::kInput: case Role::kLabel: {
+      std::size_t column = training.inputs.size();
+      for (std::size_t i = 0; i < training.inputs.size(); ++i) {
+        if (training.inputs[i].value == id) column = i;
+      }
+      HostTensor out(value.type);
+      std::memcpy(out.view().data, unit->data->columns[column], value.type.bytes());
+      return out;
+    }
+    default: PT_FAIL(kInternal, "value {} was never computed", value.name);
+  }
+}
+
+void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes, Values& results) {
+  const int variant = unit.data ? unit.data->variant : 0;
+  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
+  Values local = results;
+  for (const NodeId id : nodes) {
+    const Node& node = training.graph[id];
+    std::vector<HostTensor> inputs;
+    std::vector<Tensor> in, out;
+    for (const ValueId input : node.inputs) {
+      inputs.push_back(input ? content(stage, version, unit.data ? &unit : nullptr, variant, input, local) : HostTensor());
+      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
+    }
+    for (const ValueId output : node.outputs) {
+      HostTensor result(training.graph[output].type);
+      local[output] = results[output] = result;
+      out.push_back(result.view());
+    }
+    const auto kernel = make_kernel(options_.backend, {node, training.graph.input_types(node), training.graph.output_types(node)});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    context.seed = options_.seed;
+    context.step = unit.data ? unit.data->step : 0;
+    context.first_sample = unit.data ? unit.data->first_sample : 0;
+    context.samples = training.micro_batch;
+    kernel->run(in, out, context);
+  }
+}
+
+void Oracle::execute(const Program& program, const Instruction& instruction, UnitSource& source) {
+  const int s = instruction.stage;
+  StageState* stage = s >= 0 ? &stages_[static_cast<std::size_t>(s)] : nullptr;
+  switch (instruction.kind) {
+    case Kind::kForward: {
+      UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+      if (!unit.data) unit.data = &source.acquire(instruction.unit);
+      const auto variant = static_cast<std::size_t>(unit.data->variant);
+      Values results;
+      run_nodes(s, instruction.version, unit, slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
+      unit.values.merge(results);
+      if (program.rule != UpdateRule::kNone) collect_statistics(s, unit);
+      if (program.rule == UpdateRule::kStash) apply_statistics(s);
+      const Loss& loss = variants_[variant].training->loss;
+      if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
+        unit.data->loss_sum = *found->second.view().as<float>();
+        if (loss.correct) unit.data->correct = *unit.values.at(loss.correct).view().as<float>();
+      }
+      done_[{s, instruction.unit}] = 1;
+      break;
+    }
+    case Kind::kBackward: case Kind::kBackwardInput: case Kind::kBackwardWeight: {
+      UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+      const auto variant = static_cast<std::size_t>(unit.data->variant);
+      const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
+      const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
+                          : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
+                                                                     : slice.weight_gradient;
+      Values results;
+      run_nodes(s, instruction.version, unit, nodes, results);
+      unit.values.merge(results);
+      if (instruction.kind != Kind::kBackwardInput) {
+        const auto& all = variants_[variant].training->accumulations;
+        Values local;
+        for (const int i : slice.accumulations) {
+          const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant, all[static_cast<std::size_t>(i)].contribution, local);
+          HostTensor& sum = stage->accumulators[i];
+          if (!stage->accumulating) {
+            sum = copy_of(contribution);
+            continue;
+          }
+          for (std::int64_t e = 0; e < sum.type().count(); ++e) sum.view().as<float>()[e] += contribution.view().as<float>()[e];
+        }
+        stage->accumulating = true;
+      }
+      if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.unit}] = 2;
+      if (s == 0 && instruction.kind != Kind::kBackwardInput) source.release(instruction.unit);
+      break;
+    }
+    case Kind::kUpdate: {
+      const bool stash = program.rule == UpdateRule::kStash;
+      const int unit = std::max(instruction.unit, 0);
+      const int from = stage->weights.rbegin()->first;
+      if (!program.gradient_sync) finish(s, from);
+      auto next = stage->weights.at(from);
+      const TrainingGraph& training = *variants_[0].training;
+      for (auto& [i, gradient] : stage->gradients) {
+        const std::string& name = training.parameters[static_cast<std::size_t>(i)].name;
+        HostTensor weight = copy_of(next.at(name));
+        auto& [state0, state1] = stage->optimizer[name];
+        const int slots = state_slots(options_.optimizer);
+        if (slots > 0 && !state0) state0 = HostTensor(weight.type());
+        if (slots > 1 && !state1) state1 = HostTensor(weight.type());
+        update(options_.optimizer, source.learning_rate(unit), source.update_number(unit), program.gradient_sync ? gradient_scale_ : 1.0,
+               weight.span<float>(), std::span<const float>(gradient.span<float>()), state0 ? state0.span<float>() : std::span<float>(),
+               state1 ? state1.span<float>() : std::span<float>());
+        next[name] = weight;
+      }
+      stage->weights[from + 1] = std::move(next);
+      if (!stash) apply_statistics(s);
+      stage->accumulating = false;
+      break;
+    }
+    case Kind::kRecompute: case Kind::kSend: case Kind::kReceive: case Kind::kGradientSync: break;
+  }
+}
+
+void Oracle::finish(int s, int version) {
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  const TrainingGraph& training = *variants_[0].training;
+  Values values;
+  for (const auto* list : {&slice.accumulations, &slice.remote_accumulations}) {
+    for (const int i : *list) {
+      for (StageState& holder : stages_) {
+        const auto found = holder.accumulators.find(i);
+        if (found != holder.accumulators.end()) values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
+      }
+    }
+  }
+  UnitState none;
+  run_nodes(s, version, none, slice.finish, values);
+  stage.gradients.clear();
+  for (const int i : slice.parameters) {
+    const ValueId gradient = training.parameters[static_cast<std::size_t>(i)].gradient;
+    if (!gradient) continue;
+    Values local = values;
+    stage.gradients[i] = content(s, version, nullptr, 0, gradient, local);
+  }
+}
+
+void Oracle::synchronise() {
+  const TrainingGraph& training = *variants_[0].training;
+  std::vector<double> squares(training.parameters.size(), 0);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
+    for (const auto& [i, gradient] : stages_[s].gradients) {
+      if (slices_[0].owner[static_cast<std::size_t>(i)] == static_cast<int>(s)) {
+        squares[static_cast<std::size_t>(i)] = sum_of_squares(std::span<const float>(gradient.span<float>()));
+      }
+    }
+  }
+  gradient_scale_ = clip_factor(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)), options_.clip_norm);
+}
+
+void Oracle::collect_statistics(int s, UnitState& unit) {
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const TrainingGraph& training = *variants_[variant].training;
+  for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
+    const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
+    Moments& moments = stages_[static_cast<std::size_t>(s)].moments[training.graph[statistic.state_mean].name];
+    const auto mean = unit.values.at(statistic.batch_mean).span<float>();
+    const auto variance = unit.values.at(statistic.batch_variance).span<float>();
+    moments.mean.resize(mean.size(), 0);
+    moments.squares.resize(mean.size(), 0);
+    const auto count = static_cast<double>(statistic.elements_per_channel);
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      const double delta = mean[c] - moments.mean[c];
+      moments.squares[c] += variance[c] * count + delta * delta * moments.count * count / (moments.count + count);
+      moments.mean[c] += delta * count / (moments.count + count);
+    }
+    moments.count += count;
+  }
+}
+
+void Oracle::apply_statistics(int s) {
+  const TrainingGraph& training = *variants_[0].training;
+  for (const RunningStatistic& statistic : training.statistics) {
+    const auto found = stages_[static_cast<std::size_t>(s)].moments.find(training.graph[statistic.state_mean].name);
+    if (found == stages_[static_cast<std::size_t>(s)].moments.end() || found->second.count == 0) continue;
+    Moments& moments = found->second;
+    float* mean = running_.at(training.graph[statistic.state_mean].name).view().as<float>();
+    float* variance = running_.at(training.graph[statistic.state_variance].name).view().as<float>();
+    const double keep = statistic.momentum;
+    for (std::size_t c = 0; c < moments.mean.size(); ++c) {
+      mean[c] = static_cast<float>(keep * mean[c] + (1 - keep) * moments.mean[c]);
+      variance[c] = static_cast<float>(keep * variance[c] + (1 - keep) * (moments.squares[c] / std::max(1.0, moments.count - 1)));
+    }
+    moments = {};
+  }
+}
+
+HostTensor Oracle::read(const std::string& name) const {
+  for (const StageState& stage : stages_) {
+    const auto& latest = stage.weights.empty() ? std::map<std::string, HostTensor>() : stage.weights.rbegin()->second;
+    if (const auto found = latest.find(name); found != latest.end()) return copy_of(found->second);
+  }
+  const auto found = running_.find(name);
+  return found == running_.end() ? HostTensor() : copy_of(found->second);
+}
+
+}  // namespace pipetrain

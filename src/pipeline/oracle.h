@@ -1,0 +1,66 @@
+// Runs any program in one thread, with every version of every weight kept: no arena, no channels, no overlap. What it
+// shares with the runtime are the kernels and the optimizer's formula, so equal bits mean that memory planning,
+// transfers, weight stashing and threads change nothing.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pipeline/program.h"
+#include "pipeline/runtime.h"
+#include "pipeline/slice.h"
+
+namespace pipetrain {
+
+class Oracle {
+ public:
+  /// The arguments are the runtime's.
+  Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options);
+
+  /// Runs one round. Error (kInternal) when the program cannot end.
+  void run(const Program& program, UnitSource& source);
+  /// A parameter or running statistic, as the first stage that holds it sees it.
+  HostTensor read(const std::string& name) const;
+
+ private:
+  using Values = std::map<ValueId, HostTensor>;
+  /// Running statistics of one BatchNorm and the moments since the last update.
+  struct Moments {
+    double count = 0;
+    std::vector<double> mean, squares;
+  };
+  struct StageState {
+    std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
+    std::map<int, HostTensor> accumulators;
+    std::map<int, HostTensor> gradients;                       // parameter → after finish
+    std::map<std::string, Moments> moments;
+    std::map<std::string, std::pair<HostTensor, HostTensor>> optimizer;
+    bool accumulating = false;
+  };
+  struct UnitState {
+    RoundUnit* data = nullptr;
+    Values values;
+  };
+
+  bool is_ready(const Program& program, const Instruction& instruction) const;
+  void execute(const Program& program, const Instruction& instruction, UnitSource& source);
+  HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id, Values& local);
+  void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes, Values& results);
+  void collect_statistics(int stage, UnitState& unit);
+  void apply_statistics(int stage);
+  void finish(int stage, int version);
+  void synchronise();
+
+  RuntimeOptions options_;
+  std::vector<RuntimeVariant> variants_;
+  std::vector<Slices> slices_;
+  std::vector<StageState> stages_;
+  std::map<std::string, HostTensor> running_;
+  std::vector<UnitState> units_;
+  std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
+  double gradient_scale_ = 1;
+  std::vector<bool> finished_;
+};
+
+}  // namespace pipetrain
