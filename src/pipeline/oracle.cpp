@@ -1,5 +1,7 @@
 #include "pipeline/oracle.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -37,6 +39,7 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
 }
 
 void Oracle::run(const Program& program, UnitSource& source) {
+  omp_set_num_threads(options_.threads);  // kernels may give other bits with another number
   units_.assign(static_cast<std::size_t>(program.units), {});
   done_.clear();
   finished_.assign(stages_.size(), false);

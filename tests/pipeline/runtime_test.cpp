@@ -113,7 +113,7 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
     for (const int stages : {1, 2, 3, 4}) {
       for (const auto& [schedule, recompute] : std::vector<std::pair<std::string, bool>>{{"gpipe", false}, {"gpipe", true}, {"1f1b", false}, {"1f1b", true}}) {
         const Outcome outcome = train_synchronously(stages, schedule, recompute, GetParam(), clip, false);
-        EXPECT_EQ(outcome.bits, expected.bits) << schedule << " recompute " << recompute << " stages " << stages << " clip " << clip;
+        EXPECT_TRUE(outcome.bits == expected.bits) << schedule << " recompute " << recompute << " stages " << stages << " clip " << clip;
         EXPECT_EQ(outcome.losses, expected.losses);
       }
     }
@@ -138,7 +138,7 @@ TEST_P(SameBits, PipedreamAndItsOracle) {
     };
     Oracle oracle(pipeline.variants, stages, options_for(GetParam()));
     Runtime runtime(pipeline.variants, {&program}, options_for(GetParam()));
-    EXPECT_EQ(rounds(runtime), rounds(oracle)) << stages << " stages";
+    EXPECT_TRUE(rounds(runtime) == rounds(oracle)) << stages << " stages";
   }
 }
 
@@ -153,7 +153,7 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
     data.set_stream(1, 4, step);
     fresh.run(pipeline.program("pipedream", 1), data);
   }
-  EXPECT_NE(fingerprint(pipeline, stale), fingerprint(pipeline, fresh));
+  EXPECT_FALSE(fingerprint(pipeline, stale) == fingerprint(pipeline, fresh));
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SameBits, testing::Values(Backend::kReference, Backend::kCpu),
@@ -173,7 +173,7 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   const double first = data.units()[1].loss_sum;
   runtime.run(forward, data);
   EXPECT_EQ(data.units()[1].loss_sum, first);
-  EXPECT_EQ(fingerprint(pipeline, runtime), before);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == before);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   runtime.run(training, data);
   data.set_mini_batch(0, 8, 4, 0, {99, 98, 4});
