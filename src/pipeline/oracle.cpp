@@ -31,6 +31,7 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
     }
   }
   for (std::size_t s = 0; s < stages_.size(); ++s) {
+    stages_[s].weights[0] = {};  // a stage may have none
     for (const int i : slices_[0].stages[s].parameters) {
       const Parameter& parameter = variants_[0].training->parameters[static_cast<std::size_t>(i)];
       stages_[s].weights[0][parameter.name] = copy_of(variants_[0].training->graph[parameter.value].data);
