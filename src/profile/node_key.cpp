@@ -8,9 +8,9 @@ namespace pipetrain {
 namespace {
 
 std::string type_text(const TensorType& type) {
-  if (type.dtype == DType::kUndefined) return "-";
+  if (type.dtype == DType::kUndefined) return " -";
   static constexpr const char* kLayouts[] = {"", "/8", "/16"};
-  return type.text() + kLayouts[static_cast<std::size_t>(type.layout)];
+  return fmt::format(" {}{}", type.text(), kLayouts[static_cast<std::size_t>(type.layout)]);
 }
 
 // Attributes that tell nodes apart but not kernels.
@@ -46,11 +46,11 @@ std::string node_key(const Graph& graph, const Node& node, const std::vector<boo
     if (!is_identity(name)) attributes.set(name, value);
   }
   std::string key = fmt::format("{} {} :", node.op->name, attributes.to_text());
-  for (const TensorType& type : graph.input_types(node)) key += " " + type_text(type);
+  for (const TensorType& type : graph.input_types(node)) key += type_text(type);
   key += " ->";
   for (const ValueId id : node.outputs) {
     const bool read = id && is_read[static_cast<std::size_t>(id.index)];
-    key += " " + (read ? type_text(graph[id].type) : "-");
+    key += type_text(read ? graph[id].type : TensorType{});
   }
   return key;
 }
