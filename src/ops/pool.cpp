@@ -135,6 +135,21 @@ Attributes import_pool(ImportContext& context, Ints* overhang) {
   return out;
 }
 
+/// The position that each row-major position of a plane has in column-major order.
+HostTensor column_major(const Shape& plane) {
+  HostTensor out(TensorType{DType::kInt64, {plane.count()}});
+  for (std::int64_t i = 0; i < plane.count(); ++i) {
+    std::int64_t rest = i;
+    std::int64_t position = 0;
+    for (std::size_t axis = plane.rank(); axis-- > 0;) {
+      position = position * plane[axis] + rest % plane[axis];
+      rest /= plane[axis];
+    }
+    out.span<std::int64_t>()[static_cast<std::size_t>(i)] = position;
+  }
+  return out;
+}
+
 void import_max_pool(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape x = context.type(0).shape;
@@ -143,21 +158,22 @@ void import_max_pool(ImportContext& context) {
       builder.add_all("MaxPool", {context.input(0)}, import_pool(context, &overhang));
   context.set_output(0, outputs[0]);
   if (context.output_count() < 2) return;
-  PT_CHECK(context.attributes().integer("storage_order", 0) == 0, kModel,
-           "MaxPool with Indices is supported for storage_order 0 only");
   // ONNX counts through the whole tensor, the canonical index through one plane.
-  HostTensor planes(TensorType{DType::kInt64, [&] {
-                                 std::vector<std::int64_t> dims(x.rank(), 1);
-                                 dims[0] = x[0];
-                                 dims[1] = x[1];
-                                 return Shape(std::move(dims));
-                               }()});
-  for (std::size_t i = 0; i < planes.span<std::int64_t>().size(); ++i) {
-    planes.span<std::int64_t>()[i] = static_cast<std::int64_t>(i) * x.count(2, x.rank());
+  const Shape plane = spatial_of(x);
+  std::vector<std::int64_t> planes(x.rank(), 1);
+  planes[0] = x[0];
+  planes[1] = x[1];
+  HostTensor offsets(TensorType{DType::kInt64, Shape(std::move(planes))});
+  for (std::size_t i = 0; i < offsets.span<std::int64_t>().size(); ++i) {
+    offsets.span<std::int64_t>()[i] = static_cast<std::int64_t>(i) * plane.count();
   }
+  const bool columns = context.attributes().flag("storage_order");
   const ValueId index =
-      builder.add("Cast", {outputs[1]}, {{"to", static_cast<std::int64_t>(DType::kInt64)}});
-  context.set_output(1, builder.add("Add", {index, builder.constant(planes)}));
+      columns
+          ? builder.add("Gather", {builder.constant(column_major(plane)), outputs[1]},
+                        {{"axis", std::int64_t{0}}})
+          : builder.add("Cast", {outputs[1]}, {{"to", static_cast<std::int64_t>(DType::kInt64)}});
+  context.set_output(1, builder.add("Add", {index, builder.constant(offsets)}));
 }
 
 void import_average_pool(ImportContext& context) {

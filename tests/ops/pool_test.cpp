@@ -219,6 +219,14 @@ TEST(PoolTest, ImportsIndices) {
   }
 }
 
+TEST(PoolTest, ImportsColumnMajorIndices) {
+  const HostTensor x = floats({1, 1, 2, 3}, {0, 0, 0, 0, 9, 0});
+  const Imported node =
+      import_node("MaxPool", 12, {{"kernel_shape", Ints{2, 3}}, {"storage_order", std::int64_t{1}}},
+                  {data(x)}, 2);
+  expect_values(node.run()[1], {1, 1, 1, 1}, {3});  // row 1 of column 1, with two rows a column
+}
+
 TEST(PoolTest, RefusesWrongShapes) {
   const auto infer = [](const Attributes& attributes, const Shape& x) {
     return [=] { infer_op("MaxPool", attributes, {{DType::kFloat32, x}}); };
