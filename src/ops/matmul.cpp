@@ -34,14 +34,14 @@ std::vector<std::int64_t> matrix_offsets(const Shape& operand, const Shape& batc
 }
 
 /// Whether all products read one b and the rows of a follow each other.
-bool is_one_product(const MatMulGeometry& geometry) {
-  if (geometry.trans_a) return false;
-  for (std::int64_t i = 0; i < geometry.batch(); ++i) {
+bool is_one_product(const MatMulPlan& plan) {
+  if (plan.trans_a) return false;
+  for (std::int64_t i = 0; i < plan.products(); ++i) {
     const auto index = static_cast<std::size_t>(i);
-    if (geometry.b_offsets[index] != 0) return false;
-    if (geometry.a_offsets[index] != i * geometry.m * geometry.k) return false;
+    if (plan.b_offsets[index] != 0) return false;
+    if (plan.a_offsets[index] != i * plan.m * plan.k) return false;
   }
-  return geometry.batch() > 0;
+  return true;
 }
 
 }  // namespace
@@ -69,10 +69,20 @@ MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, con
   output.push_back(out.m);
   output.push_back(out.n);
   out.output = Shape(std::move(output));
+  return out;
+}
+
+MatMulPlan matmul_plan(const KernelRequest& request) {
+  const Shape& a = request.inputs[0].shape;
+  const Shape& b = request.inputs[1].shape;
+  const MatMulGeometry geometry = matmul_geometry(request.node.attributes, a, b);
+  MatMulPlan out{geometry.trans_a, geometry.trans_b, geometry.m, geometry.n, geometry.k, {}, {}};
+  if (geometry.output.count() == 0) return out;
+  const Shape batch = batch_of(geometry.output);
   out.a_offsets = matrix_offsets(a, batch);
   out.b_offsets = matrix_offsets(b, batch);
   if (is_one_product(out)) {
-    out.m *= out.batch();
+    out.m *= out.products();
     out.a_offsets.resize(1);
     out.b_offsets.resize(1);
   }

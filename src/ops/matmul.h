@@ -20,16 +20,28 @@ struct MatMulGeometry {
   std::int64_t n = 0;
   std::int64_t k = 0;
   Shape output;
-  /// Where the matrices of each product of the batch begin, in elements.
+};
+
+/// Error (kModel) when the shapes do not go together.
+MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, const Shape& b);
+
+/// The products that make up a MatMul: one for each offset, written one after the other.
+struct MatMulPlan {
+  bool trans_a = false;
+  bool trans_b = false;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  /// Where the matrices of each product begin, in elements.
   std::vector<std::int64_t> a_offsets;
   std::vector<std::int64_t> b_offsets;
 
-  std::int64_t batch() const { return static_cast<std::int64_t>(a_offsets.size()); }
+  std::int64_t products() const { return static_cast<std::int64_t>(a_offsets.size()); }
 };
 
-/// Error (kModel) when the shapes do not go together. A batch of products with one b whose rows of
-/// a follow each other is one product with batch × M rows.
-MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, const Shape& b);
+/// No products when the result is empty. A batch with one b whose rows of a follow each other is
+/// one product with batch × M rows.
+MatMulPlan matmul_plan(const KernelRequest& request);
 
 std::span<const KernelEntry> matmul_reference_kernels();
 std::span<const KernelEntry> matmul_cpu_kernels();

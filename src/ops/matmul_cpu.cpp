@@ -1,5 +1,5 @@
 // Float matrix products through oneDNN's sgemm. Against its matmul primitive sgemm is as fast for
-// plain, transposed and batched operands (within 3% on AVX2) and takes every broadcast and every
+// plain, transposed and productsed operands (within 3% on AVX2) and takes every broadcast and every
 // combination of transposes without falling to a reference implementation.
 #include <dnnl.h>
 #include <omp.h>
@@ -15,25 +15,25 @@ namespace {
 
 class MatMulCpu final : public Kernel {
  public:
-  explicit MatMulCpu(MatMulGeometry geometry) : geometry_(std::move(geometry)) {}
+  explicit MatMulCpu(MatMulPlan plan) : plan_(std::move(plan)) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) override {
     const float* a = in[0].as<float>();
     const float* b = in[1].as<float>();
     const float* bias = tensor_or_empty(in, 2).as<float>();
     float* y = out[0].as<float>();
-    if (geometry_.output.count() == 0) return;
-    const std::int64_t batch = geometry_.batch();
-    const std::int64_t flops = 2 * geometry_.m * geometry_.n * geometry_.k;
+    const std::int64_t products = plan_.products();
+    if (products == 0) return;
+    const std::int64_t flops = 2 * plan_.m * plan_.n * plan_.k;
     // One thread per product where there are enough of them; otherwise sgemm shares each out.
     std::atomic<bool> failed = false;
-    if (batch >= omp_get_max_threads() && batch > 1 && batch * flops > kParallelFlops) {
+    if (products >= omp_get_max_threads() && products > 1 && products * flops > kParallelFlops) {
 #pragma omp parallel for schedule(static)
-      for (std::int64_t i = 0; i < batch; ++i) {
+      for (std::int64_t i = 0; i < products; ++i) {
         if (!multiply(i, a, b, y)) failed = true;
       }
     } else {
-      for (std::int64_t i = 0; i < batch; ++i) {
+      for (std::int64_t i = 0; i < products; ++i) {
         if (!multiply(i, a, b, y)) failed = true;
       }
     }
@@ -46,7 +46,7 @@ class MatMulCpu final : public Kernel {
   static constexpr std::int64_t kParallelElements = 1 << 15;
 
   bool multiply(std::int64_t i, const float* a, const float* b, float* y) const {
-    const auto& [trans_a, trans_b, m, n, k, output, a_offsets, b_offsets] = geometry_;
+    const auto& [trans_a, trans_b, m, n, k, a_offsets, b_offsets] = plan_;
     float* product = y + i * m * n;
     if (k == 0) {
       std::fill_n(product, m * n, 0.0f);
@@ -59,8 +59,8 @@ class MatMulCpu final : public Kernel {
   }
 
   void add_bias(const float* bias, float* y) const {
-    const std::int64_t n = geometry_.n;
-    const std::int64_t rows = geometry_.output.count() / n;
+    const std::int64_t n = plan_.n;
+    const std::int64_t rows = plan_.products() * plan_.m;
 #pragma omp parallel for schedule(static) if (rows * n > kParallelElements)
     for (std::int64_t row = 0; row < rows; ++row) {
       float* line = y + row * n;
@@ -69,13 +69,12 @@ class MatMulCpu final : public Kernel {
     }
   }
 
-  MatMulGeometry geometry_;
+  MatMulPlan plan_;
 };
 
 std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
-  return std::make_unique<MatMulCpu>(
-      matmul_geometry(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape));
+  return std::make_unique<MatMulCpu>(matmul_plan(request));
 }
 
 constexpr KernelEntry kKernels[] = {{"MatMul", make_matmul}};

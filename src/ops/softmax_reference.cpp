@@ -11,6 +11,7 @@ namespace {
 /// Calls `line(offset, stride)` for every line of elements along the axis.
 template <class Line>
 void for_each_line(const AxisView& view, Line line) {
+  if (view.extent == 0) return;
   for (std::int64_t outer = 0; outer < view.outer; ++outer) {
     for (std::int64_t inner = 0; inner < view.inner; ++inner) {
       line(outer * view.extent * view.inner + inner, view.inner);

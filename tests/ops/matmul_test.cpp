@@ -140,10 +140,24 @@ TEST(MatMul, MultipliesIntegers) {
   expect_values(y[0], {1, 1}, {76});
 }
 
+MatMulPlan plan_of(const Shape& a, const Shape& b, const Attributes& attributes) {
+  Node node;
+  node.attributes = attributes;
+  return matmul_plan({node, {{DType::kFloat32, a}, {DType::kFloat32, b}}, {}});
+}
+
 TEST(MatMul, OneSharedMatrixIsOneProduct) {
-  EXPECT_EQ(matmul_geometry({}, {8, 16, 4}, {4, 5}).m, 128);
-  EXPECT_EQ(matmul_geometry({}, {8, 16, 4}, {4, 5}).batch(), 1);
-  EXPECT_EQ(matmul_geometry(transposes(1, 0), {8, 4, 16}, {4, 5}).batch(), 8);
+  EXPECT_EQ(plan_of({8, 16, 4}, {4, 5}, {}).m, 128);
+  EXPECT_EQ(plan_of({8, 16, 4}, {4, 5}, {}).products(), 1);
+  EXPECT_EQ(plan_of({8, 4, 16}, {4, 5}, transposes(1, 0)).products(), 8);
+}
+
+// The shapes of a hostile file are looked at without making a list of its products.
+TEST(MatMul, InfersEnormousBatches) {
+  const std::int64_t huge = std::int64_t{1} << 40;
+  const std::vector<TensorType> inputs = {{DType::kFloat32, Shape{huge, 1, 1}},
+                                          {DType::kFloat32, Shape{1, 1}}};
+  EXPECT_EQ(infer_op("MatMul", {}, inputs)[0].shape, (Shape{huge, 1, 1}));
 }
 
 TEST(MatMul, RefusesWhatDoesNotFit) {
