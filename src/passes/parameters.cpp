@@ -22,8 +22,9 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> li
 }
 
 bool has_parameter_name(const std::string& name) {
-  static const std::regex pattern("(weight|bias|gamma|beta|scale|embed|token|pos)", std::regex::icase);
-  return std::regex_search(name, pattern);
+  static const std::regex pattern("(weight|bias|gamma|beta|scale|embed|token|(^|[._])pos(_|\\b|ition))", std::regex::icase);
+  const std::string last = name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
+  return last.find("Constant") == std::string::npos && std::regex_search(last, pattern);
 }
 
 /// Inputs that hold learned weights, per operator.

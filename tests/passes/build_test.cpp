@@ -1,0 +1,208 @@
+#include "passes/build.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/execute.h"
+#include "passes/linearise.h"
+#include "support/small_networks.h"
+
+namespace pipetrain {
+namespace {
+
+OnnxModel read(const OnnxBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+HostTensor ramp(Shape shape, float scale = 0.05F) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  int next = 0;
+  for (float& x : out.span<float>()) x = scale * static_cast<float>((++next * 37) % 19 - 9);
+  return out;
+}
+
+TrainingGraph build(const OnnxModel& model, std::int64_t samples = 3, LossOptions loss = {}) {
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.loss = std::move(loss);
+  return build_training_graph(model, classify_tensors(model, {}), options);
+}
+
+OnnxBuilder two_layers() {
+  OnnxBuilder builder("mlp");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.initializer("w1", ramp({4, 5}));
+  builder.initializer("w2", ramp({5, 3}));
+  builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "first");
+  builder.node("Tanh", {"h"}, {"t"}, {}, "act");
+  builder.node("MatMul", {"t", "w2"}, {"logits"}, {}, "second");
+  return builder;
+}
+
+TEST(Build, MarksWhatOnlyWeightGradientsNeed) {
+  const TrainingGraph training = build(read(two_layers()));
+  int input_gradients = 0, weight_gradients = 0;
+  for (const Node& node : training.graph.nodes) {
+    input_gradients += node.part == Part::kInputGradient;
+    weight_gradients += node.part == Part::kWeightGradient;
+  }
+  // I: loss, second (to act), act (to first). W: one product for each of w1 and w2.
+  EXPECT_EQ(input_gradients, 3);
+  EXPECT_EQ(weight_gradients, 2);
+  EXPECT_EQ(training.accumulations.size(), 2U);
+  EXPECT_EQ(training.loss.kind, LossKind::kCrossEntropy);
+  EXPECT_EQ(training.loss.classes, 3);
+}
+
+TEST(Build, FrozenFrontNeedsNoGradientNodes) {
+  const OnnxModel model = read(two_layers());
+  ParameterOptions parameters;
+  parameters.freeze = {"w1"};
+  BuildOptions options;
+  options.lower.micro_batch = 3;
+  const TrainingGraph training = build_training_graph(model, classify_tensors(model, parameters), options);
+  EXPECT_EQ(training.accumulations.size(), 1U);
+  for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "TanhGrad");
+}
+
+/// The gradient of the whole network against central differences of its loss, in the direction of one parameter.
+TEST(Build, GradientsOfAWholeNetworkAgreeWithDifferences) {
+  const OnnxModel model = test::difficult_network(/*tied=*/true);
+  const auto rules = classify_tensors(model, {});
+  BuildOptions options;
+  options.lower.micro_batch = 4;
+  options.lower.mode.dropout = false;
+  const TrainingGraph training = build_training_graph(model, rules, options);
+  std::map<ValueId, HostTensor> feeds;
+  feeds[training.inputs[0].value] = ramp({4, 2, 6, 6}, 0.1F);
+  const std::int64_t labels[] = {0, 4, 2, 1};
+  feeds[training.loss.label] = HostTensor::of<std::int64_t>({4}, labels);
+  feeds[training.loss.loss_scale] = HostTensor::scalar<float>(0.25F);
+  std::vector<ValueId> contributions;
+  for (const Accumulation& accumulation : training.accumulations) contributions.push_back(accumulation.contribution);
+  const std::vector<HostTensor> values = execute(training.graph, Backend::kReference, feeds, contributions);
+  for (std::size_t i = 0; i < values.size(); ++i) feeds[training.accumulations[i].accumulator] = values[i];
+  for (const Parameter& parameter : training.parameters) {
+    const HostTensor gradient = execute(training.graph, Backend::kReference, feeds, {parameter.gradient})[0];
+    const HostTensor& original = training.graph[parameter.value].data;
+    double expected = 0;
+    HostTensor moved[2] = {HostTensor(original.type()), HostTensor(original.type())};
+    constexpr float kStep = 2e-3F;
+    for (std::int64_t e = 0; e < original.type().count(); ++e) {
+      const float direction = (e * 7 % 5 - 2) * 0.5F;
+      expected += gradient.span<float>()[static_cast<std::size_t>(e)] * direction;
+      for (int side = 0; side < 2; ++side) {
+        moved[side].span<float>()[static_cast<std::size_t>(e)] = original.span<float>()[static_cast<std::size_t>(e)] + (side ? 1 : -1) * kStep * direction;
+      }
+    }
+    double loss[2];
+    for (int side = 0; side < 2; ++side) {
+      auto with = feeds;
+      with[parameter.value] = moved[side];
+      loss[side] = execute(training.graph, Backend::kReference, with, {training.loss.loss_sum})[0].span<float>()[0] * 0.25;
+    }
+    EXPECT_NEAR((loss[1] - loss[0]) / (2 * kStep), expected, 2e-3 + 0.02 * std::abs(expected)) << parameter.name;
+  }
+}
+
+TEST(Build, EveryUnsupportedOperatorIsNamedAtOnce) {
+  OnnxBuilder builder("bad");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.node("NonMaxSuppression", {"x"}, {"a"}, {}, "nms");
+  builder.node("Bogus", {"a"}, {"b"}, {}, "one");
+  builder.node("Bogus", {"b"}, {"y"}, {}, "two");
+  try {
+    build(read(builder));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(error.message().find("NonMaxSuppression"), std::string::npos);
+    EXPECT_NE(error.message().find("Bogus"), std::string::npos);
+    EXPECT_NE(error.message().find("2 nodes"), std::string::npos);
+  }
+}
+
+TEST(Build, FreeDimensionsAreNamed) {
+  OnnxBuilder builder("free");
+  builder.input("speech", DType::kFloat32, {{"batch", -1}, {"frames", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("w", ramp({4, 2}));
+  builder.node("MatMul", {"speech", "w"}, {"y"});
+  const OnnxModel model = read(builder);
+  try {
+    build(model);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("frames"), std::string::npos);
+    EXPECT_NE(error.message().find("--dim"), std::string::npos);
+  }
+}
+
+TEST(Build, HeadIsLeftToTheLoss) {
+  OnnxBuilder builder = two_layers();
+  builder.output("probabilities", DType::kFloat32, {});
+  builder.node("Softmax", {"logits"}, {"probabilities"}, {OnnxAttribute::of_int("axis", -1)}, "head");
+  LossOptions loss;
+  loss.output = "probabilities";
+  const TrainingGraph training = build(read(builder), 3, loss);
+  for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "Softmax");
+  EXPECT_EQ(training.notes.size(), 1U);
+}
+
+TEST(Build, GeluIsRecognisedInTheFormsThatExportersWrite) {
+  for (const int form : {0, 1, 2}) {
+    OnnxBuilder builder("gelu");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+    builder.output("y", DType::kFloat32, {});
+    builder.initializer("w", ramp({4, 4}));
+    builder.initializer("root", HostTensor::scalar<float>(1.41421356F));
+    builder.initializer("one", HostTensor::scalar<float>(1));
+    builder.initializer("half", HostTensor::scalar<float>(0.5F));
+    builder.node("MatMul", {"x", "w"}, {"h"});
+    builder.node("Div", {"h", "root"}, {"d"});
+    builder.node("Erf", {"d"}, {"e"});
+    builder.node("Add", {"e", "one"}, {"a"});
+    if (form == 0) {
+      builder.node("Mul", {"h", "a"}, {"m"});
+      builder.node("Mul", {"m", "half"}, {"y"});
+    } else if (form == 1) {
+      builder.node("Mul", {"half", "h"}, {"m"});
+      builder.node("Mul", {"m", "a"}, {"y"});
+    } else {
+      builder.node("Mul", {"a", "half"}, {"m"});
+      builder.node("Mul", {"m", "h"}, {"y"});
+    }
+    const OnnxModel model = read(builder);
+    LossOptions loss;
+    loss.loss = "mse";
+    const TrainingGraph training = build(model, 2, loss);
+    int fused = 0;
+    for (const Node& node : training.graph.nodes) {
+      fused += node.op->name == "Gelu";
+      EXPECT_NE(node.op->name, "Erf");
+    }
+    EXPECT_EQ(fused, 1) << "form " << form;
+  }
+}
+
+TEST(Linearise, CountsWhatCrossesACut) {
+  const TrainingGraph training = build(read(two_layers()));
+  const Chain chain = linearise(training);
+  ASSERT_EQ(chain.order.size(), 4U);  // first, act, second, loss
+  EXPECT_EQ(chain.forward_bytes[0], 0U);
+  EXPECT_EQ(chain.forward_bytes[1], 3 * 5 * sizeof(float));
+  EXPECT_EQ(chain.forward_bytes[3], 3 * 3 * sizeof(float));
+  EXPECT_EQ(chain.backward_bytes[2], 3 * 5 * sizeof(float));
+  EXPECT_EQ(stages_of_chain(training, chain, {0, 2})[static_cast<std::size_t>(chain.order[2].index)], 1);
+}
+
+}  // namespace
+}  // namespace pipetrain

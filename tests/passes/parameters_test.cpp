@@ -1,0 +1,141 @@
+#include "passes/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor filled(Shape shape, float value) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  for (float& x : out.span<float>()) x = value;
+  return out;
+}
+
+HostTensor ramp(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  float next = 0.5F;
+  for (float& x : out.span<float>()) x = next += 0.25F;
+  return out;
+}
+
+OnnxModel read(const OnnxBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+OnnxBuilder image_builder() {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
+  builder.output("y", DType::kFloat32, {});
+  return builder;
+}
+
+TensorUse use_of(const std::map<std::string, TensorRule>& rules, const std::string& name) { return rules.at(name).use; }
+
+TEST(Parameters, WeightsAreTrainedConstantsAreNot) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("conv_w", ramp({6, 4, 1, 1}));
+  builder.initializer("epsilon", HostTensor::scalar<float>(1e-5F));
+  builder.initializer("mask", ramp({5, 5}));
+  builder.node("Conv", {"x", "conv_w"}, {"c"});
+  builder.node("Add", {"c", "epsilon"}, {"a"});
+  builder.node("Mul", {"a", "mask"}, {"y"});
+  const auto rules = classify_tensors(read(builder), {});
+  EXPECT_EQ(use_of(rules, "conv_w"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "epsilon"), TensorUse::kFrozen);
+  EXPECT_EQ(use_of(rules, "mask"), TensorUse::kFrozen);
+}
+
+TEST(Parameters, WeightIsFoundThroughATransposeAndATableThroughAConstantGather) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 8}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("table.weight", ramp({9, 8}));
+  const std::int64_t rows[] = {0, 1, 2};
+  builder.initializer("rows", HostTensor::of<std::int64_t>({3}, rows));
+  builder.initializer("p0", ramp({6, 8}));
+  builder.node("Gather", {"table.weight", "rows"}, {"positions"});
+  builder.node("Add", {"x", "positions"}, {"a"});
+  builder.node("Transpose", {"p0"}, {"turned"}, {OnnxAttribute::of_ints("perm", {1, 0})});
+  builder.node("MatMul", {"a", "turned"}, {"y"});
+  const auto rules = classify_tensors(read(builder), {});
+  EXPECT_EQ(use_of(rules, "table.weight"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "p0"), TensorUse::kTrained);
+}
+
+TEST(Parameters, RunningStatisticsAreUpdatedNotTrained) {
+  OnnxBuilder builder = image_builder();
+  for (const char* name : {"scale", "bias", "mean", "var"}) builder.initializer(name, ramp({4}));
+  builder.node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y"});
+  const auto rules = classify_tensors(read(builder), {});
+  EXPECT_EQ(use_of(rules, "scale"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "bias"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "mean"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(use_of(rules, "var"), TensorUse::kRunningStatistic);
+}
+
+TEST(Parameters, StatisticsMergedWithGainsComeApart) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("ones", filled({4}, 1));
+  builder.initializer("zeros", filled({4}, 0));
+  builder.node("Identity", {"ones"}, {"norm.running_var"});
+  builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {}, "norm");
+  OnnxModel model = read(builder);
+  auto rules = classify_tensors(model, {});
+  EXPECT_EQ(use_of(rules, "ones"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "zeros"), TensorUse::kTrained);
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 2U);
+  EXPECT_EQ(use_of(rules, "norm.running_var"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(use_of(rules, "zeros@norm.3"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(model.nodes[0].inputs[3], "zeros@norm.3");
+}
+
+TEST(Parameters, MergedBiasesComeApartMatricesStayTied) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("w", ramp({4, 4}));
+  builder.initializer("b", filled({4}, 0));
+  builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "first");
+  builder.node("Gemm", {"h", "w", "b"}, {"y"}, {}, "second");
+  OnnxModel model = read(builder);
+  auto rules = classify_tensors(model, {});
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].name, "b@second.2");
+  EXPECT_EQ(copies[0].original, "b");
+  EXPECT_EQ(copies[0].node, 1U);
+  EXPECT_EQ(model.nodes[1].inputs, (std::vector<std::string>{"h", "w", "b@second.2"}));
+}
+
+TEST(Parameters, FlagsDecideAndTyposAreRefused) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("stem.weight", ramp({6, 4, 1, 1}));
+  builder.initializer("stem.bias", ramp({6}));
+  builder.node("Conv", {"x", "stem.weight", "stem.bias"}, {"y"});
+  const OnnxModel model = read(builder);
+  ParameterOptions options;
+  options.freeze = {"*.weight"};
+  EXPECT_EQ(use_of(classify_tensors(model, options), "stem.weight"), TensorUse::kFrozen);
+  EXPECT_EQ(use_of(classify_tensors(model, options), "stem.bias"), TensorUse::kTrained);
+  options = {};
+  options.train_only = {"stem.w*"};
+  EXPECT_EQ(use_of(classify_tensors(model, options), "stem.bias"), TensorUse::kFrozen);
+  options.train_only = {"steam.*"};
+  EXPECT_THROW(classify_tensors(model, options), Error);
+}
+
+TEST(Parameters, Globs) {
+  EXPECT_TRUE(matches_glob("layer?.*.weight", "layer1.0.conv.weight"));
+  EXPECT_FALSE(matches_glob("layer?.*.weight", "layer1.0.conv.bias"));
+  EXPECT_TRUE(matches_glob("*", ""));
+  EXPECT_FALSE(matches_glob("?", ""));
+}
+
+}  // namespace
+}  // namespace pipetrain
