@@ -23,9 +23,10 @@ inline bool is_row_major(const KernelRequest& request) {
          std::all_of(request.outputs.begin(), request.outputs.end(), plain);
 }
 
-/// The tensor at `index`; an empty one when the list is shorter.
-inline Tensor tensor_or_empty(std::span<const Tensor> tensors, std::size_t index) {
-  return index < tensors.size() ? tensors[index] : Tensor{};
+/// The elements of the tensor at `index`; null when it is absent or the list is shorter.
+template <class T>
+T* data_or_null(std::span<const Tensor> tensors, std::size_t index) {
+  return index < tensors.size() ? tensors[index].as<T>() : nullptr;
 }
 
 }  // namespace pipetrain

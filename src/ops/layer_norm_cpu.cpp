@@ -52,11 +52,11 @@ void normalise_row(const float* __restrict x, RowStatistics row, const float* __
 void forward(const Geometry& geometry, std::span<const Tensor> in, std::span<const Tensor> out) {
   const std::int64_t width = geometry.width;
   const float* x = in[0].as<float>();
-  const float* scale = tensor_or_empty(in, 1).as<float>();
-  const float* bias = tensor_or_empty(in, 2).as<float>();
+  const float* scale = data_or_null<float>(in, 1);
+  const float* bias = data_or_null<float>(in, 2);
   float* y = out[0].as<float>();
-  float* means = tensor_or_empty(out, 1).as<float>();
-  float* inverses = tensor_or_empty(out, 2).as<float>();
+  float* means = data_or_null<float>(out, 1);
+  float* inverses = data_or_null<float>(out, 2);
   const auto epsilon = static_cast<float>(geometry.epsilon);
 #pragma omp parallel for schedule(static) if (geometry.rows * width > kParallelElements)
   for (std::int64_t row = 0; row < geometry.rows; ++row) {
@@ -142,7 +142,7 @@ void weight_gradient_columns(const Geometry& geometry, std::span<const Tensor> i
 void weight_gradient(const Geometry& geometry, std::span<const Tensor> in,
                      std::span<const Tensor> out) {
   float* dscale = out[0].as<float>();
-  float* dbias = tensor_or_empty(out, 1).as<float>();
+  float* dbias = data_or_null<float>(out, 1);
   const std::int64_t share = (geometry.width + omp_get_max_threads() - 1) / omp_get_max_threads();
   const std::int64_t columns = std::min(kColumns, (share + 15) / 16 * 16);
   const std::int64_t blocks = (geometry.width + columns - 1) / columns;

@@ -11,10 +11,10 @@ namespace {
 template <class T>
 void forward(const LayerNormGeometry& geometry, std::span<const Tensor> in,
              std::span<const Tensor> out) {
-  const T* scale = tensor_or_empty(in, 1).as<T>();
-  const T* bias = tensor_or_empty(in, 2).as<T>();
-  T* means = tensor_or_empty(out, 1).as<T>();
-  T* inverses = tensor_or_empty(out, 2).as<T>();
+  const T* scale = data_or_null<T>(in, 1);
+  const T* bias = data_or_null<T>(in, 2);
+  T* means = data_or_null<T>(out, 1);
+  T* inverses = data_or_null<T>(out, 2);
   const auto width = static_cast<double>(geometry.width);
   for (std::int64_t row = 0; row < geometry.rows; ++row) {
     const T* x = in[0].as<T>() + row * geometry.width;
@@ -66,7 +66,7 @@ template <class T>
 void weight_gradient(const LayerNormGeometry& geometry, std::span<const Tensor> in,
                      std::span<const Tensor> out) {
   T* dscale = out[0].as<T>();
-  T* dbias = tensor_or_empty(out, 1).as<T>();
+  T* dbias = data_or_null<T>(out, 1);
   for (std::int64_t i = 0; i < geometry.width; ++i) {
     double scale_sum = 0;
     double bias_sum = 0;

@@ -14,7 +14,7 @@ using Tensors = std::span<const Tensor>;
 constexpr std::int64_t kParallelElements = 1 << 14;
 
 void store(Tensors out, std::size_t index, double value) {
-  if (auto* to = tensor_or_empty(out, index).as<float>()) *to = static_cast<float>(value);
+  if (auto* to = data_or_null<float>(out, index)) *to = static_cast<float>(value);
 }
 
 // --- softmax cross-entropy ---
@@ -66,7 +66,7 @@ class CrossEntropyCpu final : public Kernel {
     const auto* labels = in[1].as<std::int64_t>();
     check_labels(loss_, labels);
     const float* x = in[0].as<float>();
-    float* log_sums = tensor_or_empty(out, 2).as<float>();
+    float* log_sums = data_or_null<float>(out, 2);
     auto* losses = reinterpret_cast<float*>(context.workspace);
     float* correct = losses + loss_.rows;
 #pragma omp parallel for schedule(static) if (loss_.rows * loss_.classes > kParallelElements)

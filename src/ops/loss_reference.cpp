@@ -12,14 +12,14 @@ using Tensors = std::span<const Tensor>;
 
 template <class T>
 void store(Tensors out, std::size_t index, double value) {
-  if (T* to = tensor_or_empty(out, index).as<T>()) *to = static_cast<T>(value);
+  if (T* to = data_or_null<T>(out, index)) *to = static_cast<T>(value);
 }
 
 template <class T>
 void cross_entropy(const CrossEntropy& loss, Tensors in, Tensors out) {
   const auto* labels = in[1].as<std::int64_t>();
   check_labels(loss, labels);
-  T* log_sums = tensor_or_empty(out, 2).as<T>();
+  T* log_sums = data_or_null<T>(out, 2);
   double loss_sum = 0;
   double correct = 0;
   for (std::int64_t row = 0; row < loss.rows; ++row) {

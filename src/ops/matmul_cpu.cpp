@@ -20,7 +20,7 @@ class MatMulCpu final : public Kernel {
   void run(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) override {
     const float* a = in[0].as<float>();
     const float* b = in[1].as<float>();
-    const float* bias = tensor_or_empty(in, 2).as<float>();
+    const float* bias = data_or_null<float>(in, 2);
     float* y = out[0].as<float>();
     const std::int64_t products = plan_.products();
     if (products == 0) return;
