@@ -1,5 +1,6 @@
-// Error → message and exit code. libgomp reads its environment before main, so the program sets it and starts itself
-// once more: waiting OpenMP threads must not spin on cores that other stages need.
+// Error → message and exit code. libgomp reads its environment before main, so the program sets it
+// and starts itself once more: waiting OpenMP threads must not spin on cores that other stages
+// need.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ void restart_with_passive_waiting(char** argv) {
 int run(std::vector<std::string> arguments) {
   using namespace pipetrain;
   std::string command = "train";
-  if (arguments.empty() || arguments[0] == "-h" || (arguments[0] == "--help" && arguments.size() == 1)) {
+  if (arguments.empty() || arguments[0] == "-h" ||
+      (arguments[0] == "--help" && arguments.size() == 1)) {
     std::fputs(short_help().c_str(), stdout);
     return 0;
   }
@@ -33,7 +35,8 @@ int run(std::vector<std::string> arguments) {
   }
   if (arguments[0][0] != '-') {
     const auto& known = commands();
-    const auto found = std::find_if(known.begin(), known.end(), [&](const CommandSpec& c) { return c.name == arguments[0]; });
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](const CommandSpec& c) { return c.name == arguments[0]; });
     if (found == known.end()) {
       std::vector<std::string> names;
       for (const CommandSpec& c : known) names.push_back(c.name);
@@ -67,13 +70,15 @@ int main(int argc, char** argv) {
     return run({argv + 1, argv + argc});
   } catch (const pipetrain::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    if (error.kind() == pipetrain::ErrorKind::kInternal) std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
+    if (error.kind() == pipetrain::ErrorKind::kInternal)
+      std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("error: not enough memory\n", stderr);
     return static_cast<int>(pipetrain::ErrorKind::kResource);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\nthis is a mistake in pipetrain; please report it\n", error.what());
+    std::fprintf(stderr, "error: %s\nthis is a mistake in pipetrain; please report it\n",
+                 error.what());
     return static_cast<int>(pipetrain::ErrorKind::kInternal);
   }
 }

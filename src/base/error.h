@@ -43,7 +43,8 @@ class Error : public std::exception {
   std::string text_;
 };
 
-/// Runs `body`; an Error leaving it gets the frame "while " + frame(). The frame is built on failure only.
+/// Runs `body`; an Error leaving it gets the frame "while " + frame(). The frame is built on
+/// failure only.
 template <class Frame, class Body>
 decltype(auto) with_context(Frame&& frame, Body&& body) {
   try {
@@ -54,13 +55,15 @@ decltype(auto) with_context(Frame&& frame, Body&& body) {
   }
 }
 
-/// Returns `text` with control characters escaped and cut to a sane length: for names that come from files.
+/// Returns `text` with control characters escaped and cut to a sane length: for names that come
+/// from files.
 std::string printable(std::string_view text);
 
 }  // namespace pipetrain
 
-#define PT_FAIL(kind, ...) throw ::pipetrain::Error(::pipetrain::ErrorKind::kind, fmt::format(__VA_ARGS__))
-#define PT_CHECK(condition, kind, ...)      \
-  do {                                      \
+#define PT_FAIL(kind, ...) \
+  throw ::pipetrain::Error(::pipetrain::ErrorKind::kind, fmt::format(__VA_ARGS__))
+#define PT_CHECK(condition, kind, ...)            \
+  do {                                            \
     if (!(condition)) PT_FAIL(kind, __VA_ARGS__); \
   } while (false)

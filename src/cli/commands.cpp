@@ -9,7 +9,8 @@ namespace pipetrain {
 
 const std::vector<CommandSpec>& commands() {
   static const std::vector<CommandSpec> list = {
-      {"train", "train a model through pipeline stages (what is done when no command is named)", train_command},
+      {"train", "train a model through pipeline stages (what is done when no command is named)",
+       train_command},
       {"inspect", "what a model is, and whether and how it can be trained", inspect_command},
       {"profile", "measure the kernels of a training step", profile_command},
       {"plan", "where the model is cut, and what step time and memory that predicts", plan_command},
@@ -28,17 +29,22 @@ void resolve_device(Options& options, const std::string& command) {
     if (const char* wanted = std::getenv("PIPETRAIN_DEVICE"); wanted && *wanted) device = wanted;
   }
   PT_CHECK(device == "auto" || device == "cpu" || device == "cuda" || device == "reference", kUsage,
-           "PIPETRAIN_DEVICE cannot be \"{}\"; one of: auto, cpu, cuda, reference", printable(device));
-  const std::string start = fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
-                                        pipeline.stages ? printable(options.run.model.path) : "x.onnx");
+           "PIPETRAIN_DEVICE cannot be \"{}\"; one of: auto, cpu, cuda, reference",
+           printable(device));
+  const std::string start =
+      fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
+                  pipeline.stages ? printable(options.run.model.path) : "x.onnx");
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
-  if (device == "cuda" || (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
+  if (device == "cuda" ||
+      (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
     PT_FAIL(kResource,
             "{} GPU{} asked for ({}), but this build of pipetrain has no GPU support\n"
             "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
             "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
-            std::max(options.gpus, 1), options.gpus == 1 ? "" : "s", options.gpus > 0 ? fmt::format("--gpus {}", options.gpus) : "--device cuda",
-            start, std::max(options.gpus, 1), rest, printable(options.run.model.path), std::max(options.gpus, 1));
+            std::max(options.gpus, 1), options.gpus == 1 ? "" : "s",
+            options.gpus > 0 ? fmt::format("--gpus {}", options.gpus) : "--device cuda", start,
+            std::max(options.gpus, 1), rest, printable(options.run.model.path),
+            std::max(options.gpus, 1));
   }
   pipeline.stages = std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
@@ -50,12 +56,16 @@ void resolve_model(Options& options, const std::string& command) {
     path = options.arguments.front();
     options.arguments.erase(options.arguments.begin());
   }
-  PT_CHECK(options.arguments.empty(), kUsage, "what is \"{}\"? see: pipetrain {} --help", printable(options.arguments.front()), command);
-  PT_CHECK(!path.empty(), kUsage, "no model given; use --model FILE, or make one: pipetrain new mlp -o mlp.onnx");
+  PT_CHECK(options.arguments.empty(), kUsage, "what is \"{}\"? see: pipetrain {} --help",
+           printable(options.arguments.front()), command);
+  PT_CHECK(!path.empty(), kUsage,
+           "no model given; use --model FILE, or make one: pipetrain new mlp -o mlp.onnx");
 }
 
 void resolve_verbosity(const Options& options) {
-  set_log_level(options.quiet ? LogLevel::kError : options.verbose ? LogLevel::kDebug : LogLevel::kInfo);
+  set_log_level(options.quiet     ? LogLevel::kError
+                : options.verbose ? LogLevel::kDebug
+                                  : LogLevel::kInfo);
 }
 
 }  // namespace pipetrain

@@ -1,4 +1,5 @@
-// The subcommands. Each gets parsed options, prints its result to stdout and messages to stderr, and returns the exit code.
+// The subcommands. Each gets parsed options, prints its result to stdout and messages to stderr,
+// and returns the exit code.
 #pragma once
 
 #include "cli/options.h"
@@ -14,7 +15,8 @@ int eval_command(Options& options);
 int new_command(Options& options);
 int doctor_command(Options& options);
 
-/// Decides what the stages run on. Error (kResource) with commands that would work when it is not there.
+/// Decides what the stages run on. Error (kResource) with commands that would work when it is not
+/// there.
 void resolve_device(Options& options, const std::string& command);
 /// Takes the model from --model or from the first argument; refuses what is left over.
 void resolve_model(Options& options, const std::string& command);

@@ -73,14 +73,19 @@ void EventLog::run_start(const Options& options, const Session& session, const s
   json["version"] = PIPETRAIN_VERSION;
   Options copy = options;
   for (const OptionSpec& spec : describe_options(copy)) {
-    if (spec.get && (" " + spec.commands + " ").find(" train ") != std::string::npos) json["config"][spec.name.substr(2)] = spec.get();
+    if (spec.get && (" " + spec.commands + " ").find(" train ") != std::string::npos)
+      json["config"][spec.name.substr(2)] = spec.get();
   }
   json["seed"] = options.run.optimization.seed;
   json["pid"] = getpid();
   std::int64_t parameters = 0;
-  for (const Parameter& parameter : session.graph().parameters) parameters += session.graph().graph[parameter.value].type.count();
-  json["model"] = {{"file", options.run.model.path}, {"parameters", parameters}, {"ops", session.chain().order.size()}};
-  json["data"] = {{"format", session.data().format}, {"samples", session.data().train->size()},
+  for (const Parameter& parameter : session.graph().parameters)
+    parameters += session.graph().graph[parameter.value].type.count();
+  json["model"] = {{"file", options.run.model.path},
+                   {"parameters", parameters},
+                   {"ops", session.chain().order.size()}};
+  json["data"] = {{"format", session.data().format},
+                  {"samples", session.data().train->size()},
                   {"classes", session.graph().loss.classes}};
   json["stages"] = session.stages();
   json["threads"] = session.threads();
@@ -93,18 +98,20 @@ void EventLog::plan(const Session& session, const std::string& path) {
   json["file"] = path;
   for (std::size_t s = 0; s < session.the_plan().stages.size(); ++s) {
     const StagePlan& stage = session.the_plan().stages[s];
-    json["stages"].push_back({{"index", s},
-                              {"first_op", session.costs().elements[static_cast<std::size_t>(stage.first)].name},
-                              {"last_op", session.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
-                              {"params", stage.parameter_bytes / sizeof(float)},
-                              {"fwd_ms", stage.forward_seconds * 1e3},
-                              {"bwd_ms", stage.backward_seconds * 1e3},
-                              {"mem_bytes", stage.memory.total()}});
+    json["stages"].push_back(
+        {{"index", s},
+         {"first_op", session.costs().elements[static_cast<std::size_t>(stage.first)].name},
+         {"last_op", session.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
+         {"params", stage.parameter_bytes / sizeof(float)},
+         {"fwd_ms", stage.forward_seconds * 1e3},
+         {"bwd_ms", stage.backward_seconds * 1e3},
+         {"mem_bytes", stage.memory.total()}});
   }
   json["micro_batches"] = session.micro_batches();
   json["micro_batch_size"] = session.micro_batch();
   json["schedule"] = session.config().pipeline.schedule;
-  json["predicted"] = {{"step_ms", session.prediction().makespan * 1e3}, {"bubble", session.prediction().bubble}};
+  json["predicted"] = {{"step_ms", session.prediction().makespan * 1e3},
+                       {"bubble", session.prediction().bubble}};
   write(line);
 }
 
@@ -137,7 +144,8 @@ void EventLog::evaluation(const EvaluationReport& report) {
   write(line);
 }
 
-void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary, const std::string& output) {
+void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
+                       const std::string& output) {
   Line line("run_end");
   line.json["status"] = status;
   line.json["exit_code"] = exit_code;

@@ -1,5 +1,5 @@
-// The record of a run as JSON Lines: one object per line, one write per line. Not-finite numbers become null and are
-// named in "nonfinite".
+// The record of a run as JSON Lines: one object per line, one write per line. Not-finite numbers
+// become null and are named in "nonfinite".
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,8 @@ namespace pipetrain {
 
 class EventLog {
  public:
-  /// Writes to a file, or to standard output for "-". Error (kResource) when the file cannot be opened.
+  /// Writes to a file, or to standard output for "-". Error (kResource) when the file cannot be
+  /// opened.
   explicit EventLog(const std::string& path);
   ~EventLog();
   EventLog(const EventLog&) = delete;
@@ -22,7 +23,8 @@ class EventLog {
   void plan(const Session& session, const std::string& path);
   void step(const StepReport& report);
   void evaluation(const EvaluationReport& report);
-  void run_end(const std::string& status, int exit_code, const TrainingSummary& summary, const std::string& output);
+  void run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
+               const std::string& output);
   void error(const std::string& message);
 
  private:

@@ -1,4 +1,5 @@
-// pipetrain inspect, doctor: what a model is and whether it can be trained; what this machine offers.
+// pipetrain inspect, doctor: what a model is and whether it can be trained; what this machine
+// offers.
 #include <sched.h>
 #include <unistd.h>
 
@@ -23,7 +24,9 @@ std::string dims_text(const OnnxValue& value) {
   std::string out;
   for (const OnnxDim& dim : value.dims) {
     out += out.empty() ? "" : ", ";
-    out += dim.value >= 0 ? fmt::format("{}", dim.value) : dim.symbol.empty() ? "?" : printable(dim.symbol);
+    out += dim.value >= 0       ? fmt::format("{}", dim.value)
+           : dim.symbol.empty() ? "?"
+                                : printable(dim.symbol);
   }
   return value.has_shape ? "(" + out + ")" : "(shape unknown)";
 }
@@ -37,11 +40,13 @@ TrainingGraph build(const Options& options, const LoadedModel& model) {
   BuildOptions build;
   build.lower.micro_batch = 2;
   for (const OnnxValue& input : model.model.inputs) {
-    if (!input.dims.empty() && input.dims[0].value > 0) build.lower.micro_batch = input.dims[0].value;
+    if (!input.dims.empty() && input.dims[0].value > 0)
+      build.lower.micro_batch = input.dims[0].value;
   }
   build.lower.dims = options.run.model.dims;
   for (const auto& [name, shape] : options.run.model.shapes) {
-    build.lower.sample_shapes[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
+    build.lower.sample_shapes[name] =
+        Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
   build.lower.output_node = options.run.model.output_node;
   build.lower.mode = {true, options.run.model.batch_norm, options.run.model.dropout};
@@ -60,22 +65,40 @@ int inspect_command(Options& options) {
   std::map<std::string_view, int> uses;
   for (const auto& [name, rule] : model.rules) ++uses[use_name(rule.use)];
 
-  Json json = {{"schema", "pipetrain.inspect/1"}, {"file", options.run.model.path}, {"opset", model.file.opset}, {"ir_version", model.file.ir_version},
-               {"producer", printable(model.file.producer)}, {"nodes", model.file.nodes.size()}, {"operators", histogram}};
+  Json json = {{"schema", "pipetrain.inspect/1"},
+               {"file", options.run.model.path},
+               {"opset", model.file.opset},
+               {"ir_version", model.file.ir_version},
+               {"producer", printable(model.file.producer)},
+               {"nodes", model.file.nodes.size()},
+               {"operators", histogram}};
   for (const auto* list : {&model.file.inputs, &model.file.outputs}) {
     for (const OnnxValue& value : *list) {
-      json[list == &model.file.inputs ? "inputs" : "outputs"].push_back({{"name", printable(value.name)}, {"type", name_of(value.dtype)}, {"shape", dims_text(value)}});
+      json[list == &model.file.inputs ? "inputs" : "outputs"].push_back(
+          {{"name", printable(value.name)},
+           {"type", name_of(value.dtype)},
+           {"shape", dims_text(value)}});
     }
   }
   for (const auto& [name, rule] : model.rules) {
-    json["parameters"].push_back({{"name", name}, {"trainable", rule.use == TensorUse::kTrained}, {"use", use_name(rule.use)}, {"reason", rule.reason}});
+    json["parameters"].push_back({{"name", name},
+                                  {"trainable", rule.use == TensorUse::kTrained},
+                                  {"use", use_name(rule.use)},
+                                  {"reason", rule.reason}});
   }
-  for (const UntiedCopy& copy : model.copies) json["copies"].push_back({{"name", copy.name}, {"original", copy.original}});
+  for (const UntiedCopy& copy : model.copies)
+    json["copies"].push_back({{"name", copy.name}, {"original", copy.original}});
 
-  std::string text = fmt::format("{}: opset {}, IR {}, {} nodes, by {}\n", std::filesystem::path(options.run.model.path).filename().string(), model.file.opset,
-                                 model.file.ir_version, model.file.nodes.size(), printable(model.file.producer));
-  for (const OnnxValue& value : model.file.inputs) text += fmt::format("input    {} {} {}\n", printable(value.name), name_of(value.dtype), dims_text(value));
-  for (const OnnxValue& value : model.file.outputs) text += fmt::format("output   {} {} {}\n", printable(value.name), name_of(value.dtype), dims_text(value));
+  std::string text = fmt::format("{}: opset {}, IR {}, {} nodes, by {}\n",
+                                 std::filesystem::path(options.run.model.path).filename().string(),
+                                 model.file.opset, model.file.ir_version, model.file.nodes.size(),
+                                 printable(model.file.producer));
+  for (const OnnxValue& value : model.file.inputs)
+    text += fmt::format("input    {} {} {}\n", printable(value.name), name_of(value.dtype),
+                        dims_text(value));
+  for (const OnnxValue& value : model.file.outputs)
+    text += fmt::format("output   {} {} {}\n", printable(value.name), name_of(value.dtype),
+                        dims_text(value));
   text += "nodes   ";
   for (const auto& [op, count] : histogram) text += fmt::format(" {}:{}", printable(op), count);
   text += "\ntensors ";
@@ -83,7 +106,8 @@ int inspect_command(Options& options) {
   text += fmt::format("  ({} copies trained apart; list: --params)\n", model.copies.size());
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
   if (options.show_params) {
-    for (const auto& [name, rule] : model.rules) text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);
+    for (const auto& [name, rule] : model.rules)
+      text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);
   }
 
   std::optional<Error> failure;
@@ -91,17 +115,25 @@ int inspect_command(Options& options) {
     const TrainingGraph graph = build(options, model);
     const Chain chain = linearise(graph);
     std::int64_t parameters = 0;
-    for (const Parameter& parameter : graph.parameters) parameters += graph.graph[parameter.value].type.count();
+    for (const Parameter& parameter : graph.parameters)
+      parameters += graph.graph[parameter.value].type.count();
     json["trainable"] = true;
-    json["loss"] = {{"kind", name_of(graph.loss.kind)}, {"output", graph.loss.output}, {"task", graph.loss.task}};
+    json["loss"] = {{"kind", name_of(graph.loss.kind)},
+                    {"output", graph.loss.output},
+                    {"task", graph.loss.task}};
     json["trained_numbers"] = parameters;
-    text += fmt::format("trains   yes: {} numbers in {} tensors, {}\n", parameters, graph.parameters.size(), graph.loss.task);
-    text += fmt::format("chain    {} nodes after folding, of which any can start a stage\n", chain.order.size());
+    text += fmt::format("trains   yes: {} numbers in {} tensors, {}\n", parameters,
+                        graph.parameters.size(), graph.loss.task);
+    text += fmt::format("chain    {} nodes after folding, of which any can start a stage\n",
+                        chain.order.size());
     for (std::size_t i = 0; i < chain.order.size(); ++i) {
       const Node& node = graph.graph[chain.order[i]];
-      json["chain"].push_back({{"name", printable(node.name)}, {"op", node.op->name}, {"forward_bytes", chain.forward_bytes[i]}});
+      json["chain"].push_back({{"name", printable(node.name)},
+                               {"op", node.op->name},
+                               {"forward_bytes", chain.forward_bytes[i]}});
       if (options.show_chain) {
-        text += fmt::format("  {:<4} {:<20} {:<40} cut before: {}\n", i, node.op->name, printable(node.name), bytes_text(chain.forward_bytes[i]));
+        text += fmt::format("  {:<4} {:<20} {:<40} cut before: {}\n", i, node.op->name,
+                            printable(node.name), bytes_text(chain.forward_bytes[i]));
       }
     }
     for (const std::string& note : graph.notes) text += "note     " + note + "\n";
@@ -114,7 +146,9 @@ int inspect_command(Options& options) {
     json[needs_flag ? "needs" : "error"] = error.what();
     if (needs_flag) text += fmt::format("trains   with a flag: {}\n", error.what());
   }
-  std::fputs((options.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text).c_str(), stdout);
+  std::fputs((options.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text)
+                 .c_str(),
+             stdout);
   if (failure) throw *failure;
   return 0;
 }
@@ -124,18 +158,30 @@ int doctor_command(Options& options) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                             static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const bool vectors = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const std::string cache = default_cache_directory().string();
   if (options.json) {
-    const Json json = {{"schema", "pipetrain.doctor/1"}, {"version", PIPETRAIN_VERSION}, {"cores", cores}, {"memory_bytes", memory},
-                       {"avx2", vectors}, {"avx512", static_cast<bool>(__builtin_cpu_supports("avx512f"))}, {"gpus", 0}, {"cache", cache}};
+    const Json json = {{"schema", "pipetrain.doctor/1"},
+                       {"version", PIPETRAIN_VERSION},
+                       {"cores", cores},
+                       {"memory_bytes", memory},
+                       {"avx2", vectors},
+                       {"avx512", static_cast<bool>(__builtin_cpu_supports("avx512f"))},
+                       {"gpus", 0},
+                       {"cache", cache}};
     std::fputs((json.dump(2) + "\n").c_str(), stdout);
     return 0;
   }
-  std::string text = fmt::format("pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     none: this build has no GPU support\ncache    {}\n", PIPETRAIN_VERSION, cores,
-                                 cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
-                                 vectors ? (__builtin_cpu_supports("avx512f") ? "AVX-512" : "AVX2") : "older than AVX2: this build's CPU kernels will not run", cache.empty() ? "none" : cache);
+  std::string text = fmt::format(
+      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     none: this build has no GPU "
+      "support\ncache    {}\n",
+      PIPETRAIN_VERSION, cores,
+      cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
+      vectors ? (__builtin_cpu_supports("avx512f") ? "AVX-512" : "AVX2")
+              : "older than AVX2: this build's CPU kernels will not run",
+      cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

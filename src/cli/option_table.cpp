@@ -12,12 +12,20 @@ namespace {
 double parse_real(const std::string& name, std::string text) {
   double scale = 1;
   const auto ends = [&](std::string_view suffix) {
-    if (text.size() <= suffix.size() || text.compare(text.size() - suffix.size(), suffix.size(), suffix) != 0) return false;
+    if (text.size() <= suffix.size() ||
+        text.compare(text.size() - suffix.size(), suffix.size(), suffix) != 0)
+      return false;
     text.resize(text.size() - suffix.size());
     return true;
   };
-  for (const auto& [suffix, factor] : std::initializer_list<std::pair<std::string_view, double>>{
-           {"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"KiB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"k", 1e3}, {"M", 1e6}}) {
+  for (const auto& [suffix, factor] :
+       std::initializer_list<std::pair<std::string_view, double>>{{"GiB", 1073741824.0},
+                                                                  {"MiB", 1048576.0},
+                                                                  {"KiB", 1024.0},
+                                                                  {"GB", 1e9},
+                                                                  {"MB", 1e6},
+                                                                  {"k", 1e3},
+                                                                  {"M", 1e6}}) {
     if (ends(suffix)) {
       scale = factor;
       break;
@@ -32,9 +40,10 @@ double parse_real(const std::string& name, std::string text) {
 
 std::int64_t parse_integer(const std::string& name, const std::string& text, std::int64_t least) {
   const double value = parse_real(name, text);
-  PT_CHECK(value == std::floor(value) && std::abs(value) < 9e15, kUsage, "{} takes a whole number, not \"{}\"", name,
-           printable(text));
-  PT_CHECK(value >= static_cast<double>(least), kUsage, "{} must be at least {}, not {}", name, least, text);
+  PT_CHECK(value == std::floor(value) && std::abs(value) < 9e15, kUsage,
+           "{} takes a whole number, not \"{}\"", name, printable(text));
+  PT_CHECK(value >= static_cast<double>(least), kUsage, "{} must be at least {}, not {}", name,
+           least, text);
   return static_cast<std::int64_t>(value);
 }
 
@@ -52,7 +61,8 @@ std::string real_text(T value) {
 /// Makes specs that read and write a field.
 class Table {
  public:
-  OptionSpec& add(std::string name, std::string value, std::string help, std::string commands, OptionSpec spec = {}) {
+  OptionSpec& add(std::string name, std::string value, std::string help, std::string commands,
+                  OptionSpec spec = {}) {
     spec.name = std::move(name);
     spec.value = std::move(value);
     spec.help = std::move(help);
@@ -61,20 +71,23 @@ class Table {
     specs.push_back(std::move(spec));
     return specs.back();
   }
-  OptionSpec& text(const std::string& name, std::string& field, std::string value, std::string help, std::string commands) {
+  OptionSpec& text(const std::string& name, std::string& field, std::string value, std::string help,
+                   std::string commands) {
     OptionSpec& spec = add(name, std::move(value), std::move(help), std::move(commands));
     spec.set = [&field](const std::string& v) { field = v; };
     spec.get = [&field] { return field; };
     return spec;
   }
-  OptionSpec& choice(const std::string& name, std::string& field, std::vector<std::string> choices, std::string help,
-                     std::string commands) {
-    OptionSpec& spec = add(name, fmt::format("{}", fmt::join(choices, "|")), std::move(help), std::move(commands));
+  OptionSpec& choice(const std::string& name, std::string& field, std::vector<std::string> choices,
+                     std::string help, std::string commands) {
+    OptionSpec& spec =
+        add(name, fmt::format("{}", fmt::join(choices, "|")), std::move(help), std::move(commands));
     spec.set = [&field, name, choices](const std::string& v) {
       if (std::find(choices.begin(), choices.end(), v) == choices.end()) {
         const std::string near = nearest(v, choices);
         PT_FAIL(kUsage, "{} cannot be \"{}\"{}; one of: {}", name, printable(v),
-                near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near), fmt::join(choices, ", "));
+                near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near),
+                fmt::join(choices, ", "));
       }
       field = v;
     };
@@ -82,9 +95,12 @@ class Table {
     return spec;
   }
   template <class Integer>
-  OptionSpec& integer(const std::string& name, Integer& field, std::int64_t least, std::string help, std::string commands) {
+  OptionSpec& integer(const std::string& name, Integer& field, std::int64_t least, std::string help,
+                      std::string commands) {
     OptionSpec& spec = add(name, "N", std::move(help), std::move(commands));
-    spec.set = [&field, name, least](const std::string& v) { field = static_cast<Integer>(parse_integer(name, v, least)); };
+    spec.set = [&field, name, least](const std::string& v) {
+      field = static_cast<Integer>(parse_integer(name, v, least));
+    };
     spec.get = [&field] { return fmt::format("{}", field); };
     return spec;
   }
@@ -95,7 +111,8 @@ class Table {
     return spec;
   }
   /// A number whose default depends on another option: kept as text until resolved.
-  OptionSpec& late_real(const std::string& name, std::string& field, std::string help, std::string commands) {
+  OptionSpec& late_real(const std::string& name, std::string& field, std::string help,
+                        std::string commands) {
     OptionSpec& spec = add(name, "X", std::move(help), std::move(commands));
     spec.set = [&field, name](const std::string& v) {
       parse_real(name, v);
@@ -110,8 +127,8 @@ class Table {
     spec.get = [&field] { return field ? "true" : "false"; };
     return spec;
   }
-  OptionSpec& list(const std::string& name, std::vector<std::string>& field, std::string value, std::string help,
-                   std::string commands) {
+  OptionSpec& list(const std::string& name, std::vector<std::string>& field, std::string value,
+                   std::string help, std::string commands) {
     OptionSpec& spec = add(name, std::move(value), std::move(help), std::move(commands));
     spec.set = [&field](const std::string& v) {
       std::size_t begin = 0;
@@ -132,8 +149,8 @@ class Table {
 
 std::pair<std::string, std::string> split_pair(const std::string& name, const std::string& text) {
   const std::size_t equal = text.find('=');
-  PT_CHECK(equal != std::string::npos && equal > 0 && equal + 1 < text.size(), kUsage, "{} takes NAME=VALUE, not \"{}\"",
-           name, printable(text));
+  PT_CHECK(equal != std::string::npos && equal > 0 && equal + 1 < text.size(), kUsage,
+           "{} takes NAME=VALUE, not \"{}\"", name, printable(text));
   return {text.substr(0, equal), text.substr(equal + 1)};
 }
 
@@ -144,9 +161,11 @@ constexpr const char* kPlanCommands = "train plan simulate";
 void describe_model(Table& table, Options& options) {
   table.group = "Model";
   ModelConfig& model = options.run.model;
-  table.text("--model", model.path, "FILE", "the network, an ONNX file", kModelCommands).aliases = {"-m"};
+  table.text("--model", model.path, "FILE", "the network, an ONNX file", kModelCommands).aliases = {
+      "-m"};
   table.specs.back().in_short_help = true;
-  OptionSpec& shape = table.add("--shape", "NAME=1x3x224x224", "full shape of an input with free dimensions", kModelCommands);
+  OptionSpec& shape = table.add("--shape", "NAME=1x3x224x224",
+                                "full shape of an input with free dimensions", kModelCommands);
   shape.repeatable = true;
   shape.aliases = {"--shapes"};
   shape.set = [&model](const std::string& v) {
@@ -168,34 +187,52 @@ void describe_model(Table& table, Options& options) {
     model.dims[name] = parse_integer("--dim", size, 1);
   };
   dim.get = [] { return std::string(); };
-  table.choice("--loss", model.loss.loss, {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
+  table.choice("--loss", model.loss.loss,
+               {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
                "loss; auto looks at output and labels", kModelCommands);
-  table.text("--output-node", model.output_node, "NAME", "train up to this node or value", kModelCommands);
-  table.text("--logits", model.loss.output, "NAME", "which model output the loss looks at", kModelCommands);
-  table.integer("--ignore-index", model.loss.ignore_index, -1000000000, "label that does not count", kRunCommands);
-  table.list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors", "train inspect");
-  table.list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only", "train inspect");
-  OptionSpec& tie = table.add("--tie", "auto|graph", "auto: merged copies are trained apart; graph: as the file shares them",
-                              "train inspect");
+  table.text("--output-node", model.output_node, "NAME", "train up to this node or value",
+             kModelCommands);
+  table.text("--logits", model.loss.output, "NAME", "which model output the loss looks at",
+             kModelCommands);
+  table.integer("--ignore-index", model.loss.ignore_index, -1000000000, "label that does not count",
+                kRunCommands);
+  table.list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
+             "train inspect");
+  table.list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
+             "train inspect");
+  OptionSpec& tie = table.add(
+      "--tie", "auto|graph",
+      "auto: merged copies are trained apart; graph: as the file shares them", "train inspect");
   tie.set = [&model](const std::string& v) {
-    PT_CHECK(v == "auto" || v == "graph", kUsage, "--tie cannot be \"{}\"; one of: auto, graph", printable(v));
+    PT_CHECK(v == "auto" || v == "graph", kUsage, "--tie cannot be \"{}\"; one of: auto, graph",
+             printable(v));
     model.parameters.untie = v == "auto";
   };
   tie.get = [&model] { return model.parameters.untie ? "auto" : "graph"; };
-  OptionSpec& bn = table.add("--bn", "train|as-file|frozen",
-                             "BatchNormalization: train with batch statistics, as the file says, or never", kModelCommands);
+  OptionSpec& bn =
+      table.add("--bn", "train|as-file|frozen",
+                "BatchNormalization: train with batch statistics, as the file says, or never",
+                kModelCommands);
   bn.set = [&model](const std::string& v) {
-    if (v == "train") model.batch_norm = BatchNormMode::kTrain;
-    else if (v == "as-file") model.batch_norm = BatchNormMode::kAsFile;
-    else if (v == "frozen") model.batch_norm = BatchNormMode::kFrozen;
-    else PT_FAIL(kUsage, "--bn cannot be \"{}\"; one of: train, as-file, frozen", printable(v));
+    if (v == "train")
+      model.batch_norm = BatchNormMode::kTrain;
+    else if (v == "as-file")
+      model.batch_norm = BatchNormMode::kAsFile;
+    else if (v == "frozen")
+      model.batch_norm = BatchNormMode::kFrozen;
+    else
+      PT_FAIL(kUsage, "--bn cannot be \"{}\"; one of: train, as-file, frozen", printable(v));
   };
   bn.get = [&model] {
-    return model.batch_norm == BatchNormMode::kTrain ? "train" : model.batch_norm == BatchNormMode::kAsFile ? "as-file" : "frozen";
+    return model.batch_norm == BatchNormMode::kTrain    ? "train"
+           : model.batch_norm == BatchNormMode::kAsFile ? "as-file"
+                                                        : "frozen";
   };
-  OptionSpec& dropout = table.add("--dropout", "keep|off", "random masks of Dropout nodes", kModelCommands);
+  OptionSpec& dropout =
+      table.add("--dropout", "keep|off", "random masks of Dropout nodes", kModelCommands);
   dropout.set = [&model](const std::string& v) {
-    PT_CHECK(v == "keep" || v == "off", kUsage, "--dropout cannot be \"{}\"; one of: keep, off", printable(v));
+    PT_CHECK(v == "keep" || v == "off", kUsage, "--dropout cannot be \"{}\"; one of: keep, off",
+             printable(v));
     model.dropout = v == "keep";
   };
   dropout.get = [&model] { return model.dropout ? "keep" : "off"; };
@@ -204,66 +241,106 @@ void describe_model(Table& table, Options& options) {
 void describe_data(Table& table, Options& options) {
   table.group = "Data";
   DataOptions& data = options.run.data;
-  table.text("--data", data.path, "PATH|synthetic", "training data: npz, npy, CSV, IDX, CIFAR, tokens, text", kRunCommands);
+  table.text("--data", data.path, "PATH|synthetic",
+             "training data: npz, npy, CSV, IDX, CIFAR, tokens, text", kRunCommands);
   table.specs.back().in_short_help = true;
-  table.text("--format", data.format, "NAME", "of the data, instead of what is detected", kRunCommands);
-  table.text("--val-data", data.validation_path, "PATH", "validation data", "train").aliases = {"--valid-data"};
-  table.real("--val-split", data.validation_split, "share of the training data to hold out", "train");
+  table.text("--format", data.format, "NAME", "of the data, instead of what is detected",
+             kRunCommands);
+  table.text("--val-data", data.validation_path, "PATH", "validation data", "train").aliases = {
+      "--valid-data"};
+  table.real("--val-split", data.validation_split, "share of the training data to hold out",
+             "train");
   table.integer("--val-rows", data.validation_rows, 0, "or a number of samples", "train");
-  OptionSpec& bind = table.add("--bind", "NAME=KEY", "which array feeds which input or label", kRunCommands);
+  OptionSpec& bind =
+      table.add("--bind", "NAME=KEY", "which array feeds which input or label", kRunCommands);
   bind.repeatable = true;
-  bind.set = [&data](const std::string& v) { data.bind.bindings.push_back(split_pair("--bind", v)); };
+  bind.set = [&data](const std::string& v) {
+    data.bind.bindings.push_back(split_pair("--bind", v));
+  };
   bind.get = [] { return std::string(); };
-  OptionSpec& normalize = table.add("--normalize", "auto|none|max|X", "scale of float inputs", kRunCommands);
-  normalize.set = [&data](const std::string& v) { data.bind.normalization = Normalization::parse(v); };
+  OptionSpec& normalize =
+      table.add("--normalize", "auto|none|max|X", "scale of float inputs", kRunCommands);
+  normalize.set = [&data](const std::string& v) {
+    data.bind.normalization = Normalization::parse(v);
+  };
   normalize.get = [] { return std::string("auto"); };
-  OptionSpec& tokens = table.add("--token-dtype", "u16|u32", "of a token file without header", kRunCommands);
+  OptionSpec& tokens =
+      table.add("--token-dtype", "u16|u32", "of a token file without header", kRunCommands);
   tokens.set = [&data](const std::string& v) {
-    PT_CHECK(v == "u16" || v == "u32" || v == "u8", kUsage, "--token-dtype cannot be \"{}\"; one of: u8, u16, u32", printable(v));
+    PT_CHECK(v == "u16" || v == "u32" || v == "u8", kUsage,
+             "--token-dtype cannot be \"{}\"; one of: u8, u16, u32", printable(v));
     data.token_dtype = v == "u16" ? DType::kUint16 : v == "u32" ? DType::kUint32 : DType::kUint8;
   };
   tokens.get = [] { return std::string(); };
-  table.text("--label-column", data.csv.label_column, "NAME|N", "of a table; the last by default", kRunCommands);
+  table.text("--label-column", data.csv.label_column, "NAME|N", "of a table; the last by default",
+             kRunCommands);
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
-  table.flag("--drop-last", options.run.optimization.drop_last, "leave out a last batch that is short", "train");
+  table.flag("--drop-last", options.run.optimization.drop_last,
+             "leave out a last batch that is short", "train");
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kRunCommands);
 }
 
 void describe_pipeline(Table& table, Options& options) {
   table.group = "Pipeline";
   PipelineConfig& pipeline = options.run.pipeline;
-  table.integer("--gpus", options.gpus, 1, "stages, one a device; with --device cpu that many CPU stages", kRunCommands).aliases = {"--num-gpus", "--stages"};
+  table
+      .integer("--gpus", options.gpus, 1,
+               "stages, one a device; with --device cpu that many CPU stages", kRunCommands)
+      .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
-  table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"}, "what the stages run on", kModelCommands);
-  table.text("--schedule", pipeline.schedule, "NAME", "1f1b, gpipe, pipedream", kPlanCommands).in_short_help = true;
-  table.integer("--micro-batches", pipeline.micro_batches, 1, "per update; auto: up to 8 of at least 8 samples", kRunCommands).aliases = {"--chunks", "--num-microbatches"};
+  table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
+               "what the stages run on", kModelCommands);
+  table.text("--schedule", pipeline.schedule, "NAME", "1f1b, gpipe, pipedream", kPlanCommands)
+      .in_short_help = true;
+  table
+      .integer("--micro-batches", pipeline.micro_batches, 1,
+               "per update; auto: up to 8 of at least 8 samples", kRunCommands)
+      .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
-  table.integer("--micro-batch-size", pipeline.micro_batch_size, 1, "samples, instead of --micro-batches", kRunCommands);
-  table.integer("--threads", pipeline.threads, 1, "threads of each CPU stage; auto: cores / stages", kRunCommands);
+  table.integer("--micro-batch-size", pipeline.micro_batch_size, 1,
+                "samples, instead of --micro-batches", kRunCommands);
+  table.integer("--threads", pipeline.threads, 1, "threads of each CPU stage; auto: cores / stages",
+                kRunCommands);
   table.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands);
   table.text("--plan", pipeline.plan_path, "FILE", "a plan.json to follow", "train plan simulate");
-  table.list("--split", pipeline.split, "NODE,NODE", "nodes at which stages begin, instead of planning", "train plan simulate");
-  OptionSpec& recompute = table.add("--recompute", "none|all|auto", "run the forward again instead of keeping activations", kPlanCommands);
+  table.list("--split", pipeline.split, "NODE,NODE",
+             "nodes at which stages begin, instead of planning", "train plan simulate");
+  OptionSpec& recompute =
+      table.add("--recompute", "none|all|auto",
+                "run the forward again instead of keeping activations", kPlanCommands);
   recompute.aliases = {"--gradient-checkpointing"};
   recompute.set = [&pipeline](const std::string& v) {
-    if (v == "none") pipeline.recompute = Recompute::kNone;
-    else if (v == "all") pipeline.recompute = Recompute::kAll;
-    else if (v == "auto") pipeline.recompute = Recompute::kAuto;
-    else PT_FAIL(kUsage, "--recompute cannot be \"{}\"; one of: none, all, auto", printable(v));
+    if (v == "none")
+      pipeline.recompute = Recompute::kNone;
+    else if (v == "all")
+      pipeline.recompute = Recompute::kAll;
+    else if (v == "auto")
+      pipeline.recompute = Recompute::kAuto;
+    else
+      PT_FAIL(kUsage, "--recompute cannot be \"{}\"; one of: none, all, auto", printable(v));
   };
   recompute.get = [&pipeline] {
-    return pipeline.recompute == Recompute::kNone ? "none" : pipeline.recompute == Recompute::kAll ? "all" : "auto";
+    return pipeline.recompute == Recompute::kNone  ? "none"
+           : pipeline.recompute == Recompute::kAll ? "all"
+                                                   : "auto";
   };
-  OptionSpec& memory = table.add("--gpu-memory", "SIZE", "memory limit of each stage, for example 4GiB; 0: none", kPlanCommands);
+  OptionSpec& memory =
+      table.add("--gpu-memory", "SIZE", "memory limit of each stage, for example 4GiB; 0: none",
+                kPlanCommands);
   memory.set = [&pipeline](const std::string& v) {
-    pipeline.memory_limit_bytes = static_cast<std::size_t>(std::max(0.0, parse_real("--gpu-memory", v)));
+    pipeline.memory_limit_bytes =
+        static_cast<std::size_t>(std::max(0.0, parse_real("--gpu-memory", v)));
   };
   memory.get = [&pipeline] { return fmt::format("{}", pipeline.memory_limit_bytes); };
-  table.text("--profile", pipeline.profile_path, "FILE", "a profile.json instead of measuring", kPlanCommands);
+  table.text("--profile", pipeline.profile_path, "FILE", "a profile.json instead of measuring",
+             kPlanCommands);
   table.flag("--cache", pipeline.profile_cache, "remember measured kernels", kRunCommands);
-  OptionSpec& timeout = table.add("--comm-timeout", "SECONDS", "without any progress: stop and say who waits for whom", "train eval");
+  OptionSpec& timeout =
+      table.add("--comm-timeout", "SECONDS",
+                "without any progress: stop and say who waits for whom", "train eval");
   timeout.set = [&pipeline](const std::string& v) {
-    pipeline.timeout_seconds = parse_real("--comm-timeout", !v.empty() && v.back() == 's' ? v.substr(0, v.size() - 1) : v);
+    pipeline.timeout_seconds =
+        parse_real("--comm-timeout", !v.empty() && v.back() == 's' ? v.substr(0, v.size() - 1) : v);
   };
   timeout.get = [&pipeline] { return real_text(pipeline.timeout_seconds); };
 }
@@ -271,12 +348,19 @@ void describe_pipeline(Table& table, Options& options) {
 void describe_optimization(Table& table, Options& options) {
   table.group = "Optimise";
   OptimizationConfig& optimization = options.run.optimization;
-  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train").in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train").aliases = {"--max-iters"};
-  table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands).aliases = {"-b", "--global-batch-size"};
+  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
+      .in_short_help = true;
+  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
+      .aliases = {"--max-iters"};
+  table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
+      .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
-  table.choice("--optimizer", options.optimizer, {"adamw", "adam", "sgd", "rmsprop"}, "formulas and defaults are PyTorch's", "train").in_short_help = true;
-  table.late_real("--lr", options.lr, "learning rate; adam, adamw 1e-3, sgd 1e-2", "train").aliases = {"--learning-rate"};
+  table
+      .choice("--optimizer", options.optimizer, {"adamw", "adam", "sgd", "rmsprop"},
+              "formulas and defaults are PyTorch's", "train")
+      .in_short_help = true;
+  table.late_real("--lr", options.lr, "learning rate; adam, adamw 1e-3, sgd 1e-2", "train")
+      .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
   table.late_real("--momentum", options.momentum, "of sgd; 0.9", "train");
   table.flag("--nesterov", optimization.optimizer.nesterov, "of sgd", "train");
@@ -284,20 +368,33 @@ void describe_optimization(Table& table, Options& options) {
   table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", "train");
   table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", "train");
   table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", "train");
-  OptionSpec& schedule = table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", "train");
+  OptionSpec& schedule =
+      table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", "train");
   schedule.aliases = {"--lr-scheduler"};
-  schedule.set = [&optimization](const std::string& v) { optimization.learning_rate.kind = learning_rate_named(v); };
+  schedule.set = [&optimization](const std::string& v) {
+    optimization.learning_rate.kind = learning_rate_named(v);
+  };
   schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
-  table.text("--warmup", options.warmup, "N|P%|Nep", "of the learning rate: steps, share of the run, epochs", "train").aliases = {"--warmup-steps"};
-  table.real("--min-lr", optimization.learning_rate.minimum, "learning rate at the end of cosine and linear", "train");
-  table.real("--lr-gamma", optimization.learning_rate.gamma, "factor of --lr-schedule step", "train");
-  table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors", "train");
-  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", "train").aliases = {"--max-grad-norm", "--grad-clip"};
-  OptionSpec& seed = table.integer("--seed", optimization.seed, 0, "of order, masks and held-out samples", kRunCommands);
+  table
+      .text("--warmup", options.warmup, "N|P%|Nep",
+            "of the learning rate: steps, share of the run, epochs", "train")
+      .aliases = {"--warmup-steps"};
+  table.real("--min-lr", optimization.learning_rate.minimum,
+             "learning rate at the end of cosine and linear", "train");
+  table.real("--lr-gamma", optimization.learning_rate.gamma, "factor of --lr-schedule step",
+             "train");
+  table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors",
+                "train");
+  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", "train")
+      .aliases = {"--max-grad-norm", "--grad-clip"};
+  OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
+                                   "of order, masks and held-out samples", kRunCommands);
   seed.in_short_help = true;
-  OptionSpec& on_nan = table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", "train");
+  OptionSpec& on_nan =
+      table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", "train");
   on_nan.set = [&optimization](const std::string& v) {
-    PT_CHECK(v == "stop" || v == "ignore", kUsage, "--on-nan cannot be \"{}\"; one of: stop, ignore", printable(v));
+    PT_CHECK(v == "stop" || v == "ignore", kUsage,
+             "--on-nan cannot be \"{}\"; one of: stop, ignore", printable(v));
     optimization.stop_on_nonfinite = v == "stop";
   };
   on_nan.get = [&optimization] { return optimization.stop_on_nonfinite ? "stop" : "ignore"; };
@@ -305,18 +402,29 @@ void describe_optimization(Table& table, Options& options) {
 
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
-  table.text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx", "train plan profile new").aliases = {"-o"};
+  table
+      .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
+            "train plan profile new")
+      .aliases = {"-o"};
   table.specs.back().in_short_help = true;
-  table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>", "train");
-  table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced", "train new");
-  table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {"--log-interval"};
+  table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
+             "train");
+  table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced",
+             "train new");
+  table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {
+      "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
-  table.flag("--json", options.json, "print one JSON document", "inspect profile plan simulate eval doctor");
-  table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold", "eval");
+  table.flag("--json", options.json, "print one JSON document",
+             "inspect profile plan simulate eval doctor");
+  table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
+             "eval");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
-  table.flag("--params", options.show_params, "list every tensor: trained or not, and why", "inspect");
-  table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut", "inspect");
-  table.flag("--graph", options.show_graph, "print the training graph, backward pass included", "inspect");
+  table.flag("--params", options.show_params, "list every tensor: trained or not, and why",
+             "inspect");
+  table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
+             "inspect");
+  table.flag("--graph", options.show_graph, "print the training graph, backward pass included",
+             "inspect");
   table.group = "New";
   table.integer("--image", options.image, 1, "height and width of the images", "new");
   table.integer("--channels", options.channels, 1, "of the images", "new");
@@ -326,7 +434,8 @@ void describe_output(Table& table, Options& options) {
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
   table.group = "General";
-  table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {"-n"};
+  table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {
+      "-n"};
   table.specs.back().in_short_help = true;
   table.flag("--quiet", options.quiet, "errors only", "*").aliases = {"-q"};
   table.flag("--verbose", options.verbose, "more messages", "*").aliases = {"-v"};

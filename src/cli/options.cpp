@@ -68,8 +68,12 @@ void apply_numbers(Options& options) {
     char* end = nullptr;
     const double value = std::strtod(warmup.c_str(), &end);
     PT_CHECK(end && *end == 0 && std::isfinite(value) && value >= 0, kUsage,
-             "--warmup takes steps, a percentage or epochs (500, 5%, 1ep), not \"{}\"", printable(options.warmup));
-    run.optimization.warmup = percent ? value / 100 : epochs ? value / static_cast<double>(std::max<std::int64_t>(1, run.optimization.epochs)) : value;
+             "--warmup takes steps, a percentage or epochs (500, 5%, 1ep), not \"{}\"",
+             printable(options.warmup));
+    run.optimization.warmup =
+        percent  ? value / 100
+        : epochs ? value / static_cast<double>(std::max<std::int64_t>(1, run.optimization.epochs))
+                 : value;
     run.optimization.warmup_is_fraction = percent || epochs;
   }
 }
@@ -121,7 +125,8 @@ Options parse_options(const std::string& command, const std::vector<std::string>
           for (const std::string& value : values) spec.set(value);
         });
     option->type_size(1)->expected(1);
-    option->multi_option_policy(spec.repeatable ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+    option->multi_option_policy(spec.repeatable ? CLI::MultiOptionPolicy::TakeAll
+                                                : CLI::MultiOptionPolicy::TakeLast);
     if (spec.repeatable) option->expected(1, 1)->take_all();
   }
   std::vector<std::string> reversed;
@@ -134,7 +139,9 @@ Options parse_options(const std::string& command, const std::vector<std::string>
   for (std::string& argument : reversed) {
     for (const OptionSpec& spec : specs) {
       if (!spec.value.empty() || !applies(spec, command)) continue;
-      const bool matches = argument == spec.name || std::find(spec.aliases.begin(), spec.aliases.end(), argument) != spec.aliases.end();
+      const bool matches =
+          argument == spec.name ||
+          std::find(spec.aliases.begin(), spec.aliases.end(), argument) != spec.aliases.end();
       if (matches) argument = spec.name + "=true";
     }
   }
@@ -151,11 +158,13 @@ Options parse_options(const std::string& command, const std::vector<std::string>
     }
     const std::string name = extra.substr(0, extra.find('='));
     if (const auto found = elsewhere.find(name); found != elsewhere.end()) {
-      PT_FAIL(kUsage, "{} does not belong to \"{}\"; it belongs to: {}", name, command, found->second);
+      PT_FAIL(kUsage, "{} does not belong to \"{}\"; it belongs to: {}", name, command,
+              found->second);
     }
     const std::string near = nearest(name, names);
-    PT_FAIL(kUsage, "unknown flag {}{}", printable(name), near.empty() ? fmt::format("; see: pipetrain {} --help", command)
-                                                                      : fmt::format("; did you mean {}?", near));
+    PT_FAIL(kUsage, "unknown flag {}{}", printable(name),
+            near.empty() ? fmt::format("; see: pipetrain {} --help", command)
+                         : fmt::format("; did you mean {}?", near));
   }
   apply_numbers(options);
   return options;
@@ -163,10 +172,12 @@ Options parse_options(const std::string& command, const std::vector<std::string>
 
 namespace {
 
-std::string columns(const std::vector<std::pair<std::string, std::string>>& rows, std::size_t width) {
+std::string columns(const std::vector<std::pair<std::string, std::string>>& rows,
+                    std::size_t width) {
   std::string out;
   for (const auto& [left, right] : rows) {
-    out += left.size() < width ? fmt::format("  {:<{}}{}\n", left, width, right) : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, right);
+    out += left.size() < width ? fmt::format("  {:<{}}{}\n", left, width, right)
+                               : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, right);
   }
   return out;
 }
@@ -182,7 +193,8 @@ std::string usage_of(const OptionSpec& spec) {
 
 std::string help_of(const OptionSpec& spec) {
   const std::string value = spec.get ? spec.get() : "";
-  const bool shows = !value.empty() && value != "false" && value != "-1" && !(value == "0" && spec.help.find("0:") == std::string::npos);
+  const bool shows = !value.empty() && value != "false" && value != "-1" &&
+                     !(value == "0" && spec.help.find("0:") == std::string::npos);
   return shows ? fmt::format("{} [{}]", spec.help, value) : spec.help;
 }
 
@@ -198,15 +210,19 @@ std::string short_help() {
   for (const CommandSpec& command : commands()) names += " " + command.name;
   return "pipetrain: train an ONNX model through pipeline stages.\n\n"
          "  pipetrain --model net.onnx --data train.npz --gpus 4               train, 4 stages\n"
-         "  pipetrain --model net.onnx --data train.npz --gpus 4 --device cpu  the same on CPU stages\n"
-         "  pipetrain plan --model net.onnx --gpus 4                           where it would be cut, how fast\n"
-         "  pipetrain inspect net.onnx                                         can it be trained, what is trained\n\n" +
+         "  pipetrain --model net.onnx --data train.npz --gpus 4 --device cpu  the same on CPU "
+         "stages\n"
+         "  pipetrain plan --model net.onnx --gpus 4                           where it would be "
+         "cut, how fast\n"
+         "  pipetrain inspect net.onnx                                         can it be trained, "
+         "what is trained\n\n" +
          columns(rows, 34) + "\nCommands:" + names + " help\nAll options: pipetrain train --help\n";
 }
 
 std::string full_help(const std::string& command) {
   Options options;
-  const auto found = std::find_if(commands().begin(), commands().end(), [&](const CommandSpec& c) { return c.name == command; });
+  const auto found = std::find_if(commands().begin(), commands().end(),
+                                  [&](const CommandSpec& c) { return c.name == command; });
   PT_CHECK(found != commands().end(), kUsage, "there is no command \"{}\"", printable(command));
   std::string out = fmt::format("pipetrain {}: {}\n", command, found->summary);
   std::string group;
@@ -222,8 +238,10 @@ std::string full_help(const std::string& command) {
     rows.emplace_back(usage_of(spec), help_of(spec));
   }
   flush();
-  out += "\nExit codes: 0 done, 1 internal error, 2 usage, 3 model, 4 data, 5 resources, 6 diverged, 7 device failure, "
-         "8 --assert not met.\n";
+  out +=
+      "\nExit codes: 0 done, 1 internal error, 2 usage, 3 model, 4 data, 5 resources, 6 diverged, "
+      "7 device failure, "
+      "8 --assert not met.\n";
   return out;
 }
 

@@ -1,5 +1,5 @@
-// What the command line can say, as plain data. Every option stands once, in describe_options() (option_table.cpp):
-// the parser, the help and the record of the run all come from there.
+// What the command line can say, as plain data. Every option stands once, in describe_options()
+// (option_table.cpp): the parser, the help and the record of the run all come from there.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ struct Options {
   std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon;
   std::string init = "keep";
   // Output
-  std::string output;       // empty: RUN/trained.onnx; "-": standard output
+  std::string output;  // empty: RUN/trained.onnx; "-": standard output
   std::string run_dir;
   bool overwrite = false;
-  std::string metrics;      // empty: RUN/events.jsonl; "-": standard output
+  std::string metrics;  // empty: RUN/events.jsonl; "-": standard output
   int log_every = 10;
   bool json = false;
   bool dry_run = false;
@@ -41,15 +41,15 @@ struct Options {
 
 /// One option: how it is named, parsed and printed.
 struct OptionSpec {
-  std::string name;                      // "--batch-size"
-  std::vector<std::string> aliases;      // "-b", "--global-batch-size"
-  std::string group;                     // "Model", "Data", …
-  std::string value;                     // "N"; empty: a switch
+  std::string name;                  // "--batch-size"
+  std::vector<std::string> aliases;  // "-b", "--global-batch-size"
+  std::string group;                 // "Model", "Data", …
+  std::string value;                 // "N"; empty: a switch
   std::string help;
-  std::string commands;                  // "train plan", or "*"
+  std::string commands;  // "train plan", or "*"
   bool in_short_help = false;
   std::function<void(const std::string&)> set;
-  std::function<std::string()> get;      // what it is now: the default before parsing
+  std::function<std::string()> get;  // what it is now: the default before parsing
   bool repeatable = false;
 };
 

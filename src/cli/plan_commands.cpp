@@ -47,10 +47,19 @@ void check_assertion(const std::string& text, const EvaluationReport& report) {
     char* end = nullptr;
     const std::string number = text.substr(at + comparison.size());
     const double limit = std::strtod(number.c_str(), &end);
-    PT_CHECK(end && end != number.c_str() && *end == 0, kUsage, "--assert: \"{}\" is not a number", printable(number));
-    std::optional<double> value = name == "loss" ? std::optional(report.loss) : name == "accuracy" ? report.accuracy : name == "perplexity" ? report.perplexity : std::nullopt;
-    PT_CHECK(value.has_value(), kUsage, "--assert: there is no metric \"{}\" here; loss, accuracy or perplexity", printable(name));
-    const bool holds = comparison == ">=" ? *value >= limit : comparison == "<=" ? *value <= limit : comparison == ">" ? *value > limit : *value < limit;
+    PT_CHECK(end && end != number.c_str() && *end == 0, kUsage, "--assert: \"{}\" is not a number",
+             printable(number));
+    std::optional<double> value = name == "loss"         ? std::optional(report.loss)
+                                  : name == "accuracy"   ? report.accuracy
+                                  : name == "perplexity" ? report.perplexity
+                                                         : std::nullopt;
+    PT_CHECK(value.has_value(), kUsage,
+             "--assert: there is no metric \"{}\" here; loss, accuracy or perplexity",
+             printable(name));
+    const bool holds = comparison == ">="   ? *value >= limit
+                       : comparison == "<=" ? *value <= limit
+                       : comparison == ">"  ? *value > limit
+                                            : *value < limit;
     PT_CHECK(holds, kAssertion, "--assert {} does not hold: {} is {:.6g}", text, name, *value);
     return;
   }
@@ -64,21 +73,28 @@ int profile_command(Options& options) {
   Session session(options.run);
   session.open();
   session.plan();
-  const std::string document = profile_text(session.profile(), session.graph(), options.run.model.path);
-  if (!options.output.empty() && options.output != "-") write_profile(options.output, session.profile(), session.graph(), options.run.model.path);
+  const std::string document =
+      profile_text(session.profile(), session.graph(), options.run.model.path);
+  if (!options.output.empty() && options.output != "-")
+    write_profile(options.output, session.profile(), session.graph(), options.run.model.path);
   if (options.json || options.output == "-") {
     print(document);
     return 0;
   }
-  std::string table = fmt::format("{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "node", "forward", "input grad", "weight grad", "params", "saved");
+  std::string table = fmt::format("{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "node", "forward",
+                                  "input grad", "weight grad", "params", "saved");
   for (const ChainCost& element : session.costs().elements) {
-    table += fmt::format("{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", printable(element.name).substr(0, 31), seconds_text(element.forward_seconds),
-                         seconds_text(element.input_gradient_seconds), seconds_text(element.weight_gradient_seconds), bytes_text(element.parameter_bytes),
-                         bytes_text(element.saved_bytes));
+    table += fmt::format(
+        "{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", printable(element.name).substr(0, 31),
+        seconds_text(element.forward_seconds), seconds_text(element.input_gradient_seconds),
+        seconds_text(element.weight_gradient_seconds), bytes_text(element.parameter_bytes),
+        bytes_text(element.saved_bytes));
   }
   print(table);
-  print(fmt::format("{} a micro-batch of {} on {} ({} thread{} a stage, {} busy at once)\n", seconds_text(session.profile().total_seconds(session.graph())),
-                    session.micro_batch(), session.profile().device, session.threads(), session.threads() == 1 ? "" : "s", session.profile().busy_threads));
+  print(fmt::format("{} a micro-batch of {} on {} ({} thread{} a stage, {} busy at once)\n",
+                    seconds_text(session.profile().total_seconds(session.graph())),
+                    session.micro_batch(), session.profile().device, session.threads(),
+                    session.threads() == 1 ? "" : "s", session.profile().busy_threads));
   return 0;
 }
 
@@ -87,15 +103,19 @@ int plan_command(Options& options) {
   Session session(options.run);
   session.open();
   session.plan();
-  if (!options.output.empty() && options.output != "-") write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(), options.run.model.path);
+  if (!options.output.empty() && options.output != "-")
+    write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(),
+               options.run.model.path);
   if (options.json || options.output == "-") {
-    print(plan_text(session.the_plan(), session.costs(), session.plan_request(), options.run.model.path));
+    print(plan_text(session.the_plan(), session.costs(), session.plan_request(),
+                    options.run.model.path));
     return 0;
   }
   print(plan_table(session));
   for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
   for (const std::string& reason : session.the_plan().cut_reasons) print("cut   " + reason + "\n");
-  print(fmt::format("bound {} ({})\n", seconds_text(session.the_plan().lower_bound_seconds), session.the_plan().lower_bound_reason));
+  print(fmt::format("bound {} ({})\n", seconds_text(session.the_plan().lower_bound_seconds),
+                    session.the_plan().lower_bound_reason));
   print(render_rows(session.predicted_program(), session.prediction().events, 100));
   return 0;
 }
@@ -103,7 +123,9 @@ int plan_command(Options& options) {
 int simulate_command(Options& options) {
   prepare(options, "simulate");
   Json rows = Json::array();
-  std::string table = "| schedule | micro-batches | step ms | bubble | peak memory a stage | weights in a step |\n|---|---:|---:|---:|---|---|\n";
+  std::string table =
+      "| schedule | micro-batches | step ms | bubble | peak memory a stage | weights in a step "
+      "|\n|---|---:|---:|---:|---|---|\n";
   for (const std::string& schedule : split_list(options.schedules)) {
     std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
     if (counts[0] == 0 && schedule.rfind("pipedream", 0) != 0) counts = {2, 4, 8, 16};
@@ -115,11 +137,13 @@ int simulate_command(Options& options) {
       Session session(config);
       session.open();
       session.plan();
-      const double step = session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
+      const double step =
+          session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
       double bubble = session.prediction().bubble;
       if (session.asynchronous() && step > 0) {
         double busy = 0;
-        for (const StagePlan& stage : session.the_plan().stages) busy += stage.forward_seconds + stage.backward_seconds + stage.step_seconds;
+        for (const StagePlan& stage : session.the_plan().stages)
+          busy += stage.forward_seconds + stage.backward_seconds + stage.step_seconds;
         bubble = 1 - busy / (step * session.stages());
       }
       std::string memory;
@@ -128,12 +152,22 @@ int simulate_command(Options& options) {
         memory += (memory.empty() ? "" : ", ") + bytes_text(stage.memory.total());
         bytes.push_back(stage.memory.total());
       }
-      table += fmt::format("| {} | {} | {:.3f} | {:.1f} % | {} | {} |\n", schedule, session.micro_batches(), step * 1e3, bubble * 100, memory,
+      table += fmt::format("| {} | {} | {:.3f} | {:.1f} % | {} | {} |\n", schedule,
+                           session.micro_batches(), step * 1e3, bubble * 100, memory,
                            session.asynchronous() ? "stashed versions" : "same");
-      rows.push_back({{"schedule", schedule}, {"micro_batches", session.micro_batches()}, {"step_ms", step * 1e3}, {"bubble", bubble}, {"peak_bytes", bytes}});
+      rows.push_back({{"schedule", schedule},
+                      {"micro_batches", session.micro_batches()},
+                      {"step_ms", step * 1e3},
+                      {"bubble", bubble},
+                      {"peak_bytes", bytes}});
     }
   }
-  print(options.json ? Json{{"schema", "pipetrain.simulation/1"}, {"stages", options.run.pipeline.stages}, {"rows", rows}}.dump(2) + "\n" : table);
+  print(options.json ? Json{{"schema", "pipetrain.simulation/1"},
+                            {"stages", options.run.pipeline.stages},
+                            {"rows", rows}}
+                               .dump(2) +
+                           "\n"
+                     : table);
   return 0;
 }
 
@@ -146,7 +180,10 @@ int eval_command(Options& options) {
   session.start();
   const EvaluationReport report = evaluate(session, 0, 0);
   if (options.json) {
-    Json json = {{"schema", "pipetrain.eval/1"}, {"loss", report.loss}, {"samples", report.samples}, {"seconds", report.seconds}};
+    Json json = {{"schema", "pipetrain.eval/1"},
+                 {"loss", report.loss},
+                 {"samples", report.samples},
+                 {"seconds", report.seconds}};
     if (report.accuracy) json["accuracy"] = *report.accuracy;
     if (report.perplexity) json["perplexity"] = *report.perplexity;
     print(json.dump(2) + "\n");

@@ -30,7 +30,8 @@ std::size_t terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int log_every, bool quiet) : log_every_(log_every), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(int log_every, bool quiet)
+    : log_every_(log_every), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void Progress::line(const std::string& text, bool lasting) {
   if (quiet_) return;
@@ -38,37 +39,47 @@ void Progress::line(const std::string& text, bool lasting) {
     std::fprintf(stderr, "%s\n", text.c_str());
     return;
   }
-  std::fprintf(stderr, "\r\033[K%s%s", text.substr(0, lasting ? text.size() : terminal_width() - 1).c_str(), lasting ? "\n" : "");
+  std::fprintf(stderr, "\r\033[K%s%s",
+               text.substr(0, lasting ? text.size() : terminal_width() - 1).c_str(),
+               lasting ? "\n" : "");
   std::fflush(stderr);
   open_ = !lasting;
 }
 
 void Progress::step(const StepReport& report) {
-  const bool due = report.step == 1 || report.step % log_every_ == 0 || report.step == report.total_steps;
+  const bool due =
+      report.step == 1 || report.step % log_every_ == 0 || report.step == report.total_steps;
   const double time = now();
   if (report.step > 1) {
-    average_seconds_ = average_seconds_ == 0 ? report.seconds : 0.9 * average_seconds_ + 0.1 * report.seconds;
+    average_seconds_ =
+        average_seconds_ == 0 ? report.seconds : 0.9 * average_seconds_ + 0.1 * report.seconds;
   }
   const double since = time - last_line_;
   if (!due && since < (terminal_ ? 0.1 : 60)) return;
   if (terminal_ && since < 0.1 && !due) return;
   last_line_ = time;
-  std::string text = fmt::format("step {:>6}/{}  ep {:.2f}  loss {:.4f}", report.step, report.total_steps, report.epoch, report.loss);
+  std::string text = fmt::format("step {:>6}/{}  ep {:.2f}  loss {:.4f}", report.step,
+                                 report.total_steps, report.epoch, report.loss);
   if (report.accuracy) text += fmt::format("  acc {:.1f}%", *report.accuracy * 100);
   if (report.gradient_norm) text += fmt::format("  gnorm {:.3g}", *report.gradient_norm);
-  text += fmt::format("  lr {:.1e}  {:.1f} ms  {:.0f} samples/s", report.learning_rate, report.seconds * 1e3, report.samples_per_second);
-  if (report.bubble && report.stage_busy.size() > 1) text += fmt::format("  bubble {:.1f}%", *report.bubble * 100);
-  if (report.data_seconds > 0.05 * report.seconds) text += fmt::format("  data {:.0f}%", 100 * report.data_seconds / report.seconds);
+  text += fmt::format("  lr {:.1e}  {:.1f} ms  {:.0f} samples/s", report.learning_rate,
+                      report.seconds * 1e3, report.samples_per_second);
+  if (report.bubble && report.stage_busy.size() > 1)
+    text += fmt::format("  bubble {:.1f}%", *report.bubble * 100);
+  if (report.data_seconds > 0.05 * report.seconds)
+    text += fmt::format("  data {:.0f}%", 100 * report.data_seconds / report.seconds);
   if (report.step == 1) {
     text += "  (first step: start-up)";
   } else if (report.step < report.total_steps) {
-    text += "  ETA " + duration_text(average_seconds_ * static_cast<double>(report.total_steps - report.step));
+    text += "  ETA " +
+            duration_text(average_seconds_ * static_cast<double>(report.total_steps - report.step));
   }
   line(text, due);
 }
 
 void Progress::evaluation(const EvaluationReport& report) {
-  std::string text = fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
+  std::string text =
+      fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
   if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
   if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
   line(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds), true);
@@ -81,21 +92,30 @@ void Progress::finish() {
 
 std::string plan_table(const Session& session) {
   const Plan& plan = session.the_plan();
-  std::string out = fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}\n", "stage", "nodes", "params", "fwd", "bwd", "memory", "starts at");
+  std::string out = fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}\n", "stage", "nodes",
+                                "params", "fwd", "bwd", "memory", "starts at");
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
-    out += fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}{}\n", s, fmt::format("{}-{}", stage.first, stage.last - 1),
-                       fmt::format("{:.2f} M", static_cast<double>(stage.parameter_bytes) / 4e6), seconds_text(stage.forward_seconds),
-                       seconds_text(stage.backward_seconds), bytes_text(stage.memory.total()),
-                       printable(session.costs().elements[static_cast<std::size_t>(stage.first)].name), stage.recompute ? "  (recompute)" : "");
+    out +=
+        fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}{}\n", s,
+                    fmt::format("{}-{}", stage.first, stage.last - 1),
+                    fmt::format("{:.2f} M", static_cast<double>(stage.parameter_bytes) / 4e6),
+                    seconds_text(stage.forward_seconds), seconds_text(stage.backward_seconds),
+                    bytes_text(stage.memory.total()),
+                    printable(session.costs().elements[static_cast<std::size_t>(stage.first)].name),
+                    stage.recompute ? "  (recompute)" : "");
   }
   const Simulation& prediction = session.prediction();
   const double step = session.asynchronous() ? prediction.unit_period : prediction.makespan;
   double alone = 0;
-  for (const StagePlan& stage : plan.stages) alone += (stage.forward_seconds + stage.backward_seconds) * static_cast<double>(session.micro_batches());
-  out += fmt::format("predicted step {} · bubble {:.1f} % · balance within {:.1f} % of the bound", seconds_text(step),
-                     prediction.bubble * 100, plan.gap() * 100);
-  if (plan.stages.size() > 1 && step > 0) out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone), alone / step);
+  for (const StagePlan& stage : plan.stages)
+    alone += (stage.forward_seconds + stage.backward_seconds) *
+             static_cast<double>(session.micro_batches());
+  out += fmt::format("predicted step {} · bubble {:.1f} % · balance within {:.1f} % of the bound",
+                     seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
+  if (plan.stages.size() > 1 && step > 0)
+    out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
+                       alone / step);
   return out + "\n";
 }
 

@@ -28,11 +28,14 @@ fs::path make_run_folder(const Options& options) {
   std::error_code error;
   if (!options.run_dir.empty()) {
     const fs::path folder = options.run_dir;
-    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage, "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
+    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
+             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
     PT_CHECK(options.overwrite || !fs::exists(folder) || fs::is_empty(folder, error), kUsage,
-             "--run-dir: \"{}\" is not empty; give --overwrite or another folder", printable(options.run_dir));
+             "--run-dir: \"{}\" is not empty; give --overwrite or another folder",
+             printable(options.run_dir));
     fs::create_directories(folder, error);
-    PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir), error.message());
+    PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir),
+             error.message());
     return folder;
   }
   const char* root = std::getenv("PIPETRAIN_RUNS_DIR");
@@ -56,7 +59,9 @@ fs::path make_run_folder(const Options& options) {
     }
     if (error) break;
   }
-  PT_FAIL(kResource, "cannot make a folder for the run below \"{}\": {}; choose another place with --run-dir", runs.string(), error.message());
+  PT_FAIL(kResource,
+          "cannot make a folder for the run below \"{}\": {}; choose another place with --run-dir",
+          runs.string(), error.message());
 }
 
 class Watcher final : public TrainingObserver {
@@ -79,24 +84,31 @@ class Watcher final : public TrainingObserver {
 void introduce(const Options& options, const Session& session) {
   const TrainingGraph& graph = session.graph();
   std::int64_t parameters = 0;
-  for (const Parameter& parameter : graph.parameters) parameters += graph.graph[parameter.value].type.count();
-  log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}", PIPETRAIN_VERSION,
-           fs::path(options.run.model.path).filename().string(), parameters, graph.parameters.size(), session.chain().order.size(),
-           session.model().file.opset);
-  for (const std::string& warning : session.model().file.warnings) log_warning("onnx", "{}", warning);
+  for (const Parameter& parameter : graph.parameters)
+    parameters += graph.graph[parameter.value].type.count();
+  log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}",
+           PIPETRAIN_VERSION, fs::path(options.run.model.path).filename().string(), parameters,
+           graph.parameters.size(), session.chain().order.size(), session.model().file.opset);
+  for (const std::string& warning : session.model().file.warnings)
+    log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
   if (session.data().synthetic) {
-    log_info("train", "note     no --data: synthetic samples measure the speed; the weights will not be useful");
+    log_info(
+        "train",
+        "note     no --data: synthetic samples measure the speed; the weights will not be useful");
   }
   log_info("train", "{}", session.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
-  log_info("train", "batch    {} = {} micro-batch{} x {} sample{}", options.run.optimization.batch_size, session.micro_batches(),
-           session.micro_batches() == 1 ? "" : "es", session.micro_batch(), session.micro_batch() == 1 ? "" : "s");
-  log_info("train", "device   {} stage{} x {} thread{}", session.stages(), session.stages() == 1 ? "" : "s", session.threads(),
-           session.threads() == 1 ? "" : "s");
+  log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
+           options.run.optimization.batch_size, session.micro_batches(),
+           session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
+           session.micro_batch() == 1 ? "" : "s");
+  log_info("train", "device   {} stage{} x {} thread{}", session.stages(),
+           session.stages() == 1 ? "" : "s", session.threads(), session.threads() == 1 ? "" : "s");
   for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
-  log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule, session.profile().device,
-           session.profile().cached_nodes > 0 ? " (profile cached)" : "", plan_table(session));
+  log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
+           session.profile().device, session.profile().cached_nodes > 0 ? " (profile cached)" : "",
+           plan_table(session));
 }
 
 void write_output(const Options& options, Session& session, const std::string& path) {
@@ -120,10 +132,13 @@ int train_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "train");
   resolve_device(options, "train");
-  PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage, "--output - and --metrics - both want standard output");
+  PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
+           "--output - and --metrics - both want standard output");
   // The bare command measures: without data it runs a fixed number of steps.
   OptimizationConfig& optimization = options.run.optimization;
-  if (options.run.data.path == "synthetic" && optimization.max_steps < 0 && optimization.epochs == 1) optimization.max_steps = 100;
+  if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
+      optimization.epochs == 1)
+    optimization.max_steps = 100;
 
   Session session(options.run);
   session.open();
@@ -132,14 +147,21 @@ int train_command(Options& options) {
   if (options.dry_run) return 0;
 
   const fs::path folder = make_run_folder(options);
-  const std::string output = options.output.empty() || options.output == "-" ? (folder / "trained.onnx").string() : options.output;
-  PT_CHECK(options.overwrite || !fs::exists(output), kUsage, "\"{}\" exists; give --overwrite or another --output", printable(output));
-  PT_CHECK(fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()), kUsage,
-           "--output: there is no folder \"{}\"", printable(fs::path(output).parent_path().string()));
+  const std::string output = options.output.empty() || options.output == "-"
+                                 ? (folder / "trained.onnx").string()
+                                 : options.output;
+  PT_CHECK(options.overwrite || !fs::exists(output), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(output));
+  PT_CHECK(
+      fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
+      kUsage, "--output: there is no folder \"{}\"",
+      printable(fs::path(output).parent_path().string()));
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
-  write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(), options.run.model.path);
-  write_profile(folder / "profile.json", session.profile(), session.graph(), options.run.model.path);
+  write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
+             options.run.model.path);
+  write_profile(folder / "profile.json", session.profile(), session.graph(),
+                options.run.model.path);
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics);
   Progress progress(options.log_every, options.quiet);
   TrainingSummary summary;
@@ -148,7 +170,8 @@ int train_command(Options& options) {
     events.plan(session, plan_path);
     session.start();
     std::string memory;
-    for (int s = 0; s < session.stages(); ++s) memory += fmt::format("{}{}", s ? ", " : "", bytes_text(session.runtime().memory(s).total()));
+    for (int s = 0; s < session.stages(); ++s)
+      memory += fmt::format("{}{}", s ? ", " : "", bytes_text(session.runtime().memory(s).total()));
     log_info("train", "memory   {} for the stages, planned before the first step", memory);
     Watcher watcher(progress, events);
     summary = train(session, watcher);
@@ -157,24 +180,35 @@ int train_command(Options& options) {
   } catch (const Error& error) {
     progress.finish();
     events.error(error.what());
-    events.run_end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error", static_cast<int>(error.kind()), summary, "");
+    events.run_end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error",
+                   static_cast<int>(error.kind()), summary, "");
     stop_copying_log();
     throw;
   }
   events.run_end("ok", 0, summary, output);
-  const double predicted = session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
+  const double predicted =
+      session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
   if (summary.steps > 1) {
-    log_info("train", "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % (predicted {:.1f} %)", summary.steps,
-             summary.seconds, seconds_text(summary.steady_step_seconds), seconds_text(predicted), summary.steady_bubble * 100,
+    log_info("train",
+             "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
+             "(predicted {:.1f} %)",
+             summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
+             seconds_text(predicted), summary.steady_bubble * 100,
              session.prediction().bubble * 100);
   } else {
-    log_info("train", "done     {} step{} in {:.1f} s", summary.steps, summary.steps == 1 ? "" : "s", summary.seconds);
+    log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
+             summary.steps == 1 ? "" : "s", summary.seconds);
   }
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {
-    log_info("train", "         accuracy {:.2f} % on {} held-out samples", *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
+    log_info("train", "         accuracy {:.2f} % on {} held-out samples",
+             *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
   }
-  log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output, folder.string());
-  if (session.data().synthetic) log_info("train", "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)", printable(options.run.model.path));
+  log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output,
+           folder.string());
+  if (session.data().synthetic)
+    log_info("train",
+             "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",
+             printable(options.run.model.path));
   stop_copying_log();
   return 0;
 }

@@ -59,7 +59,9 @@ Reals Attributes::reals(std::string_view name, Reals fallback) const {
   const auto* value = typed<Reals>(name);
   return value ? *value : fallback;
 }
-std::int64_t Attributes::integer(std::string_view name) const { return required<std::int64_t>(name); }
+std::int64_t Attributes::integer(std::string_view name) const {
+  return required<std::int64_t>(name);
+}
 double Attributes::real(std::string_view name) const { return required<double>(name); }
 Ints Attributes::ints(std::string_view name) const { return required<Ints>(name); }
 HostTensor Attributes::tensor(std::string_view name) const { return required<HostTensor>(name); }
@@ -68,7 +70,9 @@ std::string Attributes::to_text() const {
   struct Printer {
     std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
     std::string operator()(double v) const { return fmt::format("{}", v); }
-    std::string operator()(const std::string& v) const { return fmt::format("\"{}\"", printable(v)); }
+    std::string operator()(const std::string& v) const {
+      return fmt::format("\"{}\"", printable(v));
+    }
     std::string operator()(const Ints& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
     std::string operator()(const Reals& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
     std::string operator()(const HostTensor& v) const { return v.type().text(); }

@@ -25,7 +25,8 @@ class Attributes {
   bool has(std::string_view name) const { return find(name) != nullptr; }
   void set(std::string name, Value value);
 
-  /// The value, or the default when absent. A value of another type is an Error (kModel) naming the attribute.
+  /// The value, or the default when absent. A value of another type is an Error (kModel) naming the
+  /// attribute.
   std::int64_t integer(std::string_view name, std::int64_t fallback) const;
   double real(std::string_view name, double fallback) const;
   std::string text(std::string_view name, std::string fallback) const;
@@ -39,7 +40,8 @@ class Attributes {
   HostTensor tensor(std::string_view name) const;
 
   const std::vector<std::pair<std::string, Value>>& items() const { return items_; }
-  /// "{axis: 1, pads: [0, 0]}"; tensors by type only. Equal attributes in equal order give equal texts.
+  /// "{axis: 1, pads: [0, 0]}"; tensors by type only. Equal attributes in equal order give equal
+  /// texts.
   std::string to_text() const;
 
  private:

@@ -48,13 +48,14 @@ std::vector<ValueId> GraphBuilder::add_all(std::string_view op_name, std::vector
 
   const std::vector<TensorType> input_types = graph_.input_types(node);
   InferContext infer{node.attributes, input_types, {}};
-  with_context([&] { return fmt::format("adding {} for node {}", op_name, printable(origin_name_)); },
-               [&] { op->infer(infer); });
+  with_context(
+      [&] { return fmt::format("adding {} for node {}", op_name, printable(origin_name_)); },
+      [&] { op->infer(infer); });
 
-  const bool foldable =
-      !(op->flags & kRandom) && !node.inputs.empty() &&
-      std::all_of(node.inputs.begin(), node.inputs.end(),
-                  [&](ValueId id) { return !id || graph_[id].role == Role::kConstant; });
+  const bool foldable = !(op->flags & kRandom) && !node.inputs.empty() &&
+                        std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
+                          return !id || graph_[id].role == Role::kConstant;
+                        });
   if (foldable && evaluate_) {
     std::vector<HostTensor> constants;
     for (const ValueId id : node.inputs) constants.push_back(id ? graph_[id].data : HostTensor());
@@ -71,8 +72,9 @@ std::vector<ValueId> GraphBuilder::add_all(std::string_view op_name, std::vector
     Value value;
     value.name = fmt::format("{}_{}", op_name, graph_.values.size());
     value.type = std::move(type);
-    value.role = origin_part_ == Part::kForward || origin_part_ == Part::kPrepare ? Role::kActivation
-                                                                                  : Role::kGradient;
+    value.role = origin_part_ == Part::kForward || origin_part_ == Part::kPrepare
+                     ? Role::kActivation
+                     : Role::kGradient;
     value.producer = id;
     node.outputs.push_back(add_value(std::move(value)));
   }
@@ -96,7 +98,8 @@ ValueId GraphBuilder::sum_to(ValueId x, const Shape& shape) {
 
 // --- contexts of the operators' functions ---
 
-GradientContext::GradientContext(GraphBuilder& builder, NodeId node, std::span<const ValueId> output_gradients,
+GradientContext::GradientContext(GraphBuilder& builder, NodeId node,
+                                 std::span<const ValueId> output_gradients,
                                  std::span<const bool> wanted)
     : builder_(builder),
       node_(node),
@@ -110,15 +113,19 @@ ValueId GradientContext::input(std::size_t index) const {
   const Node& node = builder_.graph()[node_];
   return index < node.inputs.size() ? node.inputs[index] : ValueId{};
 }
-ValueId GradientContext::output(std::size_t index) const { return builder_.graph()[node_].outputs[index]; }
-const TensorType& GradientContext::input_type(std::size_t index) const { return builder_.type(input(index)); }
+ValueId GradientContext::output(std::size_t index) const {
+  return builder_.graph()[node_].outputs[index];
+}
+const TensorType& GradientContext::input_type(std::size_t index) const {
+  return builder_.type(input(index));
+}
 const TensorType& GradientContext::output_type(std::size_t index) const {
   return builder_.type(output(index));
 }
 
 ImportContext::ImportContext(GraphBuilder& builder, std::string_view op_type, std::int64_t opset,
-                             const Attributes& attributes, std::vector<ValueId> inputs, std::size_t output_count,
-                             const ImportMode& mode)
+                             const Attributes& attributes, std::vector<ValueId> inputs,
+                             std::size_t output_count, const ImportMode& mode)
     : builder_(builder),
       op_type_(op_type),
       opset_(opset),
@@ -136,7 +143,9 @@ ValueId ImportContext::input(std::size_t index) const {
   return inputs_[index];
 }
 
-const TensorType& ImportContext::type(std::size_t index) const { return builder_.type(input(index)); }
+const TensorType& ImportContext::type(std::size_t index) const {
+  return builder_.type(input(index));
+}
 
 HostTensor ImportContext::constant_or_empty(std::size_t index) const {
   if (!has_input(index)) return {};
@@ -146,8 +155,10 @@ HostTensor ImportContext::constant_or_empty(std::size_t index) const {
 
 HostTensor ImportContext::constant(std::size_t index, std::string_view what) const {
   HostTensor out = constant_or_empty(index);
-  PT_CHECK(static_cast<bool>(out), kModel,
-           "the {} of {} depends on data; it must be known before training (export with fixed sizes)", what, op_type_);
+  PT_CHECK(
+      static_cast<bool>(out), kModel,
+      "the {} of {} depends on data; it must be known before training (export with fixed sizes)",
+      what, op_type_);
   return out;
 }
 

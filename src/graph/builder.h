@@ -14,8 +14,8 @@ class GraphBuilder {
  public:
   using FindOp = std::function<const OpDef*(std::string_view)>;
   /// Evaluates one node whose inputs are all constant; empty result: cannot.
-  using Evaluate = std::function<std::vector<HostTensor>(const Node&, std::span<const HostTensor> inputs,
-                                                         std::span<const TensorType> outputs)>;
+  using Evaluate = std::function<std::vector<HostTensor>(
+      const Node&, std::span<const HostTensor> inputs, std::span<const TensorType> outputs)>;
 
   GraphBuilder(Graph& graph, FindOp find_op, Evaluate evaluate);
 
@@ -24,9 +24,10 @@ class GraphBuilder {
   const Shape& shape(ValueId id) const { return graph_[id].type.shape; }
   std::string name(ValueId id) const { return graph_[id].name; }
 
-  /// Adds a node and returns its outputs. Folds it into constants when every input is a constant (and it is not
-  /// random). Errors of inference get the frame "while adding OP for NODE".
-  std::vector<ValueId> add_all(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {});
+  /// Adds a node and returns its outputs. Folds it into constants when every input is a constant
+  /// (and it is not random). Errors of inference get the frame "while adding OP for NODE".
+  std::vector<ValueId> add_all(std::string_view op, std::vector<ValueId> inputs,
+                               Attributes attributes = {});
   /// The same for an operator of which only the first output is of interest.
   ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {});
 
@@ -36,8 +37,11 @@ class GraphBuilder {
   ValueId scalar(double value, DType dtype = DType::kFloat32);
 
   /// Shorthands used everywhere.
-  ValueId reshape(ValueId x, const Shape& shape);  // returns x itself when the shape is already right
-  ValueId sum_to(ValueId x, const Shape& shape);   // reduces broadcast axes; x itself when the shape is already right
+  ValueId reshape(ValueId x,
+                  const Shape& shape);  // returns x itself when the shape is already right
+  ValueId sum_to(
+      ValueId x,
+      const Shape& shape);  // reduces broadcast axes; x itself when the shape is already right
 
   /// What the nodes added from now on belong to.
   void set_origin(std::string name, Part part, NodeId gradient_of = {});

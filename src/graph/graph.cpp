@@ -17,19 +17,28 @@ std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>&
 
 std::string_view name_of(Part part) {
   switch (part) {
-    case Part::kPrepare: return "prepare";
-    case Part::kForward: return "F";
-    case Part::kInputGradient: return "I";
-    case Part::kWeightGradient: return "W";
-    case Part::kFinish: return "finish";
+    case Part::kPrepare:
+      return "prepare";
+    case Part::kForward:
+      return "F";
+    case Part::kInputGradient:
+      return "I";
+    case Part::kWeightGradient:
+      return "W";
+    case Part::kFinish:
+      return "finish";
   }
   return "?";
 }
 
 }  // namespace
 
-std::vector<TensorType> Graph::input_types(const Node& node) const { return types_of(*this, node.inputs); }
-std::vector<TensorType> Graph::output_types(const Node& node) const { return types_of(*this, node.outputs); }
+std::vector<TensorType> Graph::input_types(const Node& node) const {
+  return types_of(*this, node.inputs);
+}
+std::vector<TensorType> Graph::output_types(const Node& node) const {
+  return types_of(*this, node.outputs);
+}
 
 std::string Graph::to_text() const {
   std::string out;
@@ -47,8 +56,8 @@ std::string Graph::to_text() const {
     return text;
   };
   for (const Node& node : nodes) {
-    out += fmt::format("{:8}{} = {}({}) {}\n", name_of(node.part), list(node.outputs, true), node.op->name,
-                       list(node.inputs, false), node.attributes.to_text());
+    out += fmt::format("{:8}{} = {}({}) {}\n", name_of(node.part), list(node.outputs, true),
+                       node.op->name, list(node.inputs, false), node.attributes.to_text());
   }
   return out;
 }
@@ -56,17 +65,18 @@ std::string Graph::to_text() const {
 void Graph::verify() const {
   std::vector<bool> ready(values.size(), false);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    PT_CHECK(values[i].type.dtype != DType::kUndefined, kInternal, "value {} has no type", values[i].name);
+    PT_CHECK(values[i].type.dtype != DType::kUndefined, kInternal, "value {} has no type",
+             values[i].name);
     ready[i] = !values[i].producer;
   }
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     for (const ValueId id : nodes[n].inputs) {
-      PT_CHECK(!id || ready[static_cast<std::size_t>(id.index)], kInternal, "node {} ({}) uses {} before it exists", n,
-               nodes[n].op->name, (*this)[id].name);
+      PT_CHECK(!id || ready[static_cast<std::size_t>(id.index)], kInternal,
+               "node {} ({}) uses {} before it exists", n, nodes[n].op->name, (*this)[id].name);
     }
     for (const ValueId id : nodes[n].outputs) {
-      PT_CHECK((*this)[id].producer.index == static_cast<int>(n), kInternal, "value {} has another producer",
-               (*this)[id].name);
+      PT_CHECK((*this)[id].producer.index == static_cast<int>(n), kInternal,
+               "value {} has another producer", (*this)[id].name);
       ready[static_cast<std::size_t>(id.index)] = true;
     }
   }

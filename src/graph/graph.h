@@ -1,5 +1,6 @@
-// The training graph: SSA values with static types, nodes in topological order. After lowering it holds canonical
-// operators only (src/ops), whatever opset the file used; after differentiation it holds the backward pass as well.
+// The training graph: SSA values with static types, nodes in topological order. After lowering it
+// holds canonical operators only (src/ops), whatever opset the file used; after differentiation it
+// holds the backward pass as well.
 #pragma once
 
 #include <compare>
@@ -27,15 +28,16 @@ struct NodeId {
 };
 
 enum class Role : std::uint8_t {
-  kInput,        // a data tensor of the model, one slice per micro-batch
-  kLabel,        // what the loss compares with, one slice per micro-batch
-  kParameter,    // trainable
-  kState,        // running statistics: updated, not trained
-  kConstant,     // known before training
-  kLossScale,    // scalar: 1 / (samples or tokens of the mini-batch), given by the runtime each step
-  kActivation,   // computed by the forward pass
-  kGradient,     // computed by the backward pass
-  kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their order
+  kInput,       // a data tensor of the model, one slice per micro-batch
+  kLabel,       // what the loss compares with, one slice per micro-batch
+  kParameter,   // trainable
+  kState,       // running statistics: updated, not trained
+  kConstant,    // known before training
+  kLossScale,   // scalar: 1 / (samples or tokens of the mini-batch), given by the runtime each step
+  kActivation,  // computed by the forward pass
+  kGradient,    // computed by the backward pass
+  kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their
+                 // order
 };
 
 /// When a node runs.
@@ -79,7 +81,8 @@ struct Graph {
   std::vector<TensorType> output_types(const Node& node) const;
   /// One line per node, for people and golden tests.
   std::string to_text() const;
-  /// Checks what must hold after every pass (kInternal): inputs come before use, producers agree, types are known.
+  /// Checks what must hold after every pass (kInternal): inputs come before use, producers agree,
+  /// types are known.
   void verify() const;
 };
 

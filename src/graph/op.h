@@ -1,9 +1,11 @@
-// OpDef, the device-free description of a canonical operator, and the contexts its functions work in.
+// OpDef, the device-free description of a canonical operator, and the contexts its functions work
+// in.
 //
-// Gradient contract: a gradient rule ADDS NODES to the graph and says which value is the gradient of each input. Rules
-// never sum over consumers and never accumulate over micro-batches: differentiate() inserts an n-ary Sum where a value
-// fans out, and the runtime adds contributions to parameters in micro-batch order. The gradient of an input has exactly
-// the input's shape (use `SumTo` after broadcasting).
+// Gradient contract: a gradient rule ADDS NODES to the graph and says which value is the gradient
+// of each input. Rules never sum over consumers and never accumulate over micro-batches:
+// differentiate() inserts an n-ary Sum where a value fans out, and the runtime adds contributions
+// to parameters in micro-batch order. The gradient of an input has exactly the input's shape (use
+// `SumTo` after broadcasting).
 #pragma once
 
 #include <span>
@@ -34,7 +36,8 @@ class GradientContext {
   GraphBuilder& builder() { return builder_; }
   const Attributes& attributes() const;
   std::size_t input_count() const;
-  /// Whether anything trainable lies behind this input. Gradients that are not wanted need not be built.
+  /// Whether anything trainable lies behind this input. Gradients that are not wanted need not be
+  /// built.
   bool wants(std::size_t input) const { return wanted_[input]; }
   ValueId input(std::size_t index) const;  // index -1 inside when absent
   ValueId output(std::size_t index) const;
@@ -42,7 +45,9 @@ class GradientContext {
   const TensorType& output_type(std::size_t index) const;
   /// The gradient that reaches output `index`; absent (index -1) when nothing depends on it.
   ValueId output_gradient(std::size_t index = 0) const { return output_gradients_[index]; }
-  void set_input_gradient(std::size_t input, ValueId gradient) { input_gradients_[input] = gradient; }
+  void set_input_gradient(std::size_t input, ValueId gradient) {
+    input_gradients_[input] = gradient;
+  }
   std::span<const ValueId> input_gradients() const { return input_gradients_; }
 
  private:
@@ -56,7 +61,8 @@ class GradientContext {
 enum OpFlags : unsigned {
   kPlain = 0,
   kView = 1,         // output 0 is input 0's memory under another shape; no kernel is needed
-  kElementwise = 2,  // output has the input's shape and layout; inputs of the output's shape may be of any equal layout
+  kElementwise = 2,  // output has the input's shape and layout; inputs of the output's shape may be
+                     // of any equal layout
   kRandom = 4,       // depends on seed, step and sample index
 };
 
@@ -68,7 +74,8 @@ struct OpDef {
   /// Null: the operator has no gradient (integer, boolean or piecewise constant results).
   void (*differentiate)(GradientContext&) = nullptr;
   /// Null: no arithmetic worth counting.
-  Cost (*cost)(const Attributes&, std::span<const TensorType> inputs, std::span<const TensorType> outputs) = nullptr;
+  Cost (*cost)(const Attributes&, std::span<const TensorType> inputs,
+               std::span<const TensorType> outputs) = nullptr;
 };
 
 /// How an ONNX file is to be read.
@@ -82,8 +89,9 @@ struct ImportMode {
 /// One ONNX node on its way into canonical operators. Inputs are values of the canonical graph.
 class ImportContext {
  public:
-  ImportContext(GraphBuilder& builder, std::string_view op_type, std::int64_t opset, const Attributes& attributes,
-                std::vector<ValueId> inputs, std::size_t output_count, const ImportMode& mode);
+  ImportContext(GraphBuilder& builder, std::string_view op_type, std::int64_t opset,
+                const Attributes& attributes, std::vector<ValueId> inputs, std::size_t output_count,
+                const ImportMode& mode);
 
   GraphBuilder& builder() { return builder_; }
   std::string_view op_type() const { return op_type_; }
@@ -113,7 +121,8 @@ class ImportContext {
   const ImportMode& mode_;
 };
 
-/// The rule for one ONNX operator (domain ""): adds canonical nodes and sets every output that has a name.
+/// The rule for one ONNX operator (domain ""): adds canonical nodes and sets every output that has
+/// a name.
 struct ImportRule {
   std::string_view op_type;
   void (*import)(ImportContext&) = nullptr;

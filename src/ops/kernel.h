@@ -1,5 +1,5 @@
-// A Kernel is one node at fixed shapes on one device. All choosing and allocating happens when it is made; run()
-// allocates nothing.
+// A Kernel is one node at fixed shapes on one device. All choosing and allocating happens when it
+// is made; run() allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,28 @@ namespace pipetrain {
 
 /// What a run knows beyond its tensors.
 struct RunContext {
-  std::byte* workspace = nullptr;  // at least workspace_bytes() of the kernel, 64-byte aligned, content undefined
+  std::byte* workspace =
+      nullptr;  // at least workspace_bytes() of the kernel, 64-byte aligned, content undefined
   std::uint64_t seed = 0;
-  std::uint64_t step = 0;          // optimizer step (mini-batch index)
-  std::int64_t first_sample = 0;   // index of the micro-batch's first sample in the mini-batch
-  std::int64_t samples = 1;        // samples in the micro-batch
+  std::uint64_t step = 0;         // optimizer step (mini-batch index)
+  std::int64_t first_sample = 0;  // index of the micro-batch's first sample in the mini-batch
+  std::int64_t samples = 1;       // samples in the micro-batch
 };
 
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  /// Computes every output from the inputs. Absent optional inputs are empty tensors; so are outputs that nobody
-  /// reads (a kernel must accept that for every output but the first wanted one). Outputs are overwritten.
-  virtual void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs, const RunContext& context) = 0;
+  /// Computes every output from the inputs. Absent optional inputs are empty tensors; so are
+  /// outputs that nobody reads (a kernel must accept that for every output but the first wanted
+  /// one). Outputs are overwritten.
+  virtual void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+                   const RunContext& context) = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
 };
 
 struct KernelRequest {
   const Node& node;
-  std::vector<TensorType> inputs;   // absent ones are kUndefined
+  std::vector<TensorType> inputs;  // absent ones are kUndefined
   std::vector<TensorType> outputs;
 };
 
@@ -51,7 +54,8 @@ std::unique_ptr<Kernel> make_kernel(F run, std::size_t workspace_bytes = 0) {
   class FunctionKernel final : public Kernel {
    public:
     FunctionKernel(F run, std::size_t bytes) : run_(std::move(run)), bytes_(bytes) {}
-    void run(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) override {
+    void run(std::span<const Tensor> in, std::span<const Tensor> out,
+             const RunContext& context) override {
       run_(in, out, context);
     }
     std::size_t workspace_bytes() const override { return bytes_; }

@@ -38,8 +38,7 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
         return make_kernel([plan = matmul_plan(request)](std::span<const Tensor> in,
                                                          std::span<const Tensor> out,
                                                          const RunContext&) {
-          multiply<T>(plan, in[0].as<T>(), in[1].as<T>(), data_or_null<T>(in, 2),
-                      out[0].as<T>());
+          multiply<T>(plan, in[0].as<T>(), in[1].as<T>(), data_or_null<T>(in, 2), out[0].as<T>());
         });
       });
 }

@@ -30,8 +30,9 @@ const std::map<std::string_view, const ImportRule*>& imports() {
 }
 
 const KernelEntry* find_kernel(Backend backend, std::string_view op) {
-  static const auto reference = index<KernelEntry>([](const OpFamily& f) { return f.reference; },
-                                                   [](const KernelEntry& entry) { return entry.op; });
+  static const auto reference =
+      index<KernelEntry>([](const OpFamily& f) { return f.reference; },
+                         [](const KernelEntry& entry) { return entry.op; });
   static const auto cpu = index<KernelEntry>([](const OpFamily& f) { return f.cpu; },
                                              [](const KernelEntry& entry) { return entry.op; });
   return lookup(backend == Backend::kCpu ? cpu : reference, op);
@@ -40,12 +41,14 @@ const KernelEntry* find_kernel(Backend backend, std::string_view op) {
 }  // namespace
 
 const OpDef* find_op(std::string_view name) {
-  static const auto table =
-      index<OpDef>([](const OpFamily& f) { return f.ops; }, [](const OpDef& op) { return op.name; });
+  static const auto table = index<OpDef>([](const OpFamily& f) { return f.ops; },
+                                         [](const OpDef& op) { return op.name; });
   return lookup(table, name);
 }
 
-const ImportRule* find_import(std::string_view onnx_op_type) { return lookup(imports(), onnx_op_type); }
+const ImportRule* find_import(std::string_view onnx_op_type) {
+  return lookup(imports(), onnx_op_type);
+}
 
 std::vector<std::string_view> importable_operators() {
   std::vector<std::string_view> out;
@@ -57,19 +60,20 @@ bool has_cpu_kernel(std::string_view op) { return find_kernel(Backend::kCpu, op)
 
 std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
-  return with_context([&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
-                      [&] {
-                        std::unique_ptr<Kernel> kernel;
-                        if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);
-                        if (!kernel && backend == Backend::kCpu) {
-                          if (const KernelEntry* entry = find_kernel(Backend::kReference, op)) {
-                            kernel = entry->make(request);
-                          }
-                        }
-                        PT_CHECK(kernel != nullptr, kModel, "{} has no kernel for {}", op,
-                                 request.inputs.empty() ? request.outputs.at(0).text() : request.inputs[0].text());
-                        return kernel;
-                      });
+  return with_context(
+      [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
+      [&] {
+        std::unique_ptr<Kernel> kernel;
+        if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);
+        if (!kernel && backend == Backend::kCpu) {
+          if (const KernelEntry* entry = find_kernel(Backend::kReference, op)) {
+            kernel = entry->make(request);
+          }
+        }
+        PT_CHECK(kernel != nullptr, kModel, "{} has no kernel for {}", op,
+                 request.inputs.empty() ? request.outputs.at(0).text() : request.inputs[0].text());
+        return kernel;
+      });
 }
 
 std::vector<HostTensor> evaluate(const Node& node, std::span<const HostTensor> inputs,

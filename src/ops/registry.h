@@ -18,8 +18,9 @@ struct OpFamily {
   std::string_view name;
   std::span<const OpDef> ops;
   std::span<const ImportRule> imports;
-  std::span<const KernelEntry> reference;  // plain loops over float, double and, where folding needs it, integers
-  std::span<const KernelEntry> cpu;        // float; what is missing here runs with the reference kernel
+  std::span<const KernelEntry>
+      reference;  // plain loops over float, double and, where folding needs it, integers
+  std::span<const KernelEntry> cpu;  // float; what is missing here runs with the reference kernel
 };
 
 std::span<const OpFamily* const> all_families();
@@ -31,13 +32,14 @@ std::vector<std::string_view> importable_operators();
 
 enum class Backend : std::uint8_t { kReference, kCpu };
 
-/// Makes the kernel of a node; kCpu falls back to the reference kernel. Error (kModel) when there is none for these types.
+/// Makes the kernel of a node; kCpu falls back to the reference kernel. Error (kModel) when there
+/// is none for these types.
 std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& request);
 /// Whether the CPU has a kernel of its own for the operator.
 bool has_cpu_kernel(std::string_view op);
 
-/// Runs one node on constants with the reference kernels; the evaluator of GraphBuilder. Empty when outputs would
-/// exceed 256 MiB.
+/// Runs one node on constants with the reference kernels; the evaluator of GraphBuilder. Empty when
+/// outputs would exceed 256 MiB.
 std::vector<HostTensor> evaluate(const Node& node, std::span<const HostTensor> inputs,
                                  std::span<const TensorType> outputs);
 

@@ -28,14 +28,16 @@ void bound_inputs(TrainingGraph& training) {
 
 std::vector<ValueId> results_of(const TrainingGraph& training) {
   std::vector<ValueId> keep = {training.loss.loss_sum, training.loss.correct};
-  for (const Accumulation& accumulation : training.accumulations) keep.push_back(accumulation.contribution);
+  for (const Accumulation& accumulation : training.accumulations)
+    keep.push_back(accumulation.contribution);
   for (const Parameter& parameter : training.parameters) keep.push_back(parameter.gradient);
   return keep;
 }
 
 }  // namespace
 
-TrainingGraph build_training_graph(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+TrainingGraph build_training_graph(const OnnxModel& model,
+                                   const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options) {
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();

@@ -15,7 +15,8 @@ struct BuildOptions {
 
 /// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → verify.
 /// `model` must have been through untie_copies().
-TrainingGraph build_training_graph(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+TrainingGraph build_training_graph(const OnnxModel& model,
+                                   const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options);
 
 }  // namespace pipetrain

@@ -29,13 +29,16 @@ class Differentiation {
              "nothing to train: no trained tensor reaches output \"{}\"; see: pipetrain inspect",
              printable(training_.loss.output));
     refuse_missing_gradients();
-    contributions_[training_.loss.loss_sum].push_back({forward_nodes_, 0, training_.loss.loss_scale});
+    contributions_[training_.loss.loss_sum].push_back(
+        {forward_nodes_, 0, training_.loss.loss_scale});
     for (int n = forward_nodes_; n-- > 0;) {
-      if (graph_.nodes[static_cast<std::size_t>(n)].part == Part::kForward) differentiate_node(n, Part::kInputGradient);
+      if (graph_.nodes[static_cast<std::size_t>(n)].part == Part::kForward)
+        differentiate_node(n, Part::kInputGradient);
     }
     accumulate();
     for (int n = forward_nodes_; n-- > 0;) {
-      if (graph_.nodes[static_cast<std::size_t>(n)].part == Part::kPrepare) differentiate_node(n, Part::kFinish);
+      if (graph_.nodes[static_cast<std::size_t>(n)].part == Part::kPrepare)
+        differentiate_node(n, Part::kFinish);
     }
     for (Parameter& parameter : training_.parameters) {
       builder_.set_origin(parameter.name, Part::kFinish);
@@ -51,8 +54,8 @@ class Differentiation {
     needed_.assign(graph_.values.size(), false);
     for (const Parameter& parameter : training_.parameters) needed_[index(parameter.value)] = true;
     for (const Node& node : graph_.nodes) {
-      const bool reached =
-          std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id && needed_[index(id)]; });
+      const bool reached = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                       [&](ValueId id) { return id && needed_[index(id)]; });
       if (!reached) continue;
       for (const ValueId id : node.outputs) needed_[index(id)] = is_float(graph_[id].type.dtype);
     }
@@ -65,8 +68,9 @@ class Differentiation {
     std::map<std::string_view, std::vector<std::string>> missing;
     for (int n = forward_nodes_; n-- > 0;) {
       const Node& node = graph_.nodes[static_cast<std::size_t>(n)];
-      const bool wanted = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                      [&](ValueId id) { return live[index(id)] && needed_[index(id)]; });
+      const bool wanted = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+        return live[index(id)] && needed_[index(id)];
+      });
       if (!wanted) continue;
       for (const ValueId id : node.inputs) {
         if (id) live[index(id)] = true;
@@ -76,19 +80,22 @@ class Differentiation {
     if (missing.empty()) return;
     std::string list;
     for (const auto& [op, nodes] : missing) {
-      list += fmt::format("\n  {:<24}{} node{}  {}", op, nodes.size(), nodes.size() == 1 ? " " : "s", printable(nodes.back()));
+      list += fmt::format("\n  {:<24}{} node{}  {}", op, nodes.size(),
+                          nodes.size() == 1 ? " " : "s", printable(nodes.back()));
     }
     PT_FAIL(kModel, "the model cannot be trained: {} operator{} no gradient here{}", missing.size(),
             missing.size() == 1 ? " has" : "s have", list);
   }
 
-  /// The sum of what all uses of a value send back, in the order of the uses; absent when nothing does.
+  /// The sum of what all uses of a value send back, in the order of the uses; absent when nothing
+  /// does.
   ValueId total(ValueId value) {
     const auto found = contributions_.find(value);
     if (found == contributions_.end()) return {};
     std::vector<Contribution>& uses = found->second;
-    std::sort(uses.begin(), uses.end(),
-              [](const Contribution& a, const Contribution& b) { return std::tie(a.node, a.slot) < std::tie(b.node, b.slot); });
+    std::sort(uses.begin(), uses.end(), [](const Contribution& a, const Contribution& b) {
+      return std::tie(a.node, a.slot) < std::tie(b.node, b.slot);
+    });
     if (uses.size() == 1) return uses[0].gradient;
     std::vector<ValueId> terms;
     for (const Contribution& use : uses) terms.push_back(use.gradient);
@@ -97,7 +104,8 @@ class Differentiation {
 
   bool is_leaf_weight(ValueId id) const {
     const Value& value = graph_[id];
-    return value.role == Role::kParameter || (value.producer && graph_[value.producer].part == Part::kPrepare);
+    return value.role == Role::kParameter ||
+           (value.producer && graph_[value.producer].part == Part::kPrepare);
   }
 
   void differentiate_node(int n, Part part) {
@@ -108,7 +116,9 @@ class Differentiation {
     builder_.set_origin(name, part, id);
     std::vector<ValueId> gradients;
     for (const ValueId output : outputs) gradients.push_back(total(output));
-    if (std::none_of(gradients.begin(), gradients.end(), [](ValueId g) { return static_cast<bool>(g); })) return;
+    if (std::none_of(gradients.begin(), gradients.end(),
+                     [](ValueId g) { return static_cast<bool>(g); }))
+      return;
     std::vector<char> wants_storage;
     bool any = false;
     for (const ValueId input : inputs) {
@@ -116,16 +126,21 @@ class Differentiation {
       any = any || wants_storage.back();
     }
     if (!any) return;
-    const std::span<const bool> wanted(reinterpret_cast<const bool*>(wants_storage.data()), wants_storage.size());
+    const std::span<const bool> wanted(reinterpret_cast<const bool*>(wants_storage.data()),
+                                       wants_storage.size());
     GradientContext context(builder_, id, gradients, wanted);
-    with_context([&] { return fmt::format("differentiating {} ({})", printable(name), graph_[id].op->name); },
-                 [&] { graph_[id].op->differentiate(context); });
+    with_context(
+        [&] {
+          return fmt::format("differentiating {} ({})", printable(name), graph_[id].op->name);
+        },
+        [&] { graph_[id].op->differentiate(context); });
     for (std::size_t slot = 0; slot < inputs.size(); ++slot) {
       const ValueId gradient = context.input_gradients()[slot];
       if (!wanted[slot] || !gradient) continue;
       PT_CHECK(graph_[gradient].type.shape == graph_[inputs[slot]].type.shape, kInternal,
-               "the gradient of input {} of {} has shape {} instead of {}", slot, graph_[id].op->name,
-               graph_[gradient].type.shape.text(), graph_[inputs[slot]].type.shape.text());
+               "the gradient of input {} of {} has shape {} instead of {}", slot,
+               graph_[id].op->name, graph_[gradient].type.shape.text(),
+               graph_[inputs[slot]].type.shape.text());
       contributions_[inputs[slot]].push_back({n, slot, gradient});
     }
   }
@@ -157,8 +172,9 @@ class Differentiation {
     for (std::size_t n = graph_.nodes.size(); n-- > static_cast<std::size_t>(forward_nodes_);) {
       Node& node = graph_.nodes[n];
       if (node.part == Part::kFinish) continue;
-      const bool input_gradient = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                              [&](ValueId id) { return feeds_input_gradient[index(id)]; });
+      const bool input_gradient =
+          std::any_of(node.outputs.begin(), node.outputs.end(),
+                      [&](ValueId id) { return feeds_input_gradient[index(id)]; });
       node.part = input_gradient ? Part::kInputGradient : Part::kWeightGradient;
       for (const ValueId id : node.inputs) {
         if (!id || !graph_[id].producer) continue;

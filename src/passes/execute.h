@@ -1,4 +1,5 @@
-// Runs a graph node by node on host tensors: for checks that need numbers before training, and for tests.
+// Runs a graph node by node on host tensors: for checks that need numbers before training, and for
+// tests.
 #pragma once
 
 #include <map>
@@ -10,7 +11,8 @@
 namespace pipetrain {
 
 /// Computes `wanted` from the fed inputs and the graph's own parameters, states and constants.
-std::vector<HostTensor> execute(const Graph& graph, Backend backend, const std::map<ValueId, HostTensor>& feeds,
+std::vector<HostTensor> execute(const Graph& graph, Backend backend,
+                                const std::map<ValueId, HostTensor>& feeds,
                                 const std::vector<ValueId>& wanted);
 
 }  // namespace pipetrain

@@ -5,15 +5,18 @@
 
 namespace pipetrain {
 
-/// Orders the forward nodes and counts the bytes that would cross each cut (each value once per cut that it spans).
+/// Orders the forward nodes and counts the bytes that would cross each cut (each value once per cut
+/// that it spans).
 Chain linearise(const TrainingGraph& training);
 
-/// Stage of every forward node for stages that start at the chain positions `starts` (the first is 0, ascending).
-/// Nodes of other parts have stage -1; see stages_of_all().
-std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain, const std::vector<int>& starts);
+/// Stage of every forward node for stages that start at the chain positions `starts` (the first is
+/// 0, ascending). Nodes of other parts have stage -1; see stages_of_all().
+std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain,
+                                 const std::vector<int>& starts);
 
-/// Carries the stages of one graph over to another variant of the same model (another micro-batch size, evaluation):
-/// nodes go with their ONNX node.
-std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages, const TrainingGraph& to);
+/// Carries the stages of one graph over to another variant of the same model (another micro-batch
+/// size, evaluation): nodes go with their ONNX node.
+std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages,
+                              const TrainingGraph& to);
 
 }  // namespace pipetrain

@@ -32,8 +32,8 @@ std::size_t choose_output(const TrainingGraph& training, const std::string& want
   const auto& names = training.output_names;
   if (!wanted.empty()) {
     const auto found = std::find(names.begin(), names.end(), wanted);
-    PT_CHECK(found != names.end(), kUsage, "the model has no output named \"{}\"; it has: {}", printable(wanted),
-             fmt::join(names, ", "));
+    PT_CHECK(found != names.end(), kUsage, "the model has no output named \"{}\"; it has: {}",
+             printable(wanted), fmt::join(names, ", "));
     return static_cast<std::size_t>(found - names.begin());
   }
   std::vector<std::size_t> floats;
@@ -60,28 +60,33 @@ bool ends_in(const TrainingGraph& training, ValueId value, std::string_view op) 
   return node && node->op->name == op;
 }
 
-/// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a table of V rows.
+/// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a
+/// table of V rows.
 const GraphInput* token_input(const TrainingGraph& training, const Shape& output) {
   if (output.rank() != 3) return nullptr;
   for (const GraphInput& input : training.inputs) {
     const TensorType& type = training.graph[input.value].type;
-    if (!is_float(type.dtype) && type.shape == Shape{output[0], output[1]} && input.upper_bound == output[2]) {
+    if (!is_float(type.dtype) && type.shape == Shape{output[0], output[1]} &&
+        input.upper_bound == output[2]) {
       return &input;
     }
   }
   return nullptr;
 }
 
-/// Whether earlier logits do not see the last token: two forwards with another last token must agree before it.
+/// Whether earlier logits do not see the last token: two forwards with another last token must
+/// agree before it.
 bool is_causal(const TrainingGraph& training, ValueId output, const GraphInput& tokens) {
   std::map<ValueId, HostTensor> feeds;
   for (const GraphInput& input : training.inputs) {
     const TensorType& type = training.graph[input.value].type;
     HostTensor tensor(type);
     if (is_float(type.dtype)) {
-      for (std::int64_t i = 0; i < type.count(); ++i) tensor.view().as<float>()[i] = 0.01F * static_cast<float>(i % 97);
+      for (std::int64_t i = 0; i < type.count(); ++i)
+        tensor.view().as<float>()[i] = 0.01F * static_cast<float>(i % 97);
     } else if (type.dtype == DType::kInt64) {
-      for (std::int64_t i = 0; i < type.count(); ++i) tensor.view().as<std::int64_t>()[i] = input.upper_bound > 0 ? i % input.upper_bound : 1;
+      for (std::int64_t i = 0; i < type.count(); ++i)
+        tensor.view().as<std::int64_t>()[i] = input.upper_bound > 0 ? i % input.upper_bound : 1;
     } else {
       return false;
     }
@@ -93,7 +98,8 @@ bool is_causal(const TrainingGraph& training, ValueId output, const GraphInput& 
   HostTensor changed(training.graph[tokens.value].type);
   for (std::int64_t i = 0; i < changed.type().count(); ++i) {
     const std::int64_t token = feeds[tokens.value].view().as<std::int64_t>()[i];
-    changed.view().as<std::int64_t>()[i] = i % length == length - 1 ? (token + 1) % tokens.upper_bound : token;
+    changed.view().as<std::int64_t>()[i] =
+        i % length == length - 1 ? (token + 1) % tokens.upper_bound : token;
   }
   feeds[tokens.value] = changed;
   const std::vector<HostTensor> after = execute(training.graph, Backend::kCpu, feeds, {output});
@@ -113,21 +119,26 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint lab
   const std::string& name = training.graph[output].name;
   if (shape.count() == 1 && shape.rank() == 0) return LossKind::kOutput;
   const bool sigmoid = ends_in(training, output, "Sigmoid");
-  if (labels == LabelHint::kFloat) return sigmoid ? LossKind::kBinaryCrossEntropy : LossKind::kSquaredError;
+  if (labels == LabelHint::kFloat)
+    return sigmoid ? LossKind::kBinaryCrossEntropy : LossKind::kSquaredError;
   if (sigmoid) return LossKind::kBinaryCrossEntropy;
-  if (shape.rank() == 2) return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
+  if (shape.rank() == 2)
+    return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
   if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
   if (const GraphInput* tokens = token_input(training, shape)) {
     if (is_causal(training, output, *tokens)) return LossKind::kCausalLm;
     PT_CHECK(labels == LabelHint::kInteger, kUsage,
-             "output \"{}\" predicts a token at every position, but later tokens reach earlier ones, so the next token "
-             "would leak; say what to train with --loss (cross-entropy with labels of shape (N, T), or mse)",
+             "output \"{}\" predicts a token at every position, but later tokens reach earlier "
+             "ones, so the next token "
+             "would leak; say what to train with --loss (cross-entropy with labels of shape (N, "
+             "T), or mse)",
              printable(name));
     return LossKind::kCrossEntropy;
   }
   if (shape.rank() == 3 && labels == LabelHint::kInteger) return LossKind::kCrossEntropy;
   PT_FAIL(kUsage,
-          "cannot tell which loss fits output \"{}\" of shape {}; give --loss cross-entropy, bce, mse, l1, causal-lm or "
+          "cannot tell which loss fits output \"{}\" of shape {}; give --loss cross-entropy, bce, "
+          "mse, l1, causal-lm or "
           "output",
           printable(name), shape.text());
 }
@@ -142,7 +153,8 @@ class LossBuilder {
     output_ = training_.outputs[index];
     Loss& loss = training_.loss;
     loss.output = training_.output_names[index];
-    loss.kind = options_.loss == "auto" ? infer_kind(training_, output_, options_.labels) : loss_named(options_.loss);
+    loss.kind = options_.loss == "auto" ? infer_kind(training_, output_, options_.labels)
+                                        : loss_named(options_.loss);
     loss.ignore_index = options_.ignore_index;
     builder_.set_origin("loss", Part::kForward);
     Value scale;
@@ -151,14 +163,23 @@ class LossBuilder {
     scale.role = Role::kLossScale;
     loss.loss_scale = builder_.add_value(std::move(scale));
     switch (loss.kind) {
-      case LossKind::kCrossEntropy: case LossKind::kCausalLm: cross_entropy(); break;
+      case LossKind::kCrossEntropy:
+      case LossKind::kCausalLm:
+        cross_entropy();
+        break;
       case LossKind::kBinaryCrossEntropy:
         strip_head("Sigmoid");
         elementwise("BinaryCrossEntropy", "binary classifier");
         break;
-      case LossKind::kSquaredError: elementwise("SquaredError", "regression"); break;
-      case LossKind::kAbsoluteError: elementwise("AbsoluteError", "regression"); break;
-      case LossKind::kOutput: output_is_loss(); break;
+      case LossKind::kSquaredError:
+        elementwise("SquaredError", "regression");
+        break;
+      case LossKind::kAbsoluteError:
+        elementwise("AbsoluteError", "regression");
+        break;
+      case LossKind::kOutput:
+        output_is_loss();
+        break;
     }
   }
 
@@ -166,7 +187,8 @@ class LossBuilder {
   void strip_head(std::string_view op) {
     if (!ends_in(training_, output_, op)) return;
     output_ = producer_of(training_, output_)->inputs[0];
-    training_.notes.push_back(fmt::format("the {} at the end is left to the loss (and stays in the file)", op));
+    training_.notes.push_back(
+        fmt::format("the {} at the end is left to the loss (and stays in the file)", op));
   }
 
   void add_label(DType dtype, Shape shape) {
@@ -188,7 +210,8 @@ class LossBuilder {
     strip_head("LogSoftmax");
     Loss& loss = training_.loss;
     const Shape shape = builder_.shape(output_);
-    PT_CHECK(shape.rank() >= 2, kUsage, "--loss {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
+    PT_CHECK(shape.rank() >= 2, kUsage,
+             "--loss {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
              name_of(loss.kind), shape.text());
     const bool classes_last = shape.rank() <= 3;
     loss.classes = classes_last ? shape[shape.rank() - 1] : shape[1];
@@ -197,7 +220,8 @@ class LossBuilder {
     ValueId logits = output_;
     if (!classes_last) {
       Ints perm = {0};
-      for (std::size_t axis = 2; axis < shape.rank(); ++axis) perm.push_back(static_cast<std::int64_t>(axis));
+      for (std::size_t axis = 2; axis < shape.rank(); ++axis)
+        perm.push_back(static_cast<std::int64_t>(axis));
       perm.push_back(1);
       logits = builder_.add("Transpose", {logits}, {{"perm", perm}});
     }
@@ -206,8 +230,8 @@ class LossBuilder {
     add_label(DType::kInt64, Shape(label_dims));
     logits = builder_.reshape(logits, Shape{rows, loss.classes});
     const ValueId labels = builder_.reshape(loss.label, Shape{rows});
-    const auto results =
-        builder_.add_all("SoftmaxCrossEntropy", {logits, labels}, {{"ignore_index", loss.ignore_index}});
+    const auto results = builder_.add_all("SoftmaxCrossEntropy", {logits, labels},
+                                          {{"ignore_index", loss.ignore_index}});
     set_results(results[0], results[1]);
     const std::string_view task = loss.kind == LossKind::kCausalLm ? "language model"
                                   : shape.rank() == 2              ? "classifier"
@@ -230,7 +254,9 @@ class LossBuilder {
     PT_CHECK(shape.count() == 1, kUsage, "--loss output needs a scalar output, \"{}\" has shape {}",
              printable(training_.loss.output), shape.text());
     const ValueId scalar = builder_.reshape(output_, Shape{});
-    set_results(builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))}), {});
+    set_results(
+        builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))}),
+        {});
     training_.loss.task = "the model computes its own loss";
   }
 
@@ -249,6 +275,8 @@ std::string_view name_of(LossKind kind) {
   return "?";
 }
 
-void attach_loss(TrainingGraph& training, const LossOptions& options) { LossBuilder(training, options).run(); }
+void attach_loss(TrainingGraph& training, const LossOptions& options) {
+  LossBuilder(training, options).run();
+}
 
 }  // namespace pipetrain

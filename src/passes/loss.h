@@ -11,15 +11,16 @@ namespace pipetrain {
 enum class LabelHint : std::uint8_t { kUnknown, kInteger, kFloat };
 
 struct LossOptions {
-  std::string loss = "auto";     // or cross-entropy, bce, mse, l1, causal-lm, output
-  std::string output;            // name of the model output to look at; empty: by rule
+  std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output
+  std::string output;         // name of the model output to look at; empty: by rule
   LabelHint labels = LabelHint::kUnknown;
   std::int64_t ignore_index = -100;
 };
 
-/// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the labels), strips an
-/// activated head (Softmax, LogSoftmax, Sigmoid) in favour of the fused loss, and adds label, loss and loss scale.
-/// Error (kUsage) says which flag decides where the rules cannot.
+/// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
+/// labels), strips an activated head (Softmax, LogSoftmax, Sigmoid) in favour of the fused loss,
+/// and adds label, loss and loss scale. Error (kUsage) says which flag decides where the rules
+/// cannot.
 void attach_loss(TrainingGraph& training, const LossOptions& options);
 
 }  // namespace pipetrain

@@ -14,20 +14,36 @@ Attributes attributes_of(const OnnxNode& node) {
   for (const OnnxAttribute& attribute : node.attributes) {
     using Kind = OnnxAttribute::Kind;
     switch (attribute.kind) {
-      case Kind::kFloat: out.set(attribute.name, static_cast<double>(attribute.f)); break;
-      case Kind::kInt: out.set(attribute.name, attribute.i); break;
-      case Kind::kString: out.set(attribute.name, attribute.s); break;
-      case Kind::kTensor: out.set(attribute.name, attribute.tensor); break;
-      case Kind::kFloats: out.set(attribute.name, Reals(attribute.floats.begin(), attribute.floats.end())); break;
-      case Kind::kInts: out.set(attribute.name, attribute.ints); break;
-      case Kind::kStrings: case Kind::kGraph: case Kind::kOther: break;
+      case Kind::kFloat:
+        out.set(attribute.name, static_cast<double>(attribute.f));
+        break;
+      case Kind::kInt:
+        out.set(attribute.name, attribute.i);
+        break;
+      case Kind::kString:
+        out.set(attribute.name, attribute.s);
+        break;
+      case Kind::kTensor:
+        out.set(attribute.name, attribute.tensor);
+        break;
+      case Kind::kFloats:
+        out.set(attribute.name, Reals(attribute.floats.begin(), attribute.floats.end()));
+        break;
+      case Kind::kInts:
+        out.set(attribute.name, attribute.ints);
+        break;
+      case Kind::kStrings:
+      case Kind::kGraph:
+      case Kind::kOther:
+        break;
     }
   }
   return out;
 }
 
 /// Names of the values that the targets depend on.
-std::set<std::string> needed_values(const OnnxModel& model, const std::vector<std::string>& targets) {
+std::set<std::string> needed_values(const OnnxModel& model,
+                                    const std::vector<std::string>& targets) {
   std::set<std::string> needed(targets.begin(), targets.end());
   for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {
     const bool wanted = std::any_of(node->outputs.begin(), node->outputs.end(),
@@ -38,8 +54,9 @@ std::set<std::string> needed_values(const OnnxModel& model, const std::vector<st
 }
 
 bool is_needed(const OnnxNode& node, const std::set<std::string>& needed) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](const std::string& name) { return !name.empty() && needed.contains(name); });
+  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
+    return !name.empty() && needed.contains(name);
+  });
 }
 
 std::string full_type(const OnnxNode& node) {
@@ -56,17 +73,19 @@ void refuse_unsupported(const OnnxModel& model, const std::set<std::string>& nee
   if (missing.empty()) return;
   std::string list;
   for (const auto& [op, nodes] : missing) {
-    list += fmt::format("\n  {:<24}{} node{}  {}", printable(op), nodes.size(), nodes.size() == 1 ? " " : "s",
-                        printable(nodes.front()));
+    list += fmt::format("\n  {:<24}{} node{}  {}", printable(op), nodes.size(),
+                        nodes.size() == 1 ? " " : "s", printable(nodes.front()));
     if (nodes.size() > 1) list += ", …";
   }
-  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}", model.path.filename().string(),
-          missing.size(), missing.size() == 1 ? " is" : "s are", list);
+  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}",
+          model.path.filename().string(), missing.size(), missing.size() == 1 ? " is" : "s are",
+          list);
 }
 
 class Lowering {
  public:
-  Lowering(const OnnxModel& model, const std::map<std::string, TensorRule>& rules, const LowerOptions& options)
+  Lowering(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+           const LowerOptions& options)
       : model_(model), rules_(rules), options_(options), builder_(make_builder(result_.graph)) {}
 
   TrainingGraph run() {
@@ -90,7 +109,8 @@ class Lowering {
     }
     for (const std::string& target : targets) {
       const auto found = values_.find(target);
-      PT_CHECK(found != values_.end(), kModel, "output \"{}\" is never computed", printable(target));
+      PT_CHECK(found != values_.end(), kModel, "output \"{}\" is never computed",
+               printable(target));
       result_.outputs.push_back(found->second);
       result_.output_names.push_back(target);
     }
@@ -102,42 +122,52 @@ class Lowering {
   std::string find_output_node() const {
     for (const OnnxNode& node : model_.nodes) {
       for (const std::string& output : node.outputs) {
-        if (output == options_.output_node || (node.name == options_.output_node && !output.empty())) return output;
+        if (output == options_.output_node ||
+            (node.name == options_.output_node && !output.empty()))
+          return output;
       }
     }
-    PT_FAIL(kUsage, "--output-node: {} has no node or value named \"{}\"", model_.path.filename().string(),
-            printable(options_.output_node));
+    PT_FAIL(kUsage, "--output-node: {} has no node or value named \"{}\"",
+            model_.path.filename().string(), printable(options_.output_node));
   }
 
   void add_input(const OnnxValue& input) {
-    PT_CHECK(is_known(input.dtype), kModel, "input \"{}\" has {}, which is not supported", printable(input.name),
-             name_of(input.dtype));
+    PT_CHECK(is_known(input.dtype), kModel, "input \"{}\" has {}, which is not supported",
+             printable(input.name), name_of(input.dtype));
     PT_CHECK(input.has_shape && !input.dims.empty(), kModel,
-             "input \"{}\" has no shape with a sample axis; export the model with one", printable(input.name));
+             "input \"{}\" has no shape with a sample axis; export the model with one",
+             printable(input.name));
     std::vector<std::int64_t> dims(input.dims.size());
     const auto sample = options_.sample_shapes.find(input.name);
     std::string free;
     for (std::size_t axis = 0; axis < dims.size(); ++axis) {
       const OnnxDim& dim = input.dims[axis];
-      const bool is_batch = axis == 0 || (!dim.symbol.empty() && dim.symbol == input.dims[0].symbol);
+      const bool is_batch =
+          axis == 0 || (!dim.symbol.empty() && dim.symbol == input.dims[0].symbol);
       if (is_batch) {
-        PT_CHECK(dim.value < 0 || dim.value == options_.micro_batch, kUsage,
-                 "input \"{}\" has a fixed batch of {}, but micro-batches have {} samples; use --batch-size and "
-                 "--micro-batch-size {} with --drop-last, or export the model with a dynamic batch axis",
-                 printable(input.name), dim.value, options_.micro_batch, dim.value);
+        PT_CHECK(
+            dim.value < 0 || dim.value == options_.micro_batch, kUsage,
+            "input \"{}\" has a fixed batch of {}, but micro-batches have {} samples; use "
+            "--batch-size and "
+            "--micro-batch-size {} with --drop-last, or export the model with a dynamic batch axis",
+            printable(input.name), dim.value, options_.micro_batch, dim.value);
         dims[axis] = options_.micro_batch;
       } else if (dim.value >= 0) {
         dims[axis] = dim.value;
       } else if (const auto given = options_.dims.find(dim.symbol); given != options_.dims.end()) {
         dims[axis] = given->second;
-      } else if (sample != options_.sample_shapes.end() && sample->second.rank() + 1 == dims.size()) {
+      } else if (sample != options_.sample_shapes.end() &&
+                 sample->second.rank() + 1 == dims.size()) {
         dims[axis] = sample->second[axis - 1];
       } else {
-        free += fmt::format("{}{}", free.empty() ? "" : ", ", dim.symbol.empty() ? fmt::format("axis {}", axis) : printable(dim.symbol));
+        free +=
+            fmt::format("{}{}", free.empty() ? "" : ", ",
+                        dim.symbol.empty() ? fmt::format("axis {}", axis) : printable(dim.symbol));
       }
     }
     PT_CHECK(free.empty(), kUsage,
-             "input \"{}\" has free dimensions ({}); the first axis is set by --batch-size, give the others: --dim NAME=N "
+             "input \"{}\" has free dimensions ({}); the first axis is set by --batch-size, give "
+             "the others: --dim NAME=N "
              "or --shape {}=…",
              printable(input.name), free, printable(input.name));
     Value value;
@@ -162,7 +192,7 @@ class Lowering {
     value.name = name;
     value.data = is_float(data.dtype()) ? to_float32(data) : data;
     value.type = value.data.type();
-    value.role = use == TensorUse::kTrained ? Role::kParameter
+    value.role = use == TensorUse::kTrained            ? Role::kParameter
                  : use == TensorUse::kRunningStatistic ? Role::kState
                                                        : Role::kConstant;
     const ValueId id = builder_.add_value(std::move(value));
@@ -171,44 +201,48 @@ class Lowering {
   }
 
   void add_initializer(const OnnxInitializer& initializer) {
-    PT_CHECK(static_cast<bool>(initializer.value), kModel, "tensor \"{}\" cannot be used: {}", printable(initializer.name),
-             initializer.unusable);
+    PT_CHECK(static_cast<bool>(initializer.value), kModel, "tensor \"{}\" cannot be used: {}",
+             printable(initializer.name), initializer.unusable);
     add_tensor(initializer.name, initializer.value);
   }
 
   void add_node(const OnnxNode& node) {
-    with_context([&] { return "importing " + node.label(); }, [&] {
-      if (node.op_type == "Constant" && rule_of(node.outputs[0]) &&
-          rule_of(node.outputs[0])->use != TensorUse::kFrozen) {
-        add_tensor(node.outputs[0], node.tensor_attribute("value"));
-        return;
-      }
-      std::vector<ValueId> inputs;
-      for (const std::string& name : node.inputs) {
-        if (name.empty()) {
-          inputs.push_back({});
-          continue;
-        }
-        const auto found = values_.find(name);
-        PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here", printable(name));
-        inputs.push_back(found->second);
-      }
-      builder_.set_origin(unique_name(node), Part::kForward);
-      const Attributes attributes = attributes_of(node);
-      ImportContext context(builder_, node.op_type, node.opset, attributes, std::move(inputs), node.outputs.size(),
-                            options_.mode);
-      find_import(node.op_type)->import(context);
-      for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-        const ValueId id = context.outputs()[i];
-        if (!id || node.outputs[i].empty()) continue;
-        values_[node.outputs[i]] = id;
-        const Value& value = result_.graph[id];
-        if (value.role == Role::kActivation && renamed_.insert(id.index).second) builder_.rename(id, node.outputs[i]);
-      }
-    });
+    with_context([&] { return "importing " + node.label(); },
+                 [&] {
+                   if (node.op_type == "Constant" && rule_of(node.outputs[0]) &&
+                       rule_of(node.outputs[0])->use != TensorUse::kFrozen) {
+                     add_tensor(node.outputs[0], node.tensor_attribute("value"));
+                     return;
+                   }
+                   std::vector<ValueId> inputs;
+                   for (const std::string& name : node.inputs) {
+                     if (name.empty()) {
+                       inputs.push_back({});
+                       continue;
+                     }
+                     const auto found = values_.find(name);
+                     PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here",
+                              printable(name));
+                     inputs.push_back(found->second);
+                   }
+                   builder_.set_origin(unique_name(node), Part::kForward);
+                   const Attributes attributes = attributes_of(node);
+                   ImportContext context(builder_, node.op_type, node.opset, attributes,
+                                         std::move(inputs), node.outputs.size(), options_.mode);
+                   find_import(node.op_type)->import(context);
+                   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+                     const ValueId id = context.outputs()[i];
+                     if (!id || node.outputs[i].empty()) continue;
+                     values_[node.outputs[i]] = id;
+                     const Value& value = result_.graph[id];
+                     if (value.role == Role::kActivation && renamed_.insert(id.index).second)
+                       builder_.rename(id, node.outputs[i]);
+                   }
+                 });
   }
 
-  /// The node's name; its first output's where it has none or shares it: the stages of a plan go by this name.
+  /// The node's name; its first output's where it has none or shares it: the stages of a plan go by
+  /// this name.
   std::string unique_name(const OnnxNode& node) {
     if (!node.name.empty() && names_.insert(node.name).second) return node.name;
     names_.insert(node.outputs[0]);
@@ -242,7 +276,8 @@ class Lowering {
 
 }  // namespace
 
-TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRule>& rules, const LowerOptions& options) {
+TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                    const LowerOptions& options) {
   TrainingGraph result = with_context([&] { return "reading " + printable(model.path.string()); },
                                       [&] { return Lowering(model, rules, options).run(); });
   return result;
@@ -256,8 +291,9 @@ void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
   std::vector<int> new_index(graph.nodes.size(), -1);
   for (std::size_t n = graph.nodes.size(); n-- > 0;) {
     const Node& node = graph.nodes[n];
-    const bool wanted = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                    [&](ValueId id) { return live[static_cast<std::size_t>(id.index)]; });
+    const bool wanted = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+      return live[static_cast<std::size_t>(id.index)];
+    });
     if (!wanted) continue;
     new_index[n] = 0;
     for (const ValueId id : node.inputs) {
@@ -272,10 +308,12 @@ void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
   }
   graph.nodes = std::move(kept);
   for (Value& value : graph.values) {
-    if (value.producer) value.producer = {new_index[static_cast<std::size_t>(value.producer.index)]};
+    if (value.producer)
+      value.producer = {new_index[static_cast<std::size_t>(value.producer.index)]};
   }
   for (Node& node : graph.nodes) {
-    if (node.gradient_of) node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
+    if (node.gradient_of)
+      node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
   }
 }
 

@@ -22,8 +22,10 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> li
 }
 
 bool has_parameter_name(const std::string& name) {
-  static const std::regex pattern("(weight|bias|gamma|beta|scale|embed|token|(^|[._])pos(_|\\b|ition))", std::regex::icase);
-  const std::string last = name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
+  static const std::regex pattern(
+      "(weight|bias|gamma|beta|scale|embed|token|(^|[._])pos(_|\\b|ition))", std::regex::icase);
+  const std::string last =
+      name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
   return last.find("Constant") == std::string::npos && std::regex_search(last, pattern);
 }
 
@@ -34,26 +36,36 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   if (op == "Gemm") return slot <= 2;
   if (is_one_of(op, {"MatMul", "Einsum"})) return slot <= 1;
   if (op == "Gather") return slot == 0;
-  if (is_one_of(op, {"LayerNormalization", "GroupNormalization", "InstanceNormalization", "BatchNormalization"})) {
+  if (is_one_of(op, {"LayerNormalization", "GroupNormalization", "InstanceNormalization",
+                     "BatchNormalization"})) {
     return slot == 1 || slot == 2;
   }
-  if (is_one_of(op, {"RMSNormalization", "SimplifiedLayerNormalization", "PRelu"})) return slot == 1;
+  if (is_one_of(op, {"RMSNormalization", "SimplifiedLayerNormalization", "PRelu"}))
+    return slot == 1;
   if (is_one_of(op, {"LSTM", "GRU", "RNN"})) return slot >= 1 && slot <= 3;
   return false;
 }
 
-/// Operators through which a weight reaches its slot: a Gather by constant indices picks rows of a table.
+/// Operators through which a weight reaches its slot: a Gather by constant indices picks rows of a
+/// table.
 bool passes_weight(const OnnxNode& node, std::size_t slot) {
   if (is_one_of(node.op_type, {"Concat", "Add"})) return true;
-  return slot == 0 && (node.op_type == "Gather" || is_one_of(node.op_type, {"Identity", "Transpose", "Reshape", "Slice", "Split", "Squeeze",
-                                               "Unsqueeze", "Expand", "Cast", "Flatten"}));
+  return slot == 0 &&
+         (node.op_type == "Gather" ||
+          is_one_of(node.op_type, {"Identity", "Transpose", "Reshape", "Slice", "Split", "Squeeze",
+                                   "Unsqueeze", "Expand", "Cast", "Flatten"}));
 }
 
-/// A vector of ones or zeros without a name of its own in a normalization: part of the operator, not learned.
-bool is_neutral_normalization(const OnnxNode& node, const std::string& name, const HostTensor& value) {
-  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) || has_parameter_name(name) || !value) return false;
+/// A vector of ones or zeros without a name of its own in a normalization: part of the operator,
+/// not learned.
+bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
+                              const HostTensor& value) {
+  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) ||
+      has_parameter_name(name) || !value)
+    return false;
   const std::vector<double> values = value.to_doubles();
-  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front() && (v == 0 || v == 1); });
+  return std::all_of(values.begin(), values.end(),
+                     [&](double v) { return v == values.front() && (v == 0 || v == 1); });
 }
 
 /// Names in a list such as "['g.weight', 'val_1']" that end like a parameter's.
@@ -63,14 +75,17 @@ std::vector<std::string> parameter_names_in(const std::string& list) {
   for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
     const std::string name = (*it)[1];
     const auto ends = [&](std::string_view tail) {
-      return name.size() >= tail.size() && name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
+      return name.size() >= tail.size() &&
+             name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
     };
     if (ends("weight") || ends("bias")) names.push_back(name);
   }
   return names;
 }
 
-bool is_statistic_slot(const OnnxNode& node, std::size_t slot) { return node.op_type == "BatchNormalization" && slot >= 3; }
+bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
+  return node.op_type == "BatchNormalization" && slot >= 3;
+}
 
 class Classifier {
  public:
@@ -91,14 +106,16 @@ class Classifier {
     }
   }
 
-  TensorRule classify(const std::string& name, const Shape& shape, const HostTensor& value, const OnnxMetadata& metadata) const {
+  TensorRule classify(const std::string& name, const Shape& shape, const HostTensor& value,
+                      const OnnxMetadata& metadata) const {
     if (is_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
     if (shape.rank() == 0) return {TensorUse::kFrozen, "scalar constant"};
     if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name, 0)) {
       return {TensorUse::kFrozen, "single-element constant"};
     }
     if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
-      if (kind->second.find("PARAMETER") != std::string::npos) return {TensorUse::kTrained, "PyTorch parameter"};
+      if (kind->second.find("PARAMETER") != std::string::npos)
+        return {TensorUse::kTrained, "PyTorch parameter"};
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end()) {
@@ -107,12 +124,15 @@ class Classifier {
       if (names.size() == 1) return {TensorUse::kTrained, "folded from " + printable(names[0])};
     }
     if (const OnnxNode* node = reached_slot(name, 0)) {
-      if (is_neutral_normalization(*node, name, value)) return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
+      if (is_neutral_normalization(*node, name, value))
+        return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
     if (const OnnxNode* node = arithmetic_with_data(name, 0)) {
-      if (has_parameter_name(name)) return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
-      const auto wide = std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
+      if (has_parameter_name(name))
+        return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
+      const auto wide =
+          std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
       if (wide <= 1 && !has_torch_metadata_ && name.find("Constant") == std::string::npos) {
         return {TensorUse::kTrained, "vector operand of " + node->op_type};
       }
@@ -130,7 +150,8 @@ class Classifier {
     return found == uses_.end() ? none : found->second;
   }
 
-  /// Whether running statistics are all that the tensor serves as. An exporter may have merged one with a bias.
+  /// Whether running statistics are all that the tensor serves as. An exporter may have merged one
+  /// with a bias.
   bool is_running_statistic(const std::string& name) const {
     const std::vector<Use>& uses = uses_of(name);
     return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -149,7 +170,8 @@ class Classifier {
   const OnnxNode* reached_slot(const std::string& name, int depth) const {
     if (depth > kMaximumDepth) return nullptr;
     for (const Use& use : uses_of(name)) {
-      if (is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot)) return use.node;
+      if (is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot))
+        return use.node;
       if (!passes_weight(*use.node, use.slot) || meets_data(*use.node, use.slot)) continue;
       for (const std::string& output : use.node->outputs) {
         if (const OnnxNode* node = reached_slot(output, depth + 1)) return node;
@@ -158,13 +180,16 @@ class Classifier {
     return nullptr;
   }
 
-  /// The arithmetic node that combines the tensor with data. A class token that is expanded and concatenated with
-  /// data counts as well.
+  /// The arithmetic node that combines the tensor with data. A class token that is expanded and
+  /// concatenated with data counts as well.
   const OnnxNode* arithmetic_with_data(const std::string& name, int depth) const {
     if (depth > kMaximumDepth) return nullptr;
     for (const Use& use : uses_of(name)) {
-      if (is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) && meets_data(*use.node, use.slot)) return use.node;
-      if (depth > 0 && use.node->op_type == "Concat" && meets_data(*use.node, use.slot)) return use.node;
+      if (is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) &&
+          meets_data(*use.node, use.slot))
+        return use.node;
+      if (depth > 0 && use.node->op_type == "Concat" && meets_data(*use.node, use.slot))
+        return use.node;
       if (passes_weight(*use.node, use.slot) && !meets_data(*use.node, use.slot)) {
         for (const std::string& output : use.node->outputs) {
           if (const OnnxNode* node = arithmetic_with_data(output, depth + 1)) return node;
@@ -181,7 +206,8 @@ class Classifier {
 };
 
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
-  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return matches_glob(glob, name); });
+  return std::any_of(globs.begin(), globs.end(),
+                     [&](const std::string& glob) { return matches_glob(glob, name); });
 }
 
 bool all_elements_equal(const HostTensor& tensor) {
@@ -210,35 +236,42 @@ bool matches_glob(std::string_view glob, std::string_view text) {
   return g == glob.size();
 }
 
-std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options) {
+std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
+                                                   const ParameterOptions& options) {
   const Classifier classifier(model);
   std::map<std::string, TensorRule> rules;
-  const auto add = [&](const std::string& name, DType dtype, const Shape& shape, const HostTensor& value,
-                       const OnnxMetadata& metadata) {
+  const auto add = [&](const std::string& name, DType dtype, const Shape& shape,
+                       const HostTensor& value, const OnnxMetadata& metadata) {
     if (!is_float(dtype)) return;
     TensorRule rule = classifier.classify(name, shape, value, metadata);
     if (rule.use != TensorUse::kRunningStatistic) {
       if (!options.train_only.empty()) {
         const bool chosen = matches_any(options.train_only, name);
-        rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen, chosen ? "--train-only" : "not in --train-only"};
+        rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen,
+                chosen ? "--train-only" : "not in --train-only"};
       }
       if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze"};
     }
     rules[name] = rule;
   };
   for (const OnnxInitializer& initializer : model.initializers) {
-    add(initializer.name, initializer.file_dtype, initializer.shape, initializer.value, initializer.metadata);
+    add(initializer.name, initializer.file_dtype, initializer.shape, initializer.value,
+        initializer.metadata);
   }
   for (const OnnxNode& node : model.nodes) {
-    if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value")) continue;
+    if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value"))
+      continue;
     const HostTensor value = node.tensor_attribute("value");
     if (value) add(node.outputs[0], value.dtype(), value.shape(), value, {});
   }
   for (const auto& globs : {options.freeze, options.train_only}) {
     for (const std::string& glob : globs) {
-      const bool used =
-          std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return matches_glob(glob, rule.first); });
-      PT_CHECK(used, kUsage, "no tensor of the model matches \"{}\"; list them with: pipetrain inspect", printable(glob));
+      const bool used = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) {
+        return matches_glob(glob, rule.first);
+      });
+      PT_CHECK(used, kUsage,
+               "no tensor of the model matches \"{}\"; list them with: pipetrain inspect",
+               printable(glob));
     }
   }
   return rules;
@@ -251,19 +284,22 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
     return rule == rules.end() ? TensorUse::kFrozen : rule->second.use;
   };
   std::map<std::string, OnnxInitializer> originals;
-  for (const OnnxInitializer& initializer : model.initializers) originals[initializer.name] = initializer;
+  for (const OnnxInitializer& initializer : model.initializers)
+    originals[initializer.name] = initializer;
   std::set<std::string> statistics;  // values that serve as running statistics
   for (const OnnxNode& node : model.nodes) {
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
       if (is_statistic_slot(node, slot)) statistics.insert(node.inputs[slot]);
     }
   }
-  const auto add_copy = [&](const std::string& original, std::string name, std::size_t node, std::size_t slot, TensorUse use) {
+  const auto add_copy = [&](const std::string& original, std::string name, std::size_t node,
+                            std::size_t slot, TensorUse use) {
     OnnxInitializer copy = originals[original];
     copy.name = std::move(name);
     copies.push_back({copy.name, original, node, slot});
-    rules[copy.name] = {use, use == TensorUse::kTrained ? "copy of " + printable(original) + ", trained apart"
-                                                        : "running statistic, merged with " + printable(original)};
+    rules[copy.name] = {use, use == TensorUse::kTrained
+                                 ? "copy of " + printable(original) + ", trained apart"
+                                 : "running statistic, merged with " + printable(original)};
     model.initializers.push_back(std::move(copy));
   };
 
@@ -272,11 +308,13 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
   std::vector<std::size_t> index_as_read;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     OnnxNode& node = model.nodes[n];
-    const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) && originals.contains(node.inputs[0]) &&
-                               node.function.empty() && use_of(node.inputs[0]) != TensorUse::kFrozen;
+    const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
+                               originals.contains(node.inputs[0]) && node.function.empty() &&
+                               use_of(node.inputs[0]) != TensorUse::kFrozen;
     const bool statistic = copies_tensor && statistics.contains(node.outputs[0]);
     if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
-      add_copy(node.inputs[0], node.outputs[0], n, 0, statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
+      add_copy(node.inputs[0], node.outputs[0], n, 0,
+               statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
       continue;
     }
     index_as_read.push_back(n);
@@ -291,18 +329,22 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
       const std::string name = node.inputs[slot];
       const auto original = originals.find(name);
-      if (original == originals.end() || use_of(name) == TensorUse::kFrozen || original->second.shape.rank() != 1 ||
-          !original->second.value || !node.function.empty() || !all_elements_equal(original->second.value)) {
+      if (original == originals.end() || use_of(name) == TensorUse::kFrozen ||
+          original->second.shape.rank() != 1 || !original->second.value || !node.function.empty() ||
+          !all_elements_equal(original->second.value)) {
         continue;
       }
       const bool statistic = is_statistic_slot(node, slot);
       const bool first = seen[name]++ == 0;
-      // The first use keeps the tensor, unless it is a statistic's and the tensor is trained elsewhere.
+      // The first use keeps the tensor, unless it is a statistic's and the tensor is trained
+      // elsewhere.
       if (first && (!statistic || use_of(name) == TensorUse::kRunningStatistic)) continue;
-      const std::string place = node.name.empty() ? fmt::format("node{}", node.file_index) : node.name;
+      const std::string place =
+          node.name.empty() ? fmt::format("node{}", node.file_index) : node.name;
       std::string copy = fmt::format("{}@{}.{}", name, place, slot);
       node.inputs[slot] = copy;
-      add_copy(name, std::move(copy), index_as_read[n], slot, statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
+      add_copy(name, std::move(copy), index_as_read[n], slot,
+               statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
     }
   }
   return copies;

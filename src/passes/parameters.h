@@ -1,5 +1,6 @@
-// Which tensors of a file are trained, and which sharing of tensors is meant. ONNX says neither: exporters store
-// constants, tables and weights alike, and merge tensors that happen to hold equal values.
+// Which tensors of a file are trained, and which sharing of tensors is meant. ONNX says neither:
+// exporters store constants, tables and weights alike, and merge tensors that happen to hold equal
+// values.
 #pragma once
 
 #include <map>
@@ -33,13 +34,15 @@ struct UntiedCopy {
 };
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
-/// running statistics, scalars, PyTorch's own metadata, parameter slots of operators, operands of arithmetic.
-std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model, const ParameterOptions& options);
+/// running statistics, scalars, PyTorch's own metadata, parameter slots of operators, operands of
+/// arithmetic.
+std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
+                                                   const ParameterOptions& options);
 
-/// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied are tensors that
-/// are reached through an Identity node with a name of its own, and vectors of equal elements (fresh biases and norm
-/// gains) used at several places. Everything else that is shared stays tied.
-/// Rules for the copies are added to `rules`.
+/// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied
+/// are tensors that are reached through an Identity node with a name of its own, and vectors of
+/// equal elements (fresh biases and norm gains) used at several places. Everything else that is
+/// shared stays tied. Rules for the copies are added to `rules`.
 std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules);
 
 /// Whether `text` matches a glob of `*` and `?`.

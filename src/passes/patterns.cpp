@@ -22,13 +22,15 @@ class Matcher {
 
   /// The node that computes `value` if it is an `op` that nothing else reads.
   const Node* only_use(ValueId value, std::string_view op) const {
-    if (!value || !graph_[value].producer || uses_[static_cast<std::size_t>(value.index)] != 1) return nullptr;
+    if (!value || !graph_[value].producer || uses_[static_cast<std::size_t>(value.index)] != 1)
+      return nullptr;
     const Node& node = graph_[graph_[value].producer];
     return node.op->name == op ? &node : nullptr;
   }
 
   std::optional<double> scalar(ValueId value) const {
-    if (!value || graph_[value].role != Role::kConstant || graph_[value].type.count() != 1) return {};
+    if (!value || graph_[value].role != Role::kConstant || graph_[value].type.count() != 1)
+      return {};
     return graph_[value].data.to_doubles()[0];
   }
 
@@ -49,9 +51,11 @@ class Matcher {
     if (!erf) return {};
     if (const Node* div = only_use(erf->inputs[0], "Div")) {
       const auto divisor = scalar(div->inputs[1]);
-      return divisor && std::abs(*divisor - std::numbers::sqrt2) < 1e-4 ? div->inputs[0] : ValueId{};
+      return divisor && std::abs(*divisor - std::numbers::sqrt2) < 1e-4 ? div->inputs[0]
+                                                                        : ValueId{};
     }
-    if (const Node* mul = only_use(erf->inputs[0], "Mul")) return other_than(*mul, 1.0 / std::numbers::sqrt2);
+    if (const Node* mul = only_use(erf->inputs[0], "Mul"))
+      return other_than(*mul, 1.0 / std::numbers::sqrt2);
     return {};
   }
 
@@ -96,7 +100,8 @@ int fuse_gelu(Graph& graph) {
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     if (graph.nodes[n].op->name != "Mul") continue;
     const ValueId x = matcher.gelu_argument(graph.nodes[n]);
-    if (x && graph[x].type == graph[graph.nodes[n].outputs[0]].type) replacements.emplace_back(n, x);
+    if (x && graph[x].type == graph[graph.nodes[n].outputs[0]].type)
+      replacements.emplace_back(n, x);
   }
   for (const auto& [n, x] : replacements) {
     Node& node = graph.nodes[n];

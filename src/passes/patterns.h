@@ -5,7 +5,8 @@
 
 namespace pipetrain {
 
-/// x · ½ · (1 + erf(x / √2)) → Gelu, in the forms that exporters write. Returns how many were found.
+/// x · ½ · (1 + erf(x / √2)) → Gelu, in the forms that exporters write. Returns how many were
+/// found.
 int fuse_gelu(Graph& graph);
 
 }  // namespace pipetrain

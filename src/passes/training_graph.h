@@ -1,4 +1,5 @@
-// What the passes produce: one graph that holds forward, loss and backward, and the lists that say what its values mean.
+// What the passes produce: one graph that holds forward, loss and backward, and the lists that say
+// what its values mean.
 #pragma once
 
 #include <string>
@@ -8,7 +9,14 @@
 
 namespace pipetrain {
 
-enum class LossKind : std::uint8_t { kCrossEntropy, kBinaryCrossEntropy, kSquaredError, kAbsoluteError, kCausalLm, kOutput };
+enum class LossKind : std::uint8_t {
+  kCrossEntropy,
+  kBinaryCrossEntropy,
+  kSquaredError,
+  kAbsoluteError,
+  kCausalLm,
+  kOutput
+};
 
 /// The command line's name of a loss: "cross-entropy", "bce", "mse", "l1", "causal-lm", "output".
 std::string_view name_of(LossKind kind);
@@ -17,62 +25,67 @@ std::string_view name_of(LossKind kind);
 struct GraphInput {
   std::string name;
   ValueId value;
-  std::int64_t upper_bound = -1;  // rows of the embedding table that integer values index; -1: unknown
+  std::int64_t upper_bound =
+      -1;  // rows of the embedding table that integer values index; -1: unknown
 };
 
-/// The loss of a mini-batch is sum(loss_sum) * loss_scale over its micro-batches, where loss_scale = 1 / (counted elements).
+/// The loss of a mini-batch is sum(loss_sum) * loss_scale over its micro-batches, where loss_scale
+/// = 1 / (counted elements).
 struct Loss {
   LossKind kind = LossKind::kCrossEntropy;
-  std::string output;                // the model output it looks at
-  std::string task;                  // "classifier (cross-entropy, 10 classes)": printed
-  ValueId label;                     // absent for kOutput
-  ValueId loss_sum;                  // scalar, of one micro-batch
-  ValueId correct;                   // scalar count of right predictions; absent where that has no meaning
-  ValueId loss_scale;                // scalar input
-  std::int64_t classes = -1;         // -1: regression
-  std::int64_t ignore_index = -100;  // labels that do not count
+  std::string output;         // the model output it looks at
+  std::string task;           // "classifier (cross-entropy, 10 classes)": printed
+  ValueId label;              // absent for kOutput
+  ValueId loss_sum;           // scalar, of one micro-batch
+  ValueId correct;            // scalar count of right predictions; absent where that has no meaning
+  ValueId loss_scale;         // scalar input
+  std::int64_t classes = -1;  // -1: regression
+  std::int64_t ignore_index = -100;      // labels that do not count
   std::int64_t elements_per_sample = 1;  // counted elements of a sample when nothing is ignored
 };
 
 /// One initializer (or float Constant) that training may change.
 struct Parameter {
-  std::string name;    // in the file
+  std::string name;  // in the file
   ValueId value;
-  ValueId gradient;    // absent: nothing depends on it or it is frozen
+  ValueId gradient;  // absent: nothing depends on it or it is frozen
 };
 
 /// A weight-gradient contribution and the sum of it over the micro-batches of a step.
 struct Accumulation {
   ValueId contribution;
   ValueId accumulator;
-  NodeId consumer;       // the forward node that uses the weight: contributions are added on its stage
+  NodeId consumer;  // the forward node that uses the weight: contributions are added on its stage
 };
 
-/// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches' moments.
+/// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches'
+/// moments.
 struct RunningStatistic {
-  ValueId state_mean, state_variance;  // kState (C)
-  ValueId batch_mean, batch_variance;  // outputs of the node, variance biased
+  ValueId state_mean, state_variance;     // kState (C)
+  ValueId batch_mean, batch_variance;     // outputs of the node, variance biased
   std::int64_t elements_per_channel = 0;  // values behind each moment in one micro-batch
-  double momentum = 0.9;               // of the old value
+  double momentum = 0.9;                  // of the old value
 };
 
 struct TrainingGraph {
   Graph graph;
   std::int64_t micro_batch = 0;  // samples
   std::vector<GraphInput> inputs;
-  std::vector<ValueId> outputs;             // of the model, in the file's order
+  std::vector<ValueId> outputs;  // of the model, in the file's order
   std::vector<std::string> output_names;
   Loss loss;
   std::vector<Parameter> parameters;        // trainable, in the file's order
   std::vector<Accumulation> accumulations;  // in use order
   std::vector<RunningStatistic> statistics;
-  std::vector<std::string> notes;           // what a user should know about how the file was read
+  std::vector<std::string> notes;  // what a user should know about how the file was read
 };
 
-/// Where the chain may be cut. The forward nodes in their execution order; stage s runs a contiguous range of them.
+/// Where the chain may be cut. The forward nodes in their execution order; stage s runs a
+/// contiguous range of them.
 struct Chain {
   std::vector<NodeId> order;
-  /// bytes[i]: activation bytes (one micro-batch) that cross a cut before order[i]; size order.size() + 1.
+  /// bytes[i]: activation bytes (one micro-batch) that cross a cut before order[i]; size
+  /// order.size() + 1.
   std::vector<std::size_t> forward_bytes, backward_bytes;
 };
 

@@ -1,6 +1,6 @@
-// A channel hands one edge's values from stage to stage inside a process, without copying: the sender publishes where
-// its values lie, the receiver reads them there and says when it is done, the sender then reuses the memory. Units go
-// through in order.
+// A channel hands one edge's values from stage to stage inside a process, without copying: the
+// sender publishes where its values lie, the receiver reads them there and says when it is done,
+// the sender then reuses the memory. Units go through in order.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,8 @@ class Channel {
 
   /// Forgets everything: the start of a round.
   void reset();
-  /// Waits until unit `unit - reuse` is released, so that its memory may be overwritten. Throws ChannelAborted.
+  /// Waits until unit `unit - reuse` is released, so that its memory may be overwritten. Throws
+  /// ChannelAborted.
   void wait_released(int unit, int reuse);
   /// Publishes the memory that holds the values of the next unit.
   void send(int unit, const std::byte* base);
@@ -38,7 +39,8 @@ class Channel {
   bool aborted_ = false;
 };
 
-/// Thrown by a waiting stage when another one has failed. The other one's error is the one to report.
+/// Thrown by a waiting stage when another one has failed. The other one's error is the one to
+/// report.
 struct ChannelAborted : std::exception {
   const char* what() const noexcept override { return "another stage failed"; }
 };

@@ -27,14 +27,16 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
     for (const Value& value : variant.training->graph.values) {
-      if (value.role == Role::kState && value.data) running_.emplace(value.name, copy_of(value.data));
+      if (value.role == Role::kState && value.data)
+        running_.emplace(value.name, copy_of(value.data));
     }
   }
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     stages_[s].weights[0] = {};  // a stage may have none
     for (const int i : slices_[0].stages[s].parameters) {
       const Parameter& parameter = variants_[0].training->parameters[static_cast<std::size_t>(i)];
-      stages_[s].weights[0][parameter.name] = copy_of(variants_[0].training->graph[parameter.value].data);
+      stages_[s].weights[0][parameter.name] =
+          copy_of(variants_[0].training->graph[parameter.value].data);
     }
   }
 }
@@ -53,10 +55,11 @@ void Oracle::run(const Program& program, UnitSource& source) {
       while (next[d] < program.device[d].size() && is_ready(program, program.device[d][next[d]])) {
         const Instruction& instruction = program.device[d][next[d]];
         if (instruction.kind == Kind::kGradientSync) {
-          const bool all = std::all_of(program.device.begin(), program.device.end(), [&](const auto& list) {
-            const std::size_t e = static_cast<std::size_t>(&list - program.device.data());
-            return next[e] < list.size() && list[next[e]].kind == Kind::kGradientSync;
-          });
+          const bool all =
+              std::all_of(program.device.begin(), program.device.end(), [&](const auto& list) {
+                const std::size_t e = static_cast<std::size_t>(&list - program.device.data());
+                return next[e] < list.size() && list[next[e]].kind == Kind::kGradientSync;
+              });
           if (!all) break;
           synchronise();
           for (std::size_t& index : next) ++index;
@@ -82,7 +85,8 @@ void Oracle::run(const Program& program, UnitSource& source) {
 
 bool Oracle::is_ready(const Program& program, const Instruction& instruction) const {
   const bool forward = instruction.kind == Kind::kForward;
-  const bool backward = instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
+  const bool backward =
+      instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
   if (!forward && !backward) return true;
   return std::all_of(program.edges.begin(), program.edges.end(), [&](const Edge& edge) {
     if (edge.to_stage != instruction.stage || edge.gradient != backward) return true;
@@ -91,7 +95,8 @@ bool Oracle::is_ready(const Program& program, const Instruction& instruction) co
   });
 }
 
-HostTensor Oracle::content(int stage, int version, const UnitState* unit, int variant, ValueId id, Values& local) {
+HostTensor Oracle::content(int stage, int version, const UnitState* unit, int variant, ValueId id,
+                           Values& local) {
   const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
   const Graph& graph = training.graph;
   const Value& value = graph[id];
@@ -101,7 +106,9 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
   }
   if (value.producer) {
     const Node& node = graph[value.producer];
-    if (node.op->flags & kView) return content(stage, version, unit, variant, node.inputs[0], local).reshaped(value.type.shape);
+    if (node.op->flags & kView)
+      return content(stage, version, unit, variant, node.inputs[0], local)
+          .reshaped(value.type.shape);
     PT_CHECK(node.part == Part::kPrepare, kInternal, "value {} was never computed", value.name);
     std::vector<HostTensor> inputs;
     std::vector<Tensor> in, out;
@@ -113,7 +120,8 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
       local[output] = HostTensor(graph[output].type);
       out.push_back(local[output].view());
     }
-    const auto kernel = make_kernel(options_.backend, {node, graph.input_types(node), graph.output_types(node)});
+    const auto kernel =
+        make_kernel(options_.backend, {node, graph.input_types(node), graph.output_types(node)});
     const Buffer workspace(kernel->workspace_bytes());
     RunContext context;
     context.workspace = workspace.data();
@@ -121,11 +129,16 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
     return local[id];
   }
   switch (value.role) {
-    case Role::kConstant: return value.data;
-    case Role::kState: return running_.at(value.name);
-    case Role::kParameter: return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
-    case Role::kLossScale: return HostTensor::scalar<float>(static_cast<float>(unit->data->loss_scale));
-    case Role::kInput: case Role::kLabel: {
+    case Role::kConstant:
+      return value.data;
+    case Role::kState:
+      return running_.at(value.name);
+    case Role::kParameter:
+      return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
+    case Role::kLossScale:
+      return HostTensor::scalar<float>(static_cast<float>(unit->data->loss_scale));
+    case Role::kInput:
+    case Role::kLabel: {
       std::size_t column = training.inputs.size();
       for (std::size_t i = 0; i < training.inputs.size(); ++i) {
         if (training.inputs[i].value == id) column = i;
@@ -134,11 +147,13 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
       std::memcpy(out.view().data, unit->data->columns[column], value.type.bytes());
       return out;
     }
-    default: PT_FAIL(kInternal, "value {} was never computed", value.name);
+    default:
+      PT_FAIL(kInternal, "value {} was never computed", value.name);
   }
 }
 
-void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes, Values& results) {
+void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
+                       Values& results) {
   const int variant = unit.data ? unit.data->variant : 0;
   const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
   Values local = results;
@@ -147,7 +162,9 @@ void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vecto
     std::vector<HostTensor> inputs;
     std::vector<Tensor> in, out;
     for (const ValueId input : node.inputs) {
-      inputs.push_back(input ? content(stage, version, unit.data ? &unit : nullptr, variant, input, local) : HostTensor());
+      inputs.push_back(
+          input ? content(stage, version, unit.data ? &unit : nullptr, variant, input, local)
+                : HostTensor());
       in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
     }
     for (const ValueId output : node.outputs) {
@@ -155,7 +172,8 @@ void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vecto
       local[output] = results[output] = result;
       out.push_back(result.view());
     }
-    const auto kernel = make_kernel(options_.backend, {node, training.graph.input_types(node), training.graph.output_types(node)});
+    const auto kernel = make_kernel(options_.backend, {node, training.graph.input_types(node),
+                                                       training.graph.output_types(node)});
     const Buffer workspace(kernel->workspace_bytes());
     RunContext context;
     context.workspace = workspace.data();
@@ -176,7 +194,8 @@ void Oracle::execute(const Program& program, const Instruction& instruction, Uni
       if (!unit.data) unit.data = &source.acquire(instruction.unit);
       const auto variant = static_cast<std::size_t>(unit.data->variant);
       Values results;
-      run_nodes(s, instruction.version, unit, slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
+      run_nodes(s, instruction.version, unit,
+                slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
       unit.values.merge(results);
       if (program.rule != UpdateRule::kNone) collect_statistics(s, unit);
       if (program.rule == UpdateRule::kStash) apply_statistics(s);
@@ -188,7 +207,9 @@ void Oracle::execute(const Program& program, const Instruction& instruction, Uni
       done_[{s, instruction.unit}] = 1;
       break;
     }
-    case Kind::kBackward: case Kind::kBackwardInput: case Kind::kBackwardWeight: {
+    case Kind::kBackward:
+    case Kind::kBackwardInput:
+    case Kind::kBackwardWeight: {
       UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
       const auto variant = static_cast<std::size_t>(unit.data->variant);
       const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
@@ -202,13 +223,16 @@ void Oracle::execute(const Program& program, const Instruction& instruction, Uni
         const auto& all = variants_[variant].training->accumulations;
         Values local;
         for (const int i : slice.accumulations) {
-          const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant, all[static_cast<std::size_t>(i)].contribution, local);
+          const HostTensor contribution =
+              content(s, instruction.version, &unit, unit.data->variant,
+                      all[static_cast<std::size_t>(i)].contribution, local);
           HostTensor& sum = stage->accumulators[i];
           if (!stage->accumulating) {
             sum = copy_of(contribution);
             continue;
           }
-          for (std::int64_t e = 0; e < sum.type().count(); ++e) sum.view().as<float>()[e] += contribution.view().as<float>()[e];
+          for (std::int64_t e = 0; e < sum.type().count(); ++e)
+            sum.view().as<float>()[e] += contribution.view().as<float>()[e];
         }
         stage->accumulating = true;
       }
@@ -230,8 +254,10 @@ void Oracle::execute(const Program& program, const Instruction& instruction, Uni
         const int slots = state_slots(options_.optimizer);
         if (slots > 0 && !state0) state0 = HostTensor(weight.type());
         if (slots > 1 && !state1) state1 = HostTensor(weight.type());
-        update(options_.optimizer, source.learning_rate(unit), source.update_number(unit), program.gradient_sync ? gradient_scale_ : 1.0,
-               weight.span<float>(), std::span<const float>(gradient.span<float>()), state0 ? state0.span<float>() : std::span<float>(),
+        update(options_.optimizer, source.learning_rate(unit), source.update_number(unit),
+               program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
+               std::span<const float>(gradient.span<float>()),
+               state0 ? state0.span<float>() : std::span<float>(),
                state1 ? state1.span<float>() : std::span<float>());
         next[name] = weight;
       }
@@ -240,7 +266,11 @@ void Oracle::execute(const Program& program, const Instruction& instruction, Uni
       stage->accumulating = false;
       break;
     }
-    case Kind::kRecompute: case Kind::kSend: case Kind::kReceive: case Kind::kGradientSync: break;
+    case Kind::kRecompute:
+    case Kind::kSend:
+    case Kind::kReceive:
+    case Kind::kGradientSync:
+      break;
   }
 }
 
@@ -253,7 +283,8 @@ void Oracle::finish(int s, int version) {
     for (const int i : *list) {
       for (StageState& holder : stages_) {
         const auto found = holder.accumulators.find(i);
-        if (found != holder.accumulators.end()) values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
+        if (found != holder.accumulators.end())
+          values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
       }
     }
   }
@@ -275,11 +306,13 @@ void Oracle::synchronise() {
     finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
     for (const auto& [i, gradient] : stages_[s].gradients) {
       if (slices_[0].owner[static_cast<std::size_t>(i)] == static_cast<int>(s)) {
-        squares[static_cast<std::size_t>(i)] = sum_of_squares(std::span<const float>(gradient.span<float>()));
+        squares[static_cast<std::size_t>(i)] =
+            sum_of_squares(std::span<const float>(gradient.span<float>()));
       }
     }
   }
-  gradient_scale_ = clip_factor(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)), options_.clip_norm);
+  gradient_scale_ = clip_factor(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)),
+                                options_.clip_norm);
 }
 
 void Oracle::collect_statistics(int s, UnitState& unit) {
@@ -287,7 +320,8 @@ void Oracle::collect_statistics(int s, UnitState& unit) {
   const TrainingGraph& training = *variants_[variant].training;
   for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
-    Moments& moments = stages_[static_cast<std::size_t>(s)].moments[training.graph[statistic.state_mean].name];
+    Moments& moments =
+        stages_[static_cast<std::size_t>(s)].moments[training.graph[statistic.state_mean].name];
     const auto mean = unit.values.at(statistic.batch_mean).span<float>();
     const auto variance = unit.values.at(statistic.batch_variance).span<float>();
     moments.mean.resize(mean.size(), 0);
@@ -295,7 +329,8 @@ void Oracle::collect_statistics(int s, UnitState& unit) {
     const auto count = static_cast<double>(statistic.elements_per_channel);
     for (std::size_t c = 0; c < mean.size(); ++c) {
       const double delta = mean[c] - moments.mean[c];
-      moments.squares[c] += variance[c] * count + delta * delta * moments.count * count / (moments.count + count);
+      moments.squares[c] +=
+          variance[c] * count + delta * delta * moments.count * count / (moments.count + count);
       moments.mean[c] += delta * count / (moments.count + count);
     }
     moments.count += count;
@@ -305,15 +340,19 @@ void Oracle::collect_statistics(int s, UnitState& unit) {
 void Oracle::apply_statistics(int s) {
   const TrainingGraph& training = *variants_[0].training;
   for (const RunningStatistic& statistic : training.statistics) {
-    const auto found = stages_[static_cast<std::size_t>(s)].moments.find(training.graph[statistic.state_mean].name);
-    if (found == stages_[static_cast<std::size_t>(s)].moments.end() || found->second.count == 0) continue;
+    const auto found = stages_[static_cast<std::size_t>(s)].moments.find(
+        training.graph[statistic.state_mean].name);
+    if (found == stages_[static_cast<std::size_t>(s)].moments.end() || found->second.count == 0)
+      continue;
     Moments& moments = found->second;
     float* mean = running_.at(training.graph[statistic.state_mean].name).view().as<float>();
     float* variance = running_.at(training.graph[statistic.state_variance].name).view().as<float>();
     const double keep = statistic.momentum;
     for (std::size_t c = 0; c < moments.mean.size(); ++c) {
       mean[c] = static_cast<float>(keep * mean[c] + (1 - keep) * moments.mean[c]);
-      variance[c] = static_cast<float>(keep * variance[c] + (1 - keep) * (moments.squares[c] / std::max(1.0, moments.count - 1)));
+      variance[c] =
+          static_cast<float>(keep * variance[c] +
+                             (1 - keep) * (moments.squares[c] / std::max(1.0, moments.count - 1)));
     }
     moments = {};
   }
@@ -321,7 +360,8 @@ void Oracle::apply_statistics(int s) {
 
 HostTensor Oracle::read(const std::string& name) const {
   for (const StageState& stage : stages_) {
-    const auto& latest = stage.weights.empty() ? std::map<std::string, HostTensor>() : stage.weights.rbegin()->second;
+    const auto& latest = stage.weights.empty() ? std::map<std::string, HostTensor>()
+                                               : stage.weights.rbegin()->second;
     if (const auto found = latest.find(name); found != latest.end()) return copy_of(found->second);
   }
   const auto found = running_.find(name);

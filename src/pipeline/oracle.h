@@ -1,6 +1,6 @@
-// Runs any program in one thread, with every version of every weight kept: no arena, no channels, no overlap. What it
-// shares with the runtime are the kernels and the optimizer's formula, so equal bits mean that memory planning,
-// transfers, weight stashing and threads change nothing.
+// Runs any program in one thread, with every version of every weight kept: no arena, no channels,
+// no overlap. What it shares with the runtime are the kernels and the optimizer's formula, so equal
+// bits mean that memory planning, transfers, weight stashing and threads change nothing.
 #pragma once
 
 #include <map>
@@ -33,7 +33,7 @@ class Oracle {
   struct StageState {
     std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
     std::map<int, HostTensor> accumulators;
-    std::map<int, HostTensor> gradients;                       // parameter → after finish
+    std::map<int, HostTensor> gradients;  // parameter → after finish
     std::map<std::string, Moments> moments;
     std::map<std::string, std::pair<HostTensor, HostTensor>> optimizer;
     bool accumulating = false;
@@ -45,8 +45,10 @@ class Oracle {
 
   bool is_ready(const Program& program, const Instruction& instruction) const;
   void execute(const Program& program, const Instruction& instruction, UnitSource& source);
-  HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id, Values& local);
-  void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes, Values& results);
+  HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
+                     Values& local);
+  void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
+                 Values& results);
   void collect_statistics(int stage, UnitState& unit);
   void apply_statistics(int stage);
   void finish(int stage, int version);

@@ -26,7 +26,8 @@ double thread_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Gives the calling thread the cores [first, first + count) of those the process may use; OpenMP's threads inherit it.
+/// Gives the calling thread the cores [first, first + count) of those the process may use; OpenMP's
+/// threads inherit it.
 void pin_to_cores(int first, int count) {
   cpu_set_t allowed, chosen;
   CPU_ZERO(&allowed);
@@ -61,16 +62,20 @@ struct Runtime::Worker {
   std::vector<Event> events;
   double busy_seconds = 0;
   double cpu_seconds = 0;
-  std::atomic<int> at{-1};          // index of the instruction in progress
-  std::atomic<int> waits_for{-1};   // stage it waits for; kNobody while it computes, kFinished after its list
+  std::atomic<int> at{-1};  // index of the instruction in progress
+  std::atomic<int> waits_for{
+      -1};  // stage it waits for; kNobody while it computes, kFinished after its list
 };
 
-Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs, const RuntimeOptions& options)
+Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
+                 const RuntimeOptions& options)
     : options_(options), variants_(std::move(variants)) {
-  PT_CHECK(!programs.empty() && !variants_.empty(), kInternal, "a runtime without programs or networks");
+  PT_CHECK(!programs.empty() && !variants_.empty(), kInternal,
+           "a runtime without programs or networks");
   const int stage_count = programs[0]->stages;
   for (const RuntimeVariant& variant : variants_) {
-    slices_.push_back(std::make_unique<Slices>(slice_stages(*variant.training, variant.stage_of_forward, stage_count)));
+    slices_.push_back(std::make_unique<Slices>(
+        slice_stages(*variant.training, variant.stage_of_forward, stage_count)));
   }
   capacity_.resize(static_cast<std::size_t>(stage_count));
   for (const Program* program : programs) {
@@ -79,24 +84,30 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
       const auto index = static_cast<std::size_t>(s);
       capacity.slots = std::max(capacity.slots, program->slots_per_stage[index]);
       capacity.versions = std::max(capacity.versions, program->versions_per_stage[index]);
-      capacity.recompute = capacity.recompute || (!program->recompute.empty() && program->recompute[index]);
-      // A value that is handed on lives until its last receiver is done with the unit, or this stage's own backward.
+      capacity.recompute =
+          capacity.recompute || (!program->recompute.empty() && program->recompute[index]);
+      // A value that is handed on lives until its last receiver is done with the unit, or this
+      // stage's own backward.
       int held = program->slots_per_stage[index];
       for (std::size_t e = 0; e < program->edges.size(); ++e) {
         const Edge& edge = program->edges[e];
-        if (edge.from_stage == s && !edge.gradient) held = std::max(held, program->slots_per_edge[e]);
+        if (edge.from_stage == s && !edge.gradient)
+          held = std::max(held, program->slots_per_edge[e]);
       }
-      capacity.forward_entries = std::max(capacity.forward_entries, std::min(program->units, held + 1));
+      capacity.forward_entries =
+          std::max(capacity.forward_entries, std::min(program->units, held + 1));
       capacity.gradient_entries = std::max(capacity.gradient_entries, std::min(program->units, 3));
     }
     for (const auto& list : program->device) {
       for (const Instruction& instruction : list) {
-        if (instruction.kind == Kind::kBackwardWeight) capacity_[static_cast<std::size_t>(instruction.stage)].split_backward = true;
+        if (instruction.kind == Kind::kBackwardWeight)
+          capacity_[static_cast<std::size_t>(instruction.stage)].split_backward = true;
       }
     }
   }
   int capacity_units = 1;
-  for (const Program* program : programs) capacity_units = std::max(capacity_units, program->units + 1);
+  for (const Program* program : programs)
+    capacity_units = std::max(capacity_units, program->units + 1);
   for (const auto& slices : slices_) {
     for (const ValueEdge& edge : slices->edges) {
       const bool known = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
@@ -119,7 +130,8 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     workers_.back()->device = device;
   }
   program_ = programs[0];
-  for (auto& worker : workers_) worker->thread = std::thread([this, device = worker->device] { work(device); });
+  for (auto& worker : workers_)
+    worker->thread = std::thread([this, device = worker->device] { work(device); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return running_ == 0; });
   if (error_) {
@@ -147,14 +159,17 @@ void Runtime::work(int device) {
   prctl(PR_SET_NAME, fmt::format("stage {}", device).c_str());
   omp_set_num_threads(options_.threads);
   const int devices = static_cast<int>(workers_.size());
-  if (options_.pin && devices * options_.threads <= available_cores()) pin_to_cores(device * options_.threads, options_.threads);
+  if (options_.pin && devices * options_.threads <= available_cores())
+    pin_to_cores(device * options_.threads, options_.threads);
   try {
     for (int s = 0; s < static_cast<int>(stages_.size()); ++s) {
       const auto index = static_cast<std::size_t>(s);
       if (program_->device_of_stage[index] != device) continue;
       std::vector<StageVariant> variants;
-      for (std::size_t v = 0; v < variants_.size(); ++v) variants.push_back({variants_[v].training, slices_[v].get()});
-      stages_[index] = std::make_unique<Stage>(s, variants, options_.backend, capacity_[index], options_.optimizer);
+      for (std::size_t v = 0; v < variants_.size(); ++v)
+        variants.push_back({variants_[v].training, slices_[v].get()});
+      stages_[index] = std::make_unique<Stage>(s, variants, options_.backend, capacity_[index],
+                                               options_.optimizer);
     }
   } catch (...) {
     fail(device, std::current_exception());
@@ -180,7 +195,8 @@ void Runtime::work(int device) {
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
     } catch (Error& error) {
-      error.add_frame(fmt::format("stage {} ran {}", list[index].stage < 0 ? device : list[index].stage,
+      error.add_frame(fmt::format("stage {} ran {}",
+                                  list[index].stage < 0 ? device : list[index].stage,
                                   to_text(*program_, list[index])));
       fail(device, std::make_exception_ptr(error));
     } catch (...) {
@@ -207,7 +223,8 @@ RoundResult Runtime::run(const Program& program, UnitSource& source) {
   barrier_->reset();
   round_units_.assign(static_cast<std::size_t>(program.units), nullptr);
   for (auto& units : units_) {
-    if (units.size() < static_cast<std::size_t>(program.units)) units.resize(static_cast<std::size_t>(program.units));
+    if (units.size() < static_cast<std::size_t>(program.units))
+      units.resize(static_cast<std::size_t>(program.units));
   }
   accumulating_.assign(stages_.size(), 0);
   gradient_norm_ = 0;
@@ -265,7 +282,8 @@ int Runtime::copy_of(int stage, int version) const {
 }
 
 StageUnit& Runtime::unit_of(const Instruction& instruction) {
-  return units_[static_cast<std::size_t>(instruction.stage)][static_cast<std::size_t>(instruction.unit)];
+  return units_[static_cast<std::size_t>(instruction.stage)]
+               [static_cast<std::size_t>(instruction.unit)];
 }
 
 /// Binds a unit's inputs: the first thing that a stage does with it.
@@ -279,19 +297,22 @@ void Runtime::start_unit(const Instruction& instruction, StageUnit& unit) {
   unit.step = round_unit.step;
   unit.first_sample = round_unit.first_sample;
   unit.loss_scale = static_cast<float>(round_unit.loss_scale);
-  const std::size_t size = stages_[static_cast<std::size_t>(instruction.stage)]->table_size(unit.variant);
+  const std::size_t size =
+      stages_[static_cast<std::size_t>(instruction.stage)]->table_size(unit.variant);
   if (unit.table.size() < size) unit.table.resize(size);
   std::copy(round_unit.columns.begin(), round_unit.columns.end(), unit.table.begin());
 }
 
 Channel& Runtime::channel(const ValueEdge& edge) const {
   for (const Link& link : links_) {
-    if (link.from == edge.from && link.to == edge.to && link.gradient == edge.gradient) return *link.channel;
+    if (link.from == edge.from && link.to == edge.to && link.gradient == edge.gradient)
+      return *link.channel;
   }
   PT_FAIL(kInternal, "no channel from stage {} to stage {}", edge.from, edge.to);
 }
 
-void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit, bool gradient) {
+void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
+                          bool gradient) {
   for (const ValueEdge& edge : slices_[static_cast<std::size_t>(unit.variant)]->edges) {
     if (edge.to != instruction.stage || edge.gradient != gradient) continue;
     worker.waits_for.store(edge.from, std::memory_order_relaxed);
@@ -302,8 +323,10 @@ void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageU
   }
 }
 
-/// Waits until the memory that this unit's handed-on values will overwrite has been read for the last time.
-void Runtime::wait_handed_on(Worker& worker, const Instruction& instruction, bool gradient, int entries) {
+/// Waits until the memory that this unit's handed-on values will overwrite has been read for the
+/// last time.
+void Runtime::wait_handed_on(Worker& worker, const Instruction& instruction, bool gradient,
+                             int entries) {
   for (const Link& link : links_) {
     if (link.from != instruction.stage || link.gradient != gradient) continue;
     worker.waits_for.store(link.to, std::memory_order_relaxed);
@@ -338,7 +361,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
   Event& event = worker.events[static_cast<std::size_t>(worker.at.load(std::memory_order_relaxed))];
   event.device = worker.device;
   event.index = worker.at.load(std::memory_order_relaxed);
-  if (instruction.kind == Kind::kReceive || instruction.kind == Kind::kGradientSync || instruction.kind == Kind::kSend) {
+  if (instruction.kind == Kind::kReceive || instruction.kind == Kind::kGradientSync ||
+      instruction.kind == Kind::kSend) {
     event.start = now() - round_start_;
     if (instruction.kind == Kind::kGradientSync) sync_gradients(worker);
     event.end = now() - round_start_;
@@ -375,7 +399,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
       StageUnit& unit = unit_of(instruction);
       const std::byte* out = nullptr;
       if (!rehearse(instruction)) {
-        out = stage.forward(unit, instruction.unit % capacity.forward_entries, /*count_statistics=*/!evaluates);
+        out = stage.forward(unit, instruction.unit % capacity.forward_entries,
+                            /*count_statistics=*/!evaluates);
       }
       if (stage.has_loss(unit.variant)) {
         RoundUnit& result = *round_units_[static_cast<std::size_t>(instruction.unit)];
@@ -390,14 +415,17 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
     case Kind::kRecompute:
       if (!rehearse(instruction)) stage.recompute(unit_of(instruction));
       break;
-    case Kind::kBackward: case Kind::kBackwardInput: case Kind::kBackwardWeight: {
+    case Kind::kBackward:
+    case Kind::kBackwardInput:
+    case Kind::kBackwardWeight: {
       StageUnit& unit = unit_of(instruction);
       const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
                                : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
                                                                           : Stage::Pass::kWeight;
       const std::byte* out = nullptr;
       if (!rehearse(instruction)) {
-        out = stage.backward(unit, instruction.unit % capacity.gradient_entries, pass, !accumulating_[stage_index]);
+        out = stage.backward(unit, instruction.unit % capacity.gradient_entries, pass,
+                             !accumulating_[stage_index]);
       }
       if (pass != Stage::Pass::kInput) accumulating_[stage_index] = 1;
       if (pass != Stage::Pass::kWeight) send(/*gradient=*/true, out);
@@ -410,20 +438,26 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
       const bool stash = program_->rule == UpdateRule::kStash;
       const int from = copy_of(instruction.stage, stash ? instruction.version - 1 : 0);
       const int to = copy_of(instruction.stage, instruction.version);
-      if (!program_->gradient_sync) stage.finish_gradients(0, stash ? unit_of(instruction).version_copy : from);
-      const double scale = program_->gradient_sync ? clip_factor(gradient_norm_, options_.clip_norm) : 1.0;
+      if (!program_->gradient_sync)
+        stage.finish_gradients(0, stash ? unit_of(instruction).version_copy : from);
+      const double scale =
+          program_->gradient_sync ? clip_factor(gradient_norm_, options_.clip_norm) : 1.0;
       stage.update(0, from, to, source_->learning_rate(unit), source_->update_number(unit), scale);
       if (!stash) stage.apply_statistics();
       accumulating_[stage_index] = 0;
       break;
     }
-    case Kind::kSend: case Kind::kReceive: case Kind::kGradientSync: break;
+    case Kind::kSend:
+    case Kind::kReceive:
+    case Kind::kGradientSync:
+      break;
   }
   event.end = now() - round_start_;
   worker.busy_seconds += event.end - event.start;
 }
 
-/// All stages: tied weights get each other's gradients, then the global norm is the same number everywhere.
+/// All stages: tied weights get each other's gradients, then the global norm is the same number
+/// everywhere.
 void Runtime::sync_gradients(Worker& worker) {
   const auto meet = [&] {
     worker.waits_for.store(kEverybody, std::memory_order_relaxed);
@@ -443,7 +477,8 @@ void Runtime::sync_gradients(Worker& worker) {
     stages_[s]->squared_norms(0, squared_norms_);
   });
   meet();  // all norms are there
-  if (worker.device == 0) gradient_norm_ = std::sqrt(std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0));
+  if (worker.device == 0)
+    gradient_norm_ = std::sqrt(std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0));
   meet();
 }
 
@@ -473,19 +508,23 @@ std::string Runtime::describe_hang() const {
     const auto& list = program_->device[static_cast<std::size_t>(worker.device)];
     const int at = worker.at.load();
     if (worker.waits_for.load() == kFinished) return "the end of its list";
-    return at < 0 || at >= static_cast<int>(list.size()) ? "its start" : to_text(*program_, list[static_cast<std::size_t>(at)]);
+    return at < 0 || at >= static_cast<int>(list.size())
+               ? "its start"
+               : to_text(*program_, list[static_cast<std::size_t>(at)]);
   };
   for (const auto& worker : workers_) {
     const int waits = worker->waits_for.load();
     if (waits == kNobody) return {};
     if (waits == kFinished) continue;
     if (waits == kEverybody) {
-      text += fmt::format("; stage {} is at {} and waits for all others", worker->device, last(*worker));
+      text += fmt::format("; stage {} is at {} and waits for all others", worker->device,
+                          last(*worker));
       continue;
     }
-    const Worker& other = *workers_[static_cast<std::size_t>(program_->device_of_stage[static_cast<std::size_t>(waits)])];
-    text += fmt::format("; stage {} is at {} and waits for stage {}, which is at {}", worker->device, last(*worker), waits,
-                        last(other));
+    const Worker& other = *workers_[static_cast<std::size_t>(
+        program_->device_of_stage[static_cast<std::size_t>(waits)])];
+    text += fmt::format("; stage {} is at {} and waits for stage {}, which is at {}",
+                        worker->device, last(*worker), waits, last(other));
   }
   return text;
 }

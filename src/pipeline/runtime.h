@@ -1,5 +1,5 @@
-// Runs programs: one worker thread per device interprets its instruction list, whatever the schedule. The first
-// failure wins, stops every other stage and names where it happened.
+// Runs programs: one worker thread per device interprets its instruction list, whatever the
+// schedule. The first failure wins, stops every other stage and names where it happened.
 #pragma once
 
 #include <atomic>
@@ -22,13 +22,14 @@ namespace pipetrain {
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
-  int threads = 1;               // OpenMP threads of each stage
-  bool pin = true;               // give each stage cores of its own when there are enough
+  int threads = 1;  // OpenMP threads of each stage
+  bool pin = true;  // give each stage cores of its own when there are enough
   OptimizerSettings optimizer;
-  double clip_norm = 0;          // 0: off
-  std::uint64_t seed = 1;        // of dropout masks
-  double timeout_seconds = 60;   // without any progress: the watchdog ends the run
-  /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself costs.
+  double clip_norm = 0;         // 0: off
+  std::uint64_t seed = 1;       // of dropout masks
+  double timeout_seconds = 60;  // without any progress: the watchdog ends the run
+  /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself
+  /// costs.
   std::vector<StageSeconds> rehearsal;
 };
 
@@ -38,7 +39,8 @@ struct RuntimeVariant {
   std::vector<int> stage_of_forward;
 };
 
-/// One micro-batch of a round. `columns`: first byte of the micro-batch in each graph input, then the label.
+/// One micro-batch of a round. `columns`: first byte of the micro-batch in each graph input, then
+/// the label.
 struct RoundUnit {
   int variant = 0;
   std::uint64_t step = 0;         // optimizer step that it belongs to: keys the random masks
@@ -58,24 +60,26 @@ class UnitSource {
   virtual RoundUnit& acquire(int unit) = 0;
   /// No stage needs the unit's data any more.
   virtual void release(int unit) = 0;
-  /// Learning rate of the update that follows the round (kSync) or the unit (kStash), and its number from 1.
+  /// Learning rate of the update that follows the round (kSync) or the unit (kStash), and its
+  /// number from 1.
   virtual double learning_rate(int unit) const = 0;
   virtual std::int64_t update_number(int unit) const = 0;
 };
 
 struct RoundResult {
   double seconds = 0;
-  double gradient_norm = 0;                    // of kSync rounds with clipping or asked for
-  std::vector<std::vector<Event>> events;      // as the program's lists
-  std::vector<double> busy_seconds;            // per device: in compute instructions
-  std::vector<double> cpu_seconds;             // per device: CPU time of the worker thread
+  double gradient_norm = 0;                // of kSync rounds with clipping or asked for
+  std::vector<std::vector<Event>> events;  // as the program's lists
+  std::vector<double> busy_seconds;        // per device: in compute instructions
+  std::vector<double> cpu_seconds;         // per device: CPU time of the worker thread
 };
 
 class Runtime {
  public:
-  /// Compiles every stage in its own thread. `programs` are all programs that will be run: they say how much memory
-  /// is needed. Variants and programs outlive the runtime.
-  Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs, const RuntimeOptions& options);
+  /// Compiles every stage in its own thread. `programs` are all programs that will be run: they say
+  /// how much memory is needed. Variants and programs outlive the runtime.
+  Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
+          const RuntimeOptions& options);
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -84,7 +88,9 @@ class Runtime {
   RoundResult run(const Program& program, UnitSource& source);
 
   int stages() const { return static_cast<int>(stages_.size()); }
-  const ArenaBytes& memory(int stage) const { return stages_[static_cast<std::size_t>(stage)]->memory(); }
+  const ArenaBytes& memory(int stage) const {
+    return stages_[static_cast<std::size_t>(stage)]->memory();
+  }
   /// A parameter or running statistic by name; an empty tensor when no stage holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
@@ -128,8 +134,9 @@ class Runtime {
   UnitSource* source_ = nullptr;
   std::vector<std::vector<StageUnit>> units_;  // [stage][unit]
   std::vector<RoundUnit*> round_units_;
-  std::vector<int> base_version_;              // [stage]: copy that holds version 0 of the round
-  std::vector<char> accumulating_;             // [stage]: a unit of this step has already written the gradients
+  std::vector<int> base_version_;  // [stage]: copy that holds version 0 of the round
+  std::vector<char>
+      accumulating_;  // [stage]: a unit of this step has already written the gradients
   std::vector<double> squared_norms_;
   double gradient_norm_ = 0;
   double round_start_ = 0;

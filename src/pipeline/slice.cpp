@@ -16,7 +16,8 @@ std::vector<ValueId> roots_of(const Graph& graph) {
   for (std::size_t v = 0; v < root.size(); ++v) root[v] = {static_cast<int>(v)};
   for (const Node& node : graph.nodes) {
     if (node.op->flags & kView) {
-      root[static_cast<std::size_t>(node.outputs[0].index)] = root[static_cast<std::size_t>(node.inputs[0].index)];
+      root[static_cast<std::size_t>(node.outputs[0].index)] =
+          root[static_cast<std::size_t>(node.inputs[0].index)];
     }
   }
   return root;
@@ -61,19 +62,23 @@ class Slicer {
         continue;
       }
       stage(s).backward.push_back(id);
-      (node.part == Part::kInputGradient ? stage(s).input_gradient : stage(s).weight_gradient).push_back(id);
+      (node.part == Part::kInputGradient ? stage(s).input_gradient : stage(s).weight_gradient)
+          .push_back(id);
     }
     for (std::size_t i = 0; i < training_.accumulations.size(); ++i) {
       const NodeId consumer = training_.accumulations[i].consumer;
-      stage(out_.stage_of_node[static_cast<std::size_t>(consumer.index)]).accumulations.push_back(static_cast<int>(i));
+      stage(out_.stage_of_node[static_cast<std::size_t>(consumer.index)])
+          .accumulations.push_back(static_cast<int>(i));
     }
     for (std::size_t i = 0; i < training_.statistics.size(); ++i) {
       const NodeId producer = graph_[training_.statistics[i].batch_mean].producer;
-      stage(out_.stage_of_node[static_cast<std::size_t>(producer.index)]).statistics.push_back(static_cast<int>(i));
+      stage(out_.stage_of_node[static_cast<std::size_t>(producer.index)])
+          .statistics.push_back(static_cast<int>(i));
     }
   }
 
-  /// Which stages read each value, through preparation and views; then preparation nodes go where they are read.
+  /// Which stages read each value, through preparation and views; then preparation nodes go where
+  /// they are read.
   void place_preparation() {
     readers_.resize(graph_.values.size());
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -87,7 +92,8 @@ class Slicer {
       const Node& node = graph_.nodes[n];
       if (node.part != Part::kPrepare) continue;
       std::set<int> stages;
-      for (const ValueId id : node.outputs) stages.insert(readers_[at(id)].begin(), readers_[at(id)].end());
+      for (const ValueId id : node.outputs)
+        stages.insert(readers_[at(id)].begin(), readers_[at(id)].end());
       for (const ValueId id : node.inputs) {
         if (id) readers_[at(id)].insert(stages.begin(), stages.end());
       }
@@ -112,13 +118,16 @@ class Slicer {
     for (StageSlice& slice : out_.stages) {
       std::set<ValueId> needed;
       for (const int i : slice.parameters) {
-        if (const ValueId gradient = training_.parameters[static_cast<std::size_t>(i)].gradient) needed.insert(gradient);
+        if (const ValueId gradient = training_.parameters[static_cast<std::size_t>(i)].gradient)
+          needed.insert(gradient);
       }
       std::vector<NodeId> finish;
       for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
         const Node& node = graph_.nodes[n];
         if (node.part != Part::kFinish) continue;
-        if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return needed.contains(id); })) continue;
+        if (std::none_of(node.outputs.begin(), node.outputs.end(),
+                         [&](ValueId id) { return needed.contains(id); }))
+          continue;
         for (const ValueId id : node.inputs) {
           if (id) needed.insert(id);
         }
@@ -153,11 +162,13 @@ class Slicer {
       }
     }
     for (const Accumulation& accumulation : training_.accumulations) {
-      read(accumulation.contribution, out_.stage_of_node[static_cast<std::size_t>(accumulation.consumer.index)]);
+      read(accumulation.contribution,
+           out_.stage_of_node[static_cast<std::size_t>(accumulation.consumer.index)]);
     }
     for (const auto& [key, values] : crossing) {
       const auto [gradient, from, to] = key;
-      PT_CHECK(gradient == (from > to), kInternal, "a value crosses from stage {} to stage {} against the flow", from, to);
+      PT_CHECK(gradient == (from > to), kInternal,
+               "a value crosses from stage {} to stage {} against the flow", from, to);
       ValueEdge edge{from, to, gradient, {values.begin(), values.end()}, 0};
       for (const ValueId id : edge.values) edge.bytes += graph_[id].type.bytes();
       out_.edges.push_back(std::move(edge));
@@ -172,7 +183,8 @@ class Slicer {
 
 }  // namespace
 
-Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward, int stage_count) {
+Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward,
+                    int stage_count) {
   return Slicer(training, stage_of_forward, stage_count).run();
 }
 

@@ -1,5 +1,5 @@
-// Cuts the training graph into stages: which nodes run where, which values cross. Views need no kernel: a value stands
-// for its root, the value whose memory it shows.
+// Cuts the training graph into stages: which nodes run where, which values cross. Views need no
+// kernel: a value stands for its root, the value whose memory it shows.
 #pragma once
 
 #include <string>
@@ -17,10 +17,11 @@ struct StageSlice {
   std::vector<NodeId> input_gradient;   // I
   std::vector<NodeId> weight_gradient;  // W
   std::vector<NodeId> finish;           // once per step
-  std::vector<int> parameters;          // indices into TrainingGraph::parameters that this stage holds
-  std::vector<int> accumulations;       // indices whose contribution is computed here
-  std::vector<int> remote_accumulations;  // indices computed elsewhere that finish reads: tied weights
-  std::vector<int> statistics;          // indices into TrainingGraph::statistics
+  std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
+  std::vector<int> accumulations;  // indices whose contribution is computed here
+  std::vector<int>
+      remote_accumulations;     // indices computed elsewhere that finish reads: tied weights
+  std::vector<int> statistics;  // indices into TrainingGraph::statistics
 };
 
 /// Values (roots) that one stage hands to another for every micro-batch.
@@ -34,14 +35,15 @@ struct ValueEdge {
 struct Slices {
   std::vector<StageSlice> stages;
   std::vector<ValueEdge> edges;
-  std::vector<ValueId> root;        // of every value
-  std::vector<int> stage_of_node;   // F, I and W nodes; -1 for prepare and finish
-  std::vector<int> owner;           // of every parameter: the first stage that holds it; -1 when none does
+  std::vector<ValueId> root;       // of every value
+  std::vector<int> stage_of_node;  // F, I and W nodes; -1 for prepare and finish
+  std::vector<int> owner;  // of every parameter: the first stage that holds it; -1 when none does
   /// True if a parameter is held by several stages: gradients must be exchanged before the update.
   bool has_tied_stages = false;
 };
 
 /// Slices a graph; `stage_of_forward` gives the stage of every forward node (linearise.h).
-Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward, int stage_count);
+Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward,
+                    int stage_count);
 
 }  // namespace pipetrain

@@ -16,7 +16,8 @@ struct StageStep {
   std::unique_ptr<Kernel> kernel;
   std::vector<Tensor> in, out;
   std::vector<Location> in_at, out_at;
-  std::vector<int> in_direct, out_direct;  // index of the accumulation that a W contribution goes to, or -1
+  std::vector<int> in_direct,
+      out_direct;  // index of the accumulation that a W contribution goes to, or -1
   struct Addition {
     int accumulation;
     Location from;
@@ -34,12 +35,12 @@ struct Stage::Compiled {
   StageLayout layout;
   std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient, finish;
   std::vector<StageStep::Addition> late_additions;  // contributions that no W node computes
-  std::vector<std::byte*> constants;                // by value: address of constants and running statistics
-  std::vector<std::byte*> prepared;                 // by version copy
-  std::vector<std::uint64_t> prepared_generation;   // weights that each copy was prepared from
-  std::vector<ParameterState*> parameter_states;    // as slice->parameters
-  std::vector<StatisticState*> statistic_states;    // as slice->statistics
-  std::vector<Location> gradient_at;                // as slice->parameters
+  std::vector<std::byte*> constants;  // by value: address of constants and running statistics
+  std::vector<std::byte*> prepared;   // by version copy
+  std::vector<std::uint64_t> prepared_generation;  // weights that each copy was prepared from
+  std::vector<ParameterState*> parameter_states;   // as slice->parameters
+  std::vector<StatisticState*> statistic_states;   // as slice->statistics
+  std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
   bool has_loss = false;
 };
@@ -53,7 +54,8 @@ struct Stage::ParameterState {
   bool trained = false;
 };
 
-/// Running mean and variance of one BatchNorm, and the moments merged since the last update (Chan et al. 1983).
+/// Running mean and variance of one BatchNorm, and the moments merged since the last update (Chan
+/// et al. 1983).
 struct Stage::StatisticState {
   std::string mean_name, variance_name;
   float* mean = nullptr;
@@ -99,8 +101,10 @@ class StageCompiler {
       compiled->training = variant.training;
       compiled->slices = variant.slices;
       compiled->slice = &variant.slices->stages[static_cast<std::size_t>(index)];
-      compiled->layout = lay_out_stage(*variant.training, *variant.slices, index, stage_.capacity_.split_backward);
-      for (const auto& [id, slot] : compiled->layout.table) compiled->table_size = std::max(compiled->table_size, slot + 1);
+      compiled->layout =
+          lay_out_stage(*variant.training, *variant.slices, index, stage_.capacity_.split_backward);
+      for (const auto& [id, slot] : compiled->layout.table)
+        compiled->table_size = std::max(compiled->table_size, slot + 1);
       stage_.variants_.push_back(std::move(compiled));
     }
     collect_parameters();
@@ -119,7 +123,8 @@ class StageCompiler {
  private:
   using Compiled = Stage::Compiled;
 
-  /// Parameters of all variants by name, in one block per version; the first variant that holds one places it.
+  /// Parameters of all variants by name, in one block per version; the first variant that holds one
+  /// places it.
   void collect_parameters() {
     std::map<std::string, std::size_t> known;
     Bump block;
@@ -160,11 +165,13 @@ class StageCompiler {
     for (const auto& compiled : stage_.variants_) {
       const auto& all = compiled->training->accumulations;
       accumulators.resize(std::max(accumulators.size(), all.size()), SIZE_MAX);
-      for (const auto* list : {&compiled->slice->accumulations, &compiled->slice->remote_accumulations}) {
+      for (const auto* list :
+           {&compiled->slice->accumulations, &compiled->slice->remote_accumulations}) {
         for (const int i : *list) {
           std::size_t& offset = accumulators[static_cast<std::size_t>(i)];
           if (offset != SIZE_MAX) continue;
-          const std::size_t bytes = compiled->training->graph[all[static_cast<std::size_t>(i)].accumulator].type.bytes();
+          const std::size_t bytes =
+              compiled->training->graph[all[static_cast<std::size_t>(i)].accumulator].type.bytes();
           offset = bump.take(bytes);
           memory.gradients += aligned(bytes);
         }
@@ -187,32 +194,40 @@ class StageCompiler {
       stage_.gradient_out_bytes_ = std::max(stage_.gradient_out_bytes_, layout.gradient_out_bytes);
       temporary = std::max(temporary, layout.temporary_bytes);
       prepared.emplace_back();
-      for (std::size_t v = 0; v < versions; ++v) prepared.back().push_back(bump.take(layout.prepared_bytes));
+      for (std::size_t v = 0; v < versions; ++v)
+        prepared.back().push_back(bump.take(layout.prepared_bytes));
       memory.parameters += versions * aligned(layout.prepared_bytes);
     }
     const StageCapacity& capacity = stage_.capacity_;
-    const std::size_t slots_at = bump.take(stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots));
-    const std::size_t forward_at = bump.take(stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries));
-    const std::size_t gradient_at = bump.take(stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries));
+    const std::size_t slots_at =
+        bump.take(stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots));
+    const std::size_t forward_at =
+        bump.take(stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries));
+    const std::size_t gradient_at =
+        bump.take(stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries));
     const std::size_t temporary_at = bump.take(temporary);
     memory.activations = stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots);
-    memory.transfers = stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries) +
-                       stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries);
+    memory.transfers =
+        stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries) +
+        stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries);
     memory.temporaries = temporary;
 
     stage_.arena_ = Buffer(bump.used());
     std::byte* base = stage_.arena_.data();
     stage_.parameter_block_ = base + parameters;
-    for (const std::size_t offset : accumulators) stage_.accumulators_.push_back(offset == SIZE_MAX ? nullptr : base + offset);
+    for (const std::size_t offset : accumulators)
+      stage_.accumulators_.push_back(offset == SIZE_MAX ? nullptr : base + offset);
     for (std::size_t i = 0; i < stage_.parameters_.size(); ++i) {
       const auto state = [&](std::size_t s) {
-        return states[2 * i + s] == SIZE_MAX ? nullptr : reinterpret_cast<float*>(base + states[2 * i + s]);
+        return states[2 * i + s] == SIZE_MAX ? nullptr
+                                             : reinterpret_cast<float*>(base + states[2 * i + s]);
       };
       stage_.parameters_[i].state0 = state(0);
       stage_.parameters_[i].state1 = state(1);
     }
     for (std::size_t v = 0; v < stage_.variants_.size(); ++v) {
-      for (const std::size_t offset : prepared[v]) stage_.variants_[v]->prepared.push_back(base + offset);
+      for (const std::size_t offset : prepared[v])
+        stage_.variants_[v]->prepared.push_back(base + offset);
       stage_.variants_[v]->prepared_generation.assign(versions, 0);
     }
     stage_.copy_generation_.assign(versions, 0);
@@ -222,7 +237,8 @@ class StageCompiler {
     stage_.temporary_ = base + temporary_at;
   }
 
-  /// A recompute rewrites the handed-on values into the slot, since their receivers may be reading the others.
+  /// A recompute rewrites the handed-on values into the slot, since their receivers may be reading
+  /// the others.
   std::size_t slot_bytes(const StageLayout& layout) const {
     return layout.slot_bytes + (stage_.capacity_.recompute ? layout.forward_out_bytes : 0);
   }
@@ -236,7 +252,8 @@ class StageCompiler {
       }
     }
     for (const int i : compiled.slice->statistics) {
-      const RunningStatistic& statistic = compiled.training->statistics[static_cast<std::size_t>(i)];
+      const RunningStatistic& statistic =
+          compiled.training->statistics[static_cast<std::size_t>(i)];
       const Value& mean = graph[statistic.state_mean];
       const Value& variance = graph[statistic.state_variance];
       Stage::StatisticState& state = stage_.statistics_[mean.name];
@@ -278,26 +295,33 @@ class StageCompiler {
     if (found != compiled.layout.location.end()) return found->second;
     const Value& value = compiled.training->graph[root];
     switch (value.role) {
-      case Role::kConstant: return {Space::kConstant, static_cast<std::size_t>(root.index)};
-      case Role::kState: return {Space::kState, static_cast<std::size_t>(root.index)};
-      case Role::kLossScale: return {Space::kLossScale, 0};
-      default: break;
+      case Role::kConstant:
+        return {Space::kConstant, static_cast<std::size_t>(root.index)};
+      case Role::kState:
+        return {Space::kState, static_cast<std::size_t>(root.index)};
+      case Role::kLossScale:
+        return {Space::kLossScale, 0};
+      default:
+        break;
     }
     PT_FAIL(kInternal, "stage {} has no place for value {}", stage_.index_, printable(value.name));
   }
 
-  std::vector<StageStep> compile(Compiled& compiled, const std::vector<NodeId>& nodes, const std::vector<bool>& is_read) {
+  std::vector<StageStep> compile(Compiled& compiled, const std::vector<NodeId>& nodes,
+                                 const std::vector<bool>& is_read) {
     const Graph& graph = compiled.training->graph;
     std::vector<StageStep> steps;
     for (const NodeId id : nodes) {
       const Node& node = graph[id];
       StageStep step;
       step.name = node.name;
-      step.kernel = make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
+      step.kernel =
+          make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
       workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes());
       const auto direct_of = [&](ValueId value) {
         if (!value) return -1;
-        const auto found = compiled.layout.direct.find(compiled.slices->root[static_cast<std::size_t>(value.index)]);
+        const auto found = compiled.layout.direct.find(
+            compiled.slices->root[static_cast<std::size_t>(value.index)]);
         return found == compiled.layout.direct.end() ? -1 : found->second;
       };
       for (const ValueId value : node.inputs) {
@@ -317,14 +341,16 @@ class StageCompiler {
   }
 
   /// Puts every addition into an accumulator behind the node that computes the contribution.
-  void place_additions(Compiled& compiled, const std::vector<NodeId>& nodes, std::vector<StageStep>& steps,
-                       std::vector<bool>& placed) {
+  void place_additions(Compiled& compiled, const std::vector<NodeId>& nodes,
+                       std::vector<StageStep>& steps, std::vector<bool>& placed) {
     const auto& accumulations = compiled.training->accumulations;
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       for (const ValueId output : compiled.training->graph[nodes[n]].outputs) {
         for (std::size_t k = 0; k < compiled.slice->accumulations.size(); ++k) {
           const int i = compiled.slice->accumulations[k];
-          if (placed[k] || root_of(compiled, accumulations[static_cast<std::size_t>(i)].contribution) != output) continue;
+          if (placed[k] ||
+              root_of(compiled, accumulations[static_cast<std::size_t>(i)].contribution) != output)
+            continue;
           steps[n].additions.push_back(addition(compiled, i));
           placed[k] = true;
         }
@@ -333,11 +359,14 @@ class StageCompiler {
   }
 
   StageStep::Addition addition(const Compiled& compiled, int i) const {
-    const Accumulation& accumulation = compiled.training->accumulations[static_cast<std::size_t>(i)];
+    const Accumulation& accumulation =
+        compiled.training->accumulations[static_cast<std::size_t>(i)];
     const ValueId root = root_of(compiled, accumulation.contribution);
     const bool direct = compiled.layout.direct.contains(root);
-    return {i, locate(compiled, accumulation.contribution),
-            static_cast<std::size_t>(compiled.training->graph[accumulation.accumulator].type.count()), direct};
+    return {
+        i, locate(compiled, accumulation.contribution),
+        static_cast<std::size_t>(compiled.training->graph[accumulation.accumulator].type.count()),
+        direct};
   }
 
   static ValueId root_of(const Compiled& compiled, ValueId id) {
@@ -348,7 +377,9 @@ class StageCompiler {
     const TrainingGraph& training = *compiled.training;
     std::vector<bool> is_read(training.graph.values.size(), false);
     const auto read = [&](ValueId id) {
-      if (id) is_read[static_cast<std::size_t>(id.index)] = is_read[static_cast<std::size_t>(root_of(compiled, id).index)] = true;
+      if (id)
+        is_read[static_cast<std::size_t>(id.index)] =
+            is_read[static_cast<std::size_t>(root_of(compiled, id).index)] = true;
     };
     for (const Node& node : training.graph.nodes) {
       for (const ValueId id : node.inputs) read(id);
@@ -379,10 +410,12 @@ class StageCompiler {
       if (!placed[k]) compiled.late_additions.push_back(addition(compiled, slice.accumulations[k]));
     }
     for (const int i : slice.parameters) {
-      compiled.gradient_at.push_back(locate(compiled, training.parameters[static_cast<std::size_t>(i)].gradient));
+      compiled.gradient_at.push_back(
+          locate(compiled, training.parameters[static_cast<std::size_t>(i)].gradient));
     }
     const NodeId loss_node = training.graph[root_of(compiled, training.loss.loss_sum)].producer;
-    compiled.has_loss = compiled.slices->stage_of_node[static_cast<std::size_t>(loss_node.index)] == stage_.index_;
+    compiled.has_loss =
+        compiled.slices->stage_of_node[static_cast<std::size_t>(loss_node.index)] == stage_.index_;
   }
 
   Stage& stage_;
@@ -391,8 +424,8 @@ class StageCompiler {
   Buffer workspace_;
 };
 
-Stage::Stage(int index, std::vector<StageVariant> variants, Backend backend, const StageCapacity& capacity,
-             const OptimizerSettings& optimizer)
+Stage::Stage(int index, std::vector<StageVariant> variants, Backend backend,
+             const StageCapacity& capacity, const OptimizerSettings& optimizer)
     : index_(index), capacity_(capacity), optimizer_(optimizer) {
   StageCompiler(*this, backend).run(index, variants);
   for (const StageVariant& variant : variants) {
@@ -404,14 +437,19 @@ Stage::Stage(int index, std::vector<StageVariant> variants, Backend backend, con
 
 Stage::~Stage() = default;
 
-std::size_t Stage::table_size(int variant) const { return variants_[static_cast<std::size_t>(variant)]->table_size; }
-bool Stage::has_loss(int variant) const { return variants_[static_cast<std::size_t>(variant)]->has_loss; }
+std::size_t Stage::table_size(int variant) const {
+  return variants_[static_cast<std::size_t>(variant)]->table_size;
+}
+bool Stage::has_loss(int variant) const {
+  return variants_[static_cast<std::size_t>(variant)]->has_loss;
+}
 
-void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base,
-                          StageUnit& unit) const {
+void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sender,
+                          const std::byte* base, StageUnit& unit) const {
   const StageLayout& here = variants_[static_cast<std::size_t>(variant)]->layout;
   const StageLayout& there = sender.variants_[static_cast<std::size_t>(variant)]->layout;
-  for (const ValueId id : edge.values) unit.table[here.table.at(id)] = base + there.location.at(id).offset;
+  for (const ValueId id : edge.values)
+    unit.table[here.table.at(id)] = base + there.location.at(id).offset;
 }
 
 namespace {
@@ -431,17 +469,29 @@ struct Bases {
 
   void* address(const Location& at) const {
     switch (at.space) {
-      case Space::kAbsent: return nullptr;
-      case Space::kConstant: case Space::kState: return (*constants)[at.offset];
-      case Space::kParameter: return parameter + at.offset;
-      case Space::kPrepared: return prepared + at.offset;
-      case Space::kLossScale: return loss_scale;
-      case Space::kTable: return const_cast<std::byte*>(unit->table[at.offset]);
-      case Space::kSlot: return slot + at.offset;
-      case Space::kForwardOut: return forward_out + at.offset;
-      case Space::kGradientOut: return gradient_out + at.offset;
-      case Space::kTemporary: return temporary + at.offset;
-      case Space::kAccumulator: return (*accumulators)[at.offset];
+      case Space::kAbsent:
+        return nullptr;
+      case Space::kConstant:
+      case Space::kState:
+        return (*constants)[at.offset];
+      case Space::kParameter:
+        return parameter + at.offset;
+      case Space::kPrepared:
+        return prepared + at.offset;
+      case Space::kLossScale:
+        return loss_scale;
+      case Space::kTable:
+        return const_cast<std::byte*>(unit->table[at.offset]);
+      case Space::kSlot:
+        return slot + at.offset;
+      case Space::kForwardOut:
+        return forward_out + at.offset;
+      case Space::kGradientOut:
+        return gradient_out + at.offset;
+      case Space::kTemporary:
+        return temporary + at.offset;
+      case Space::kAccumulator:
+        return (*accumulators)[at.offset];
     }
     return nullptr;
   }
@@ -449,7 +499,8 @@ struct Bases {
 
 void add(const StageStep::Addition& addition, const Bases& bases, bool first) {
   if (addition.direct && first) return;  // the kernel has written into the accumulator
-  auto* to = reinterpret_cast<float*>((*bases.accumulators)[static_cast<std::size_t>(addition.accumulation)]);
+  auto* to = reinterpret_cast<float*>(
+      (*bases.accumulators)[static_cast<std::size_t>(addition.accumulation)]);
   const auto* from = static_cast<const float*>(bases.address(addition.from));
   if (first) {
     std::memcpy(to, from, addition.count * sizeof(float));
@@ -458,14 +509,17 @@ void add(const StageStep::Addition& addition, const Bases& bases, bool first) {
   }
 }
 
-void run_steps(std::vector<StageStep>& steps, const Bases& bases, const RunContext& context, bool first) {
+void run_steps(std::vector<StageStep>& steps, const Bases& bases, const RunContext& context,
+               bool first) {
   const auto address = [&](const Location& at, int direct) -> void* {
     if (first && direct >= 0) return (*bases.accumulators)[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
   for (StageStep& step : steps) {
-    for (std::size_t i = 0; i < step.in.size(); ++i) step.in[i].data = address(step.in_at[i], step.in_direct[i]);
-    for (std::size_t i = 0; i < step.out.size(); ++i) step.out[i].data = address(step.out_at[i], step.out_direct[i]);
+    for (std::size_t i = 0; i < step.in.size(); ++i)
+      step.in[i].data = address(step.in_at[i], step.in_direct[i]);
+    for (std::size_t i = 0; i < step.out.size(); ++i)
+      step.out[i].data = address(step.out_at[i], step.out_direct[i]);
     with_context([&] { return "running node " + printable(step.name); },
                  [&] { step.kernel->run(step.in, step.out, context); });
     for (const StageStep::Addition& addition : step.additions) add(addition, bases, first);
@@ -484,8 +538,8 @@ RunContext context_of(const TrainingGraph& training, const StageUnit& unit, std:
 
 }  // namespace
 
-void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit, std::byte* forward_base,
-                std::byte* gradient_base, bool first) {
+void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
+                std::byte* forward_base, std::byte* gradient_base, bool first) {
   loss_scale_ = unit.loss_scale;
   const auto copy = static_cast<std::size_t>(unit.version_copy);
   const Bases bases{&variant.constants,
@@ -506,7 +560,8 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     const Loss& loss = variant.training->loss;
     const auto scalar = [&](ValueId id) {
       const ValueId root = variant.slices->root[static_cast<std::size_t>(id.index)];
-      return static_cast<double>(*static_cast<const float*>(bases.address(variant.layout.location.at(root))));
+      return static_cast<double>(
+          *static_cast<const float*>(bases.address(variant.layout.location.at(root))));
     };
     loss_sum_ = scalar(loss.loss_sum);
     correct_ = loss.correct ? scalar(loss.correct) : 0;
@@ -515,7 +570,8 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
 
 void Stage::prepare(Compiled& variant, int version_copy) {
   const auto copy = static_cast<std::size_t>(version_copy);
-  if (variant.prepare.empty() || variant.prepared_generation[copy] == copy_generation_[copy]) return;
+  if (variant.prepare.empty() || variant.prepared_generation[copy] == copy_generation_[copy])
+    return;
   StageUnit unit;
   unit.version_copy = version_copy;
   run(variant, variant.prepare, unit, nullptr, nullptr, false);
@@ -534,7 +590,8 @@ std::byte* Stage::forward(StageUnit& unit, int entry, bool count_statistics) {
 void Stage::recompute(StageUnit& unit) {
   Compiled& variant = *variants_[static_cast<std::size_t>(unit.variant)];
   prepare(variant, unit.version_copy);
-  unit.forward_out = slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_ + variant.layout.slot_bytes;
+  unit.forward_out =
+      slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_ + variant.layout.slot_bytes;
   run(variant, variant.forward, unit, unit.forward_out, nullptr, false);
 }
 
@@ -542,7 +599,9 @@ std::byte* Stage::backward(StageUnit& unit, int entry, Pass pass, bool first) {
   Compiled& variant = *variants_[static_cast<std::size_t>(unit.variant)];
   prepare(variant, unit.version_copy);
   std::byte* out = gradient_out_ + static_cast<std::size_t>(entry) * gradient_out_bytes_;
-  auto& steps = pass == Pass::kFull ? variant.backward : pass == Pass::kInput ? variant.input_gradient : variant.weight_gradient;
+  auto& steps = pass == Pass::kFull    ? variant.backward
+                : pass == Pass::kInput ? variant.input_gradient
+                                       : variant.weight_gradient;
   run(variant, steps, unit, unit.forward_out, out, first);
   return out;
 }
@@ -554,7 +613,8 @@ void Stage::fetch_remote(int variant, std::span<const std::unique_ptr<Stage>> st
       const auto& local = compiled.slices->stages[s].accumulations;
       if (std::find(local.begin(), local.end(), i) == local.end()) continue;
       const ValueId id = compiled.training->accumulations[static_cast<std::size_t>(i)].accumulator;
-      std::memcpy(accumulators_[static_cast<std::size_t>(i)], stages[s]->accumulators_[static_cast<std::size_t>(i)],
+      std::memcpy(accumulators_[static_cast<std::size_t>(i)],
+                  stages[s]->accumulators_[static_cast<std::size_t>(i)],
                   compiled.training->graph[id].type.bytes());
     }
   }
@@ -588,14 +648,16 @@ void Stage::squared_norms(int variant, std::span<double> out) const {
   const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     std::byte* gradient = gradient_address(compiled, k);
-    const auto owner = compiled.slices->owner[static_cast<std::size_t>(compiled.slice->parameters[k])];
+    const auto owner =
+        compiled.slices->owner[static_cast<std::size_t>(compiled.slice->parameters[k])];
     if (!gradient || owner != index_) continue;
     out[static_cast<std::size_t>(compiled.slice->parameters[k])] =
         sum_of_squares(floats(gradient, compiled.parameter_states[k]->type));
   }
 }
 
-void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step, double gradient_scale) {
+void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
+                   double gradient_scale) {
   Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
   std::byte* source = parameter_block_ + static_cast<std::size_t>(from) * parameter_block_bytes_;
   std::byte* target = parameter_block_ + static_cast<std::size_t>(to) * parameter_block_bytes_;
@@ -605,22 +667,36 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     std::byte* gradient = gradient_address(compiled, k);
     if (!gradient) continue;
     const auto count = static_cast<std::size_t>(parameter.type.count());
-    const auto state = [&](float* data) { return data ? std::span<float>(data, count) : std::span<float>(); };
-    pipetrain::update(optimizer_, learning_rate, step, gradient_scale, floats(target + parameter.offset, parameter.type),
-                      std::span<const float>(floats(gradient, parameter.type)), state(parameter.state0),
-                      state(parameter.state1));
+    const auto state = [&](float* data) {
+      return data ? std::span<float>(data, count) : std::span<float>();
+    };
+    pipetrain::update(optimizer_, learning_rate, step, gradient_scale,
+                      floats(target + parameter.offset, parameter.type),
+                      std::span<const float>(floats(gradient, parameter.type)),
+                      state(parameter.state0), state(parameter.state1));
   }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
-  const Bases bases{&variant.constants, &accumulators_, &unit, nullptr, nullptr,
-                    slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_, forward_base, nullptr, temporary_, nullptr};
+  const Bases bases{&variant.constants,
+                    &accumulators_,
+                    &unit,
+                    nullptr,
+                    nullptr,
+                    slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
+                    forward_base,
+                    nullptr,
+                    temporary_,
+                    nullptr};
   for (std::size_t k = 0; k < variant.slice->statistics.size(); ++k) {
-    const RunningStatistic& statistic = variant.training->statistics[static_cast<std::size_t>(variant.slice->statistics[k])];
+    const RunningStatistic& statistic =
+        variant.training->statistics[static_cast<std::size_t>(variant.slice->statistics[k])];
     StatisticState& state = *variant.statistic_states[k];
-    const auto* mean = static_cast<const float*>(bases.address(variant.layout.location.at(statistic.batch_mean)));
-    const auto* variance = static_cast<const float*>(bases.address(variant.layout.location.at(statistic.batch_variance)));
+    const auto* mean =
+        static_cast<const float*>(bases.address(variant.layout.location.at(statistic.batch_mean)));
+    const auto* variance = static_cast<const float*>(
+        bases.address(variant.layout.location.at(statistic.batch_variance)));
     const auto count = static_cast<double>(statistic.elements_per_channel);
     const double total = state.count + count;
     for (std::size_t c = 0; c < state.channels; ++c) {
@@ -653,7 +729,8 @@ bool Stage::read(const std::string& name, int version_copy, HostTensor& out) con
     if (parameter.name != name) continue;
     out = HostTensor(parameter.type);
     std::memcpy(out.view().data,
-                parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_ + parameter.offset,
+                parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_ +
+                    parameter.offset,
                 parameter.type.bytes());
     return true;
   }
@@ -667,10 +744,11 @@ bool Stage::read(const std::string& name, int version_copy, HostTensor& out) con
 bool Stage::write(const std::string& name, const HostTensor& value) {
   for (const ParameterState& parameter : parameters_) {
     if (parameter.name != name) continue;
-    PT_CHECK(value.type() == parameter.type, kInternal, "{} is {}, not {}", printable(name), parameter.type.text(),
-             value.type().text());
+    PT_CHECK(value.type() == parameter.type, kInternal, "{} is {}, not {}", printable(name),
+             parameter.type.text(), value.type().text());
     for (int copy = 0; copy < capacity_.versions; ++copy) {
-      std::memcpy(parameter_block_ + static_cast<std::size_t>(copy) * parameter_block_bytes_ + parameter.offset,
+      std::memcpy(parameter_block_ + static_cast<std::size_t>(copy) * parameter_block_bytes_ +
+                      parameter.offset,
                   value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
@@ -687,14 +765,18 @@ std::string Stage::first_nonfinite(int version_copy) const {
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
   };
   for (const ParameterState& parameter : parameters_) {
-    std::byte* data = parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_ + parameter.offset;
-    if (!finite(floats(data, parameter.type))) return fmt::format("weight \"{}\"", printable(parameter.name));
+    std::byte* data = parameter_block_ +
+                      static_cast<std::size_t>(version_copy) * parameter_block_bytes_ +
+                      parameter.offset;
+    if (!finite(floats(data, parameter.type)))
+      return fmt::format("weight \"{}\"", printable(parameter.name));
   }
   for (const auto& variant : variants_) {
     const auto& all = variant->training->accumulations;
     for (const int i : variant->slice->accumulations) {
       const Value& value = variant->training->graph[all[static_cast<std::size_t>(i)].accumulator];
-      if (!finite(floats(accumulators_[static_cast<std::size_t>(i)], value.type))) return printable(value.name);
+      if (!finite(floats(accumulators_[static_cast<std::size_t>(i)], value.type)))
+        return printable(value.name);
     }
   }
   return {};

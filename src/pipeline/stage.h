@@ -1,8 +1,9 @@
-// One stage, compiled for one device: kernels at fixed shapes, one arena planned before the first step, and the
-// operations that the runtime's instructions stand for. A stage runs several variants of the same network (micro-batch
-// sizes, evaluation) on the same parameters.
+// One stage, compiled for one device: kernels at fixed shapes, one arena planned before the first
+// step, and the operations that the runtime's instructions stand for. A stage runs several variants
+// of the same network (micro-batch sizes, evaluation) on the same parameters.
 //
-//   arena:  parameters × versions | accumulators, optimizer state, running statistics | prepared × versions
+//   arena:  parameters × versions | accumulators, optimizer state, running statistics | prepared ×
+//   versions
 //           | activation slots | values handed on | gradients handed back | temporaries | workspace
 #pragma once
 
@@ -41,9 +42,9 @@ struct StageCapacity {
 struct StageUnit {
   int variant = 0;
   int slot = 0;
-  int version_copy = 0;                  // which copy of the weights
-  std::byte* forward_out = nullptr;      // set by the stage: where this unit's handed-on values lie
-  std::vector<const std::byte*> table;   // inputs, label, received values: see Stage::table_size
+  int version_copy = 0;                 // which copy of the weights
+  std::byte* forward_out = nullptr;     // set by the stage: where this unit's handed-on values lie
+  std::vector<const std::byte*> table;  // inputs, label, received values: see Stage::table_size
   std::uint64_t seed = 0, step = 0;
   std::int64_t first_sample = 0;
   float loss_scale = 1;
@@ -51,35 +52,43 @@ struct StageUnit {
 
 /// Bytes of a stage's arena, by purpose.
 struct ArenaBytes {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, transfers = 0, temporaries = 0;
-  std::size_t total() const { return parameters + gradients + optimizer + activations + transfers + temporaries; }
+  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, transfers = 0,
+              temporaries = 0;
+  std::size_t total() const {
+    return parameters + gradients + optimizer + activations + transfers + temporaries;
+  }
 };
 
 struct StageStep;
 
 class Stage {
  public:
-  Stage(int index, std::vector<StageVariant> variants, Backend backend, const StageCapacity& capacity,
-        const OptimizerSettings& optimizer);
+  Stage(int index, std::vector<StageVariant> variants, Backend backend,
+        const StageCapacity& capacity, const OptimizerSettings& optimizer);
   ~Stage();
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
   const ArenaBytes& memory() const { return memory_; }
-  /// Entries of StageUnit::table: the graph's inputs in their order, the label, then values received.
+  /// Entries of StageUnit::table: the graph's inputs in their order, the label, then values
+  /// received.
   std::size_t table_size(int variant) const;
   /// Sets the table's entries of the values received over an edge, given the sender's memory.
-  void bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base, StageUnit& unit) const;
+  void bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base,
+                     StageUnit& unit) const;
 
-  /// F. Writes handed-on values into entry `entry`; returns their memory. `count_statistics` is false on a recompute.
+  /// F. Writes handed-on values into entry `entry`; returns their memory. `count_statistics` is
+  /// false on a recompute.
   std::byte* forward(StageUnit& unit, int entry, bool count_statistics);
   /// Runs the forward again into the slot; handed-on values are not touched.
   void recompute(StageUnit& unit);
   enum class Pass : std::uint8_t { kFull, kInput, kWeight };
-  /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten instead of added to.
+  /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten
+  /// instead of added to.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
 
-  /// Loss and count of right answers of the unit whose forward ran last; only on the stage that has the loss.
+  /// Loss and count of right answers of the unit whose forward ran last; only on the stage that has
+  /// the loss.
   bool has_loss(int variant) const;
   double loss_sum() const { return loss_sum_; }
   double correct() const { return correct_; }
@@ -88,17 +97,22 @@ class Stage {
   void fetch_remote(int variant, std::span<const std::unique_ptr<Stage>> stages);
   /// Runs what is done once a step: from accumulators to gradients.
   void finish_gradients(int variant, int version_copy);
-  /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by parameter index.
+  /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by
+  /// parameter index.
   void squared_norms(int variant, std::span<double> out) const;
-  /// The optimizer's step, from weights in copy `from` to copy `to`; runs over the gradients of finish_gradients().
-  void update(int variant, int from, int to, double learning_rate, std::int64_t step, double gradient_scale);
+  /// The optimizer's step, from weights in copy `from` to copy `to`; runs over the gradients of
+  /// finish_gradients().
+  void update(int variant, int from, int to, double learning_rate, std::int64_t step,
+              double gradient_scale);
   /// Applies the running statistics collected since the last call.
   void apply_statistics();
 
-  /// Reads or writes a parameter or running statistic by name; false when this stage does not hold it.
+  /// Reads or writes a parameter or running statistic by name; false when this stage does not hold
+  /// it.
   bool read(const std::string& name, int version_copy, HostTensor& out) const;
   bool write(const std::string& name, const HostTensor& value);
-  /// Name of the first value in this stage's gradients or weights that is not finite; empty when all are.
+  /// Name of the first value in this stage's gradients or weights that is not finite; empty when
+  /// all are.
   std::string first_nonfinite(int version_copy) const;
 
  private:
@@ -106,8 +120,8 @@ class Stage {
   struct Compiled;
   struct ParameterState;
   struct StatisticState;
-  void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit, std::byte* forward_base,
-           std::byte* gradient_base, bool first);
+  void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
+           std::byte* forward_base, std::byte* gradient_base, bool first);
   void prepare(Compiled& variant, int version_copy);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
 
@@ -119,7 +133,8 @@ class Stage {
   std::vector<std::unique_ptr<Compiled>> variants_;
   std::vector<ParameterState> parameters_;
   std::map<std::string, StatisticState> statistics_;
-  std::vector<std::byte*> accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
+  std::vector<std::byte*>
+      accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
   std::map<std::string, HostTensor> running_;  // running statistics by name
   Buffer arena_;
   Buffer workspace_memory_;

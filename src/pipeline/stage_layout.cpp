@@ -15,8 +15,12 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 class Planner {
  public:
   Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split)
-      : training_(training), graph_(training.graph), slices_(slices),
-        slice_(slices.stages[static_cast<std::size_t>(stage)]), stage_(stage), split_(split) {}
+      : training_(training),
+        graph_(training.graph),
+        slices_(slices),
+        slice_(slices.stages[static_cast<std::size_t>(stage)]),
+        stage_(stage),
+        split_(split) {}
 
   StageLayout run() {
     place_outside_values();
@@ -63,7 +67,8 @@ class Planner {
     }
     const int weight_phase = split_ ? 2 : 1;
     for (const int i : slice_.accumulations) {
-      read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(weight_phase);
+      read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(
+          weight_phase);
     }
   }
 
@@ -85,8 +90,8 @@ class Planner {
   }
 
   void place_accumulator(int i) {
-    layout_.location[training_.accumulations[static_cast<std::size_t>(i)].accumulator] = {Space::kAccumulator,
-                                                                                        static_cast<std::size_t>(i)};
+    layout_.location[training_.accumulations[static_cast<std::size_t>(i)].accumulator] = {
+        Space::kAccumulator, static_cast<std::size_t>(i)};
   }
 
   void place_handed_on() {
@@ -115,11 +120,14 @@ class Planner {
 
   void place_direct() {
     std::map<ValueId, int> uses;
-    for (const int i : slice_.accumulations) ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
+    for (const int i : slice_.accumulations)
+      ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
     for (const int i : slice_.accumulations) {
       const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
       const auto made = made_in_.find(id);
-      if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() && made->second > 0) layout_.direct[id] = i;
+      if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
+          made->second > 0)
+        layout_.direct[id] = i;
     }
   }
 
@@ -161,7 +169,8 @@ class Planner {
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
     }
-    for (const int i : slice_.parameters) keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
+    for (const int i : slice_.parameters)
+      keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
 
     std::vector<ValueId> ids;
     std::vector<Lifetime> buffers;
@@ -171,7 +180,8 @@ class Planner {
     }
     std::size_t total = 0;
     const std::vector<std::size_t> offsets = pack(buffers, &total);
-    for (std::size_t i = 0; i < ids.size(); ++i) layout_.location[ids[i]] = {Space::kTemporary, offsets[i]};
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      layout_.location[ids[i]] = {Space::kTemporary, offsets[i]};
     layout_.temporary_bytes = std::max(layout_.temporary_bytes, total);
   }
 
@@ -192,13 +202,15 @@ std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t*
   std::vector<std::size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   // Large first: the small ones fit into what is left between them.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return buffers[a].bytes > buffers[b].bytes;
+  });
   std::vector<std::size_t> offsets(buffers.size(), 0);
   std::vector<std::size_t> placed;
   *total = 0;
   for (const std::size_t i : order) {
-    std::vector<std::pair<std::size_t, std::size_t>> taken;  // [begin, end) of buffers alive at the same time
+    std::vector<std::pair<std::size_t, std::size_t>>
+        taken;  // [begin, end) of buffers alive at the same time
     for (const std::size_t j : placed) {
       if (buffers[j].first <= buffers[i].last && buffers[i].first <= buffers[j].last) {
         taken.emplace_back(offsets[j], offsets[j] + aligned(buffers[j].bytes));
@@ -217,7 +229,8 @@ std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t*
   return offsets;
 }
 
-StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage, bool split_backward) {
+StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
+                          bool split_backward) {
   return Planner(training, slices, stage, split_backward).run();
 }
 

@@ -12,17 +12,17 @@ namespace pipetrain {
 /// What an operand's address is relative to.
 enum class Space : std::uint8_t {
   kAbsent,
-  kConstant,       // offset is an index into TrainingGraph values: the constant's own memory
-  kParameter,      // offset in the block of one weight version
-  kState,          // offset is an index into TrainingGraph values: a running statistic
-  kPrepared,       // offset in the block of prepared weights of one version
+  kConstant,   // offset is an index into TrainingGraph values: the constant's own memory
+  kParameter,  // offset in the block of one weight version
+  kState,      // offset is an index into TrainingGraph values: a running statistic
+  kPrepared,   // offset in the block of prepared weights of one version
   kLossScale,
-  kTable,          // index in StageUnit::table
-  kSlot,           // offset in the unit's activation slot
-  kForwardOut,     // offset in the unit's block of handed-on values
-  kGradientOut,    // offset in the unit's block of gradients handed back
-  kTemporary,      // offset in the temporaries
-  kAccumulator,    // offset is an index of TrainingGraph::accumulations
+  kTable,        // index in StageUnit::table
+  kSlot,         // offset in the unit's activation slot
+  kForwardOut,   // offset in the unit's block of handed-on values
+  kGradientOut,  // offset in the unit's block of gradients handed back
+  kTemporary,    // offset in the temporaries
+  kAccumulator,  // offset is an index of TrainingGraph::accumulations
 };
 
 struct Location {
@@ -32,18 +32,21 @@ struct Location {
 
 /// Layout of one variant on one stage. Offsets are multiples of 64.
 struct StageLayout {
-  std::map<ValueId, Location> location;   // of roots
-  /// W contributions that go straight into their accumulator in the first unit of a step: root → accumulation.
+  std::map<ValueId, Location> location;  // of roots
+  /// W contributions that go straight into their accumulator in the first unit of a step: root →
+  /// accumulation.
   std::map<ValueId, int> direct;
-  std::map<ValueId, std::size_t> table;   // roots that come from outside: index in StageUnit::table
+  std::map<ValueId, std::size_t> table;  // roots that come from outside: index in StageUnit::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
-  std::size_t temporary_bytes = 0;        // the largest need of F, B, prepare and finish
+  std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 
 /// Plans a stage. `split_backward`: what I computes and W reads is kept in the slot.
-StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage, bool split_backward);
+StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
+                          bool split_backward);
 
-/// Packs buffers with lifetimes into one block: returns their offsets (multiples of 64) and the block's size.
+/// Packs buffers with lifetimes into one block: returns their offsets (multiples of 64) and the
+/// block's size.
 struct Lifetime {
   std::size_t bytes = 0;
   int first = 0, last = 0;  // inclusive

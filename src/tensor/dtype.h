@@ -35,16 +35,49 @@ bool is_float(DType dtype);
 /// The C++ type's DType: dtype_of<float>() == DType::kFloat32. bool is one byte.
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::kFloat32; }
-template <> constexpr DType dtype_of<double>() { return DType::kFloat64; }
-template <> constexpr DType dtype_of<bool>() { return DType::kBool; }
-template <> constexpr DType dtype_of<std::int8_t>() { return DType::kInt8; }
-template <> constexpr DType dtype_of<std::uint8_t>() { return DType::kUint8; }
-template <> constexpr DType dtype_of<std::int16_t>() { return DType::kInt16; }
-template <> constexpr DType dtype_of<std::uint16_t>() { return DType::kUint16; }
-template <> constexpr DType dtype_of<std::int32_t>() { return DType::kInt32; }
-template <> constexpr DType dtype_of<std::uint32_t>() { return DType::kUint32; }
-template <> constexpr DType dtype_of<std::int64_t>() { return DType::kInt64; }
-template <> constexpr DType dtype_of<std::uint64_t>() { return DType::kUint64; }
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::kFloat64;
+}
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::kBool;
+}
+template <>
+constexpr DType dtype_of<std::int8_t>() {
+  return DType::kInt8;
+}
+template <>
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::kUint8;
+}
+template <>
+constexpr DType dtype_of<std::int16_t>() {
+  return DType::kInt16;
+}
+template <>
+constexpr DType dtype_of<std::uint16_t>() {
+  return DType::kUint16;
+}
+template <>
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::kInt32;
+}
+template <>
+constexpr DType dtype_of<std::uint32_t>() {
+  return DType::kUint32;
+}
+template <>
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::kInt64;
+}
+template <>
+constexpr DType dtype_of<std::uint64_t>() {
+  return DType::kUint64;
+}
 
 }  // namespace pipetrain

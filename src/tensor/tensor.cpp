@@ -64,17 +64,39 @@ std::vector<T> convert(const HostTensor& tensor) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(in[i]);
   };
   switch (tensor.dtype()) {
-    case DType::kFloat32: copy(float{}); break;
-    case DType::kFloat64: copy(double{}); break;
-    case DType::kUint8: case DType::kBool: copy(std::uint8_t{}); break;
-    case DType::kInt8: copy(std::int8_t{}); break;
-    case DType::kUint16: copy(std::uint16_t{}); break;
-    case DType::kInt16: copy(std::int16_t{}); break;
-    case DType::kInt32: copy(std::int32_t{}); break;
-    case DType::kUint32: copy(std::uint32_t{}); break;
-    case DType::kInt64: copy(std::int64_t{}); break;
-    case DType::kUint64: copy(std::uint64_t{}); break;
-    case DType::kFloat16: case DType::kBFloat16: {
+    case DType::kFloat32:
+      copy(float{});
+      break;
+    case DType::kFloat64:
+      copy(double{});
+      break;
+    case DType::kUint8:
+    case DType::kBool:
+      copy(std::uint8_t{});
+      break;
+    case DType::kInt8:
+      copy(std::int8_t{});
+      break;
+    case DType::kUint16:
+      copy(std::uint16_t{});
+      break;
+    case DType::kInt16:
+      copy(std::int16_t{});
+      break;
+    case DType::kInt32:
+      copy(std::int32_t{});
+      break;
+    case DType::kUint32:
+      copy(std::uint32_t{});
+      break;
+    case DType::kInt64:
+      copy(std::int64_t{});
+      break;
+    case DType::kUint64:
+      copy(std::uint64_t{});
+      break;
+    case DType::kFloat16:
+    case DType::kBFloat16: {
       const bool half = tensor.dtype() == DType::kFloat16;
       const auto* in = tensor.view().as<std::uint16_t>();
       for (std::size_t i = 0; i < out.size(); ++i) {
@@ -82,7 +104,8 @@ std::vector<T> convert(const HostTensor& tensor) {
       }
       break;
     }
-    case DType::kUndefined: PT_FAIL(kInternal, "tensor without a type");
+    case DType::kUndefined:
+      PT_FAIL(kInternal, "tensor without a type");
   }
   return out;
 }
@@ -136,7 +159,7 @@ std::uint16_t float_to_half(float value) {
     return static_cast<std::uint16_t>(sign | static_cast<int>(std::nearbyint(magnitude * 0x1p24F)));
   }
   int exponent = 0;
-  const float fraction = std::frexp(magnitude, &exponent);  // [0.5, 1)
+  const float fraction = std::frexp(magnitude, &exponent);                     // [0.5, 1)
   const auto mantissa = static_cast<int>(std::nearbyint(fraction * 2048.0F));  // [1024, 2048]
   return static_cast<std::uint16_t>(sign | (((exponent + 14) << 10) + (mantissa - 1024)));
 }

@@ -15,9 +15,11 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
 }
 
-BatchUnits::BatchUnits(const Session& session, bool evaluation) : session_(session), evaluation_(evaluation) {}
+BatchUnits::BatchUnits(const Session& session, bool evaluation)
+    : session_(session), evaluation_(evaluation) {}
 
-void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step, double learning_rate) {
+void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
+                     double learning_rate) {
   step_ = step;
   learning_rate_ = learning_rate;
   counted_ = counted_elements(session_.graph().loss, columns.back(), samples);
@@ -33,8 +35,10 @@ void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, s
     unit.loss_scale = 1.0 / static_cast<double>(counted_);
     unit.columns.resize(columns.size());
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const std::size_t sample_bytes = columns[c].bytes() / static_cast<std::size_t>(columns[c].type.shape[0]);
-      unit.columns[c] = static_cast<const std::byte*>(columns[c].data) + static_cast<std::size_t>(unit.first_sample) * sample_bytes;
+      const std::size_t sample_bytes =
+          columns[c].bytes() / static_cast<std::size_t>(columns[c].type.shape[0]);
+      unit.columns[c] = static_cast<const std::byte*>(columns[c].data) +
+                        static_cast<std::size_t>(unit.first_sample) * sample_bytes;
     }
   }
 }
@@ -51,8 +55,9 @@ double BatchUnits::correct() const {
   return sum;
 }
 
-StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int in_flight,
-                         std::function<double(std::uint64_t)> learning_rate, std::function<void(const Done&)> on_done)
+StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step,
+                         int in_flight, std::function<double(std::uint64_t)> learning_rate,
+                         std::function<void(const Done&)> on_done)
     : session_(session),
       loader_(loader),
       first_step_(first_step),
@@ -81,7 +86,8 @@ void StreamUnits::load(int unit) {
   slot.counted = counted_elements(session_.graph().loss, batch->columns.back(), slot.samples);
   slot.unit.columns.clear();
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
-    if (slot.memory[c].type().bytes() < batch->columns[c].bytes()) slot.memory[c] = HostTensor(batch->columns[c].type);
+    if (slot.memory[c].type().bytes() < batch->columns[c].bytes())
+      slot.memory[c] = HostTensor(batch->columns[c].type);
     std::memcpy(slot.memory[c].view().data, batch->columns[c].data, batch->columns[c].bytes());
     slot.unit.columns.push_back(static_cast<const std::byte*>(slot.memory[c].view().data));
   }
@@ -94,7 +100,8 @@ void StreamUnits::load(int unit) {
 void StreamUnits::release(int unit) {
   const Slot& slot = slots_[static_cast<std::size_t>(unit) % slots_.size()];
   on_done_({first_step_ + static_cast<std::uint64_t>(unit), slot.samples,
-            slot.unit.loss_sum / static_cast<double>(slot.counted), slot.unit.correct, slot.counted});
+            slot.unit.loss_sum / static_cast<double>(slot.counted), slot.unit.correct,
+            slot.counted});
   {
     const std::lock_guard lock(mutex_);
     ++released_;

@@ -21,15 +21,16 @@ class BatchUnits final : public UnitSource {
  public:
   /// `batch` stays valid during the round.
   BatchUnits(const Session& session, bool evaluation);
-  void set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step, double learning_rate);
+  void set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
+           double learning_rate);
 
   RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return learning_rate_; }
   std::int64_t update_number(int) const override { return static_cast<std::int64_t>(step_) + 1; }
 
-  double loss() const;      // of the whole mini-batch
-  double correct() const;   // count
+  double loss() const;     // of the whole mini-batch
+  double correct() const;  // count
   std::int64_t counted() const { return counted_; }
 
  private:
@@ -41,7 +42,8 @@ class BatchUnits final : public UnitSource {
   std::int64_t counted_ = 1;
 };
 
-/// Mini-batches as units of a round without a drain: read when the first stage asks, kept until it is done with them.
+/// Mini-batches as units of a round without a drain: read when the first stage asks, kept until it
+/// is done with them.
 class StreamUnits final : public UnitSource {
  public:
   struct Done {
@@ -51,14 +53,20 @@ class StreamUnits final : public UnitSource {
     double correct;
     std::int64_t counted;
   };
-  /// `in_flight`: how many units may be between their first and last use. `on_done` is called in order of the steps.
+  /// `in_flight`: how many units may be between their first and last use. `on_done` is called in
+  /// order of the steps.
   StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int in_flight,
-              std::function<double(std::uint64_t step)> learning_rate, std::function<void(const Done&)> on_done);
+              std::function<double(std::uint64_t step)> learning_rate,
+              std::function<void(const Done&)> on_done);
 
   RoundUnit& acquire(int unit) override;
   void release(int unit) override;
-  double learning_rate(int unit) const override { return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit)); }
-  std::int64_t update_number(int unit) const override { return static_cast<std::int64_t>(first_step_) + unit + 1; }
+  double learning_rate(int unit) const override {
+    return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit));
+  }
+  std::int64_t update_number(int unit) const override {
+    return static_cast<std::int64_t>(first_step_) + unit + 1;
+  }
 
  private:
   struct Slot {

@@ -1,4 +1,5 @@
-// Everything that decides a run. The command line fills it in; a run is a function of it and of the files it names.
+// Everything that decides a run. The command line fills it in; a run is a function of it and of the
+// files it names.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace pipetrain {
 struct ModelConfig {
   std::string path;
   std::map<std::string, std::int64_t> dims;  // --dim
-  std::map<std::string, Shape> shapes;       // --shape: whole shapes by input name, sample axis included
+  std::map<std::string, Shape> shapes;  // --shape: whole shapes by input name, sample axis included
   std::string output_node;
   ParameterOptions parameters;
   LossOptions loss;
@@ -37,10 +38,10 @@ struct PipelineConfig {
   std::vector<std::string> split;     // nodes that start stages 1, 2, …
   Recompute recompute = Recompute::kAuto;
   std::size_t memory_limit_bytes = 0;
-  std::string profile_path;           // a profile.json to use instead of measuring
+  std::string profile_path;  // a profile.json to use instead of measuring
   bool profile_cache = true;
   Backend backend = Backend::kCpu;
-  int threads = 0;                    // of each stage; 0: cores / stages, at least 1
+  int threads = 0;  // of each stage; 0: cores / stages, at least 1
   bool pin = true;
   double timeout_seconds = 60;
 };
@@ -51,7 +52,7 @@ struct OptimizationConfig {
   std::int64_t max_steps = -1;  // -1: by epochs
   OptimizerSettings optimizer;
   LearningRateSettings learning_rate;
-  double warmup = 0;            // steps, or a fraction of the run when warmup_is_fraction
+  double warmup = 0;  // steps, or a fraction of the run when warmup_is_fraction
   bool warmup_is_fraction = false;
   double clip_norm = 0;
   std::uint64_t seed = 1;

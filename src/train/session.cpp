@@ -28,7 +28,8 @@ int available_cores() {
 }
 
 bool is_label_name(const std::string& name) {
-  static const std::set<std::string> names = {"y", "label", "labels", "target", "targets", "y_train"};
+  static const std::set<std::string> names = {"y",      "label",   "labels",
+                                              "target", "targets", "y_train"};
   return names.contains(name);
 }
 
@@ -41,7 +42,8 @@ LabelHint label_hint(const RawData& raw) {
   if (!label) return LabelHint::kUnknown;
   if (!is_float(label->values.dtype())) return LabelHint::kInteger;
   const std::vector<double> values = label->values.to_doubles();
-  const bool whole = std::all_of(values.begin(), values.end(), [](double v) { return v == std::floor(v) && v >= 0; });
+  const bool whole = std::all_of(values.begin(), values.end(),
+                                 [](double v) { return v == std::floor(v) && v >= 0; });
   return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
 }
 
@@ -50,7 +52,8 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
   std::map<std::string, Shape> out;
   std::vector<const RawColumn*> unnamed;
   for (const RawColumn& column : raw.train.columns) {
-    if (column.role != ColumnRole::kLabel && !is_label_name(column.name)) unnamed.push_back(&column);
+    if (column.role != ColumnRole::kLabel && !is_label_name(column.name))
+      unnamed.push_back(&column);
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const std::string& name = model.inputs[i].name;
@@ -78,9 +81,11 @@ LoadedModel load_model(const ModelConfig& config) {
   return loaded;
 }
 
-Session::Session(const RunConfig& config, SessionMode mode) : config_(config), mode_(mode), loss_(config.model.loss) {
+Session::Session(const RunConfig& config, SessionMode mode)
+    : config_(config), mode_(mode), loss_(config.model.loss) {
   const int stages = std::max(1, config_.pipeline.stages);
-  threads_ = config_.pipeline.threads > 0 ? config_.pipeline.threads : std::max(1, available_cores() / stages);
+  threads_ = config_.pipeline.threads > 0 ? config_.pipeline.threads
+                                          : std::max(1, available_cores() / stages);
 }
 
 Session::~Session() = default;
@@ -90,16 +95,19 @@ bool Session::asynchronous() const { return config_.pipeline.schedule.rfind("pip
 void Session::open() {
   model_ = load_model(config_.model);
   for (const auto& [name, shape] : config_.model.shapes) {
-    const bool known = std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
-                                   [&name = name](const OnnxValue& input) { return input.name == name; });
+    const bool known =
+        std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
+                    [&name = name](const OnnxValue& input) { return input.name == name; });
     PT_CHECK(known, kUsage, "--shape: the model has no input \"{}\"", printable(name));
-    PT_CHECK(shape.rank() >= 1, kUsage, "--shape {}: give at least the sample axis", printable(name));
+    PT_CHECK(shape.rank() >= 1, kUsage, "--shape {}: give at least the sample axis",
+             printable(name));
     sample_shapes_[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
   if (config_.data.path != "synthetic") {
     const RawData raw = read_source(config_.data.path, config_.data);
     if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(raw);
-    for (auto& [name, shape] : shapes_of_samples(model_.model, raw)) sample_shapes_.emplace(name, shape);
+    for (auto& [name, shape] : shapes_of_samples(model_.model, raw))
+      sample_shapes_.emplace(name, shape);
   }
   choose_micro_batch();
   const bool trains = mode_ == SessionMode::kTrain;
@@ -120,28 +128,35 @@ void Session::choose_micro_batch() {
   PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
            "give --micro-batches or --micro-batch-size, not both");
   if (fixed > 0) {
-    PT_CHECK(batch % fixed == 0, kUsage, "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
+    PT_CHECK(batch % fixed == 0, kUsage,
+             "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
     micro_batch_ = fixed;
     config_.optimization.drop_last = true;
   } else if (asynchronous()) {
     PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
-             "--schedule {} sends each mini-batch as one unit; leave out --micro-batches", pipeline.schedule);
+             "--schedule {} sends each mini-batch as one unit; leave out --micro-batches",
+             pipeline.schedule);
     micro_batch_ = batch;
   } else if (pipeline.micro_batch_size > 0) {
     micro_batch_ = std::min(pipeline.micro_batch_size, batch);
   } else {
     const std::int64_t wanted =
-        pipeline.micro_batches > 0 ? pipeline.micro_batches : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
-    PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted, batch);
+        pipeline.micro_batches > 0
+            ? pipeline.micro_batches
+            : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
+    PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted,
+             batch);
     micro_batch_ = (batch + wanted - 1) / wanted;
   }
   micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
   PT_CHECK(!asynchronous() || micro_batches_ == 1, kUsage,
-           "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of {}; use --batch-size {}",
+           "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of "
+           "{}; use --batch-size {}",
            pipeline.schedule, fixed, fixed);
 }
 
-std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool training, bool with_gradients) const {
+std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool training,
+                                              bool with_gradients) const {
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.lower.dims = config_.model.dims;
@@ -160,7 +175,8 @@ void Session::bind_data() {
     return Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
   };
   for (const GraphInput& input : graph.inputs) {
-    data_spec_.inputs.push_back({input.name, graph.graph[input.value].type.dtype, sample_shape(input.value), input.upper_bound});
+    data_spec_.inputs.push_back({input.name, graph.graph[input.value].type.dtype,
+                                 sample_shape(input.value), input.upper_bound});
   }
   const Loss& loss = graph.loss;
   if (loss.label) {
@@ -178,10 +194,13 @@ void Session::bind_data() {
   const auto samples = static_cast<std::int64_t>(data_.train->size());
   if (mode_ == SessionMode::kTrain) {
     PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
-             "{} samples do not fill one batch of {}; use a smaller --batch-size", samples, optimization.batch_size);
-    batches_per_epoch_ = optimization.drop_last ? samples / optimization.batch_size
-                                                : (samples + optimization.batch_size - 1) / optimization.batch_size;
-    total_steps_ = optimization.max_steps >= 0 ? optimization.max_steps : optimization.epochs * batches_per_epoch_;
+             "{} samples do not fill one batch of {}; use a smaller --batch-size", samples,
+             optimization.batch_size);
+    batches_per_epoch_ = optimization.drop_last
+                             ? samples / optimization.batch_size
+                             : (samples + optimization.batch_size - 1) / optimization.batch_size;
+    total_steps_ = optimization.max_steps >= 0 ? optimization.max_steps
+                                               : optimization.epochs * batches_per_epoch_;
   }
 }
 
@@ -199,10 +218,11 @@ void Session::plan() {
   chain_ = linearise(graph);
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
-  options.busy_threads = std::min(std::max(1, config_.pipeline.stages), std::max(1, available_cores() / threads_));
+  options.busy_threads =
+      std::min(std::max(1, config_.pipeline.stages), std::max(1, available_cores() / threads_));
   profile_ = config_.pipeline.profile_path.empty()
-                              ? measure_profile(graph, config_.pipeline.backend, threads_, options)
-                              : read_profile(config_.pipeline.profile_path, graph);
+                 ? measure_profile(graph, config_.pipeline.backend, threads_, options)
+                 : read_profile(config_.pipeline.profile_path, graph);
   costs_ = chain_costs(graph, chain_, profile_);
 
   PlanRequest& request = plan_request_;
@@ -213,13 +233,15 @@ void Session::plan() {
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
   if (!config_.pipeline.plan_path.empty()) {
-    plan_ = plan_of_choice(costs_, request, read_plan(config_.pipeline.plan_path, element_names(costs_)));
+    plan_ = plan_of_choice(costs_, request,
+                           read_plan(config_.pipeline.plan_path, element_names(costs_)));
   } else if (!config_.pipeline.split.empty()) {
     const std::vector<std::string> names = element_names(costs_);
     std::vector<int> cuts;
     for (const std::string& name : config_.pipeline.split) {
       const int element = find_element(names, name);
-      PT_CHECK(element >= 0, kUsage, "--split: no node \"{}\" in the chain; list them with: pipetrain inspect --chain",
+      PT_CHECK(element >= 0, kUsage,
+               "--split: no node \"{}\" in the chain; list them with: pipetrain inspect --chain",
                printable(name));
       cuts.push_back(element);
     }
@@ -236,12 +258,15 @@ void Session::plan() {
     edges_.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
   gradient_sync_ = slices.has_tied_stages || config_.optimization.clip_norm > 0;
-  PT_CHECK(!asynchronous() || !gradient_sync_ || stages() == 1, kUsage,
-           "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe", config_.pipeline.schedule,
-           slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
+  PT_CHECK(
+      !asynchronous() || !gradient_sync_ || stages() == 1, kUsage,
+      "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",
+      config_.pipeline.schedule,
+      slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
-  predicted_program_ = make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
-                                                      : static_cast<int>(micro_batches_));
+  predicted_program_ =
+      make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
+                                  : static_cast<int>(micro_batches_));
   for (const StagePlan& stage : plan_.stages) {
     StageSeconds seconds;
     seconds.forward = stage.forward_seconds;
@@ -288,7 +313,8 @@ void Session::start() {
     }
     for (const std::int64_t size : sizes) {
       const std::int64_t units = asynchronous() ? size : (size + micro_batch_ - 1) / micro_batch_;
-      programs_.push_back(std::make_unique<ScheduledProgram>(ScheduledProgram{size, make_program(static_cast<int>(units))}));
+      programs_.push_back(std::make_unique<ScheduledProgram>(
+          ScheduledProgram{size, make_program(static_cast<int>(units))}));
       programs.push_back(&programs_.back()->program);
     }
   }
@@ -296,8 +322,10 @@ void Session::start() {
     const auto samples = static_cast<std::int64_t>(dataset->size());
     if (samples >= micro_batch_) add_variant(evaluations_, micro_batch_, true);
     if (!has_fixed_batch()) add_variant(evaluations_, samples % micro_batch_, true);
-    const std::int64_t units = has_fixed_batch() ? samples / micro_batch_ : (samples + micro_batch_ - 1) / micro_batch_;
-    PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples, micro_batch_);
+    const std::int64_t units =
+        has_fixed_batch() ? samples / micro_batch_ : (samples + micro_batch_ - 1) / micro_batch_;
+    PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
+             micro_batch_);
     ScheduleOptions options;
     options.name = "forward";
     options.stages = stages();
@@ -311,7 +339,8 @@ void Session::start() {
   std::vector<RuntimeVariant> variants;
   for (const auto* list : {&training_, &evaluations_}) {
     for (const Variant& variant : *list) {
-      variants.push_back({variant.graph.get(), carry_stages(graph(), stage_of_forward_, *variant.graph)});
+      variants.push_back(
+          {variant.graph.get(), carry_stages(graph(), stage_of_forward_, *variant.graph)});
     }
   }
   RuntimeOptions options;
@@ -334,8 +363,9 @@ const Dataset* Session::evaluation_data() const {
 }
 
 bool Session::has_fixed_batch() const {
-  return std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
-                     [](const OnnxValue& input) { return !input.dims.empty() && input.dims[0].value > 0; });
+  return std::any_of(
+      model_.model.inputs.begin(), model_.model.inputs.end(),
+      [](const OnnxValue& input) { return !input.dims.empty() && input.dims[0].value > 0; });
 }
 
 const Program& Session::program(std::int64_t samples_or_units) const {

@@ -1,5 +1,6 @@
-// From files to something that can be trained: the model is read and differentiated, the data bound, the chain
-// profiled, planned and scheduled, the stages compiled. Each product can be looked at before the next is made.
+// From files to something that can be trained: the model is read and differentiated, the data
+// bound, the chain profiled, planned and scheduled, the stages compiled. Each product can be looked
+// at before the next is made.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,8 @@ namespace pipetrain {
 
 /// A model as read: the file, the rules for its tensors, and which of them are trained apart.
 struct LoadedModel {
-  OnnxModel file;    // as in the file: what export writes back
-  OnnxModel model;   // with merged tensors given copies of their own: what is trained
+  OnnxModel file;   // as in the file: what export writes back
+  OnnxModel model;  // with merged tensors given copies of their own: what is trained
   std::map<std::string, TensorRule> rules;
   std::vector<UntiedCopy> copies;
 };
@@ -73,7 +74,8 @@ class Session {
   const Profile& profile() const { return profile_; }
 
   Runtime& runtime() { return *runtime_; }
-  /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an evaluation.
+  /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an
+  /// evaluation.
   const Program& program(std::int64_t samples_or_units) const;
   const Program& evaluation_program() const { return *evaluation_; }
   /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
@@ -85,7 +87,8 @@ class Session {
   const Program& predicted_program() const { return predicted_program_; }
   const PlanRequest& plan_request() const { return plan_request_; }
 
-  /// Writes the trained weights into a copy of the user's file; returns what was changed besides bytes.
+  /// Writes the trained weights into a copy of the user's file; returns what was changed besides
+  /// bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
 
  private:
@@ -95,7 +98,8 @@ class Session {
     std::unique_ptr<TrainingGraph> graph;
   };
   void choose_micro_batch();
-  std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients) const;
+  std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training,
+                                       bool with_gradients) const;
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
   void bind_data();
   Program make_program(int units) const;
@@ -105,13 +109,13 @@ class Session {
   RunConfig config_;
   SessionMode mode_;
   LoadedModel model_;
-  LossOptions loss_;                       // resolved: never "auto" after open()
+  LossOptions loss_;  // resolved: never "auto" after open()
   std::map<std::string, Shape> sample_shapes_;
   DataSpec data_spec_;
   OpenedData data_;
   std::int64_t micro_batch_ = 0, micro_batches_ = 0, batches_per_epoch_ = 0, total_steps_ = 0;
   int threads_ = 1;
-  std::vector<Variant> training_;          // the full micro-batch first
+  std::vector<Variant> training_;  // the full micro-batch first
   std::vector<Variant> evaluations_;
   Chain chain_;
   ChainCosts costs_;

@@ -23,10 +23,13 @@ class Training {
         settings_(session.config().optimization),
         schedule_(settings_.learning_rate),
         sampler_(session.data().train->size(),
-                 {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle, settings_.drop_last}),
-        loader_(session.data().train, sampler_, 0, static_cast<std::uint64_t>(session.total_steps())) {
-    const double warmup =
-        settings_.warmup_is_fraction ? settings_.warmup * static_cast<double>(session.total_steps()) : settings_.warmup;
+                 {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
+                  settings_.drop_last}),
+        loader_(session.data().train, sampler_, 0,
+                static_cast<std::uint64_t>(session.total_steps())) {
+    const double warmup = settings_.warmup_is_fraction
+                              ? settings_.warmup * static_cast<double>(session.total_steps())
+                              : settings_.warmup;
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
     if (session.total_steps() > 0) validate(schedule_, session.total_steps());
   }
@@ -36,14 +39,16 @@ class Training {
     std::int64_t step = 0;
     while (step < session_.total_steps()) {
       if (session_.asynchronous()) {
-        const std::int64_t count = std::min(session_.batches_per_epoch() - step % session_.batches_per_epoch(),
-                                            session_.total_steps() - step);
+        const std::int64_t count =
+            std::min(session_.batches_per_epoch() - step % session_.batches_per_epoch(),
+                     session_.total_steps() - step);
         stream(step, count);
         step += count;
       } else {
         synchronous_step(step++);
       }
-      const bool epoch_ends = step % session_.batches_per_epoch() == 0 || step == session_.total_steps();
+      const bool epoch_ends =
+          step % session_.batches_per_epoch() == 0 || step == session_.total_steps();
       if (epoch_ends && session_.evaluation_data()) {
         summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
         observer_.on_evaluation(*summary_.last_evaluation);
@@ -54,12 +59,16 @@ class Training {
     if (!step_seconds_.empty()) {
       summary_.first_step_seconds = step_seconds_.front();
       // The first steps warm caches and page in memory.
-      const std::size_t skip = std::min<std::size_t>(step_seconds_.size() - 1, step_seconds_.size() > 8 ? 4 : 1);
-      summary_.steady_step_seconds = median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
+      const std::size_t skip =
+          std::min<std::size_t>(step_seconds_.size() - 1, step_seconds_.size() > 8 ? 4 : 1);
+      summary_.steady_step_seconds =
+          median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
     }
     if (!bubbles_.empty()) {
-      const std::size_t skip = std::min<std::size_t>(bubbles_.size() - 1, bubbles_.size() > 8 ? 4 : 1);
-      summary_.steady_bubble = median({bubbles_.begin() + static_cast<std::ptrdiff_t>(skip), bubbles_.end()});
+      const std::size_t skip =
+          std::min<std::size_t>(bubbles_.size() - 1, bubbles_.size() > 8 ? 4 : 1);
+      summary_.steady_bubble =
+          median({bubbles_.begin() + static_cast<std::ptrdiff_t>(skip), bubbles_.end()});
     }
     return summary_;
   }
@@ -68,7 +77,9 @@ class Training {
   double epoch_of(std::int64_t step) const {
     return static_cast<double>(step) / static_cast<double>(session_.batches_per_epoch());
   }
-  double learning_rate_at(std::int64_t step) const { return learning_rate(schedule_, step + 1, session_.total_steps()); }
+  double learning_rate_at(std::int64_t step) const {
+    return learning_rate(schedule_, step + 1, session_.total_steps());
+  }
 
   std::optional<double> accuracy(double correct, std::int64_t counted) const {
     if (!session_.graph().loss.correct) return {};
@@ -129,8 +140,10 @@ class Training {
       observer_.on_step(report);
       check_finite(report);
     };
-    StreamUnits units(session_, loader_, static_cast<std::uint64_t>(first), session_.stages() + 1,
-                      [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); }, on_done);
+    StreamUnits units(
+        session_, loader_, static_cast<std::uint64_t>(first), session_.stages() + 1,
+        [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
+        on_done);
     const RoundResult result = session_.runtime().run(session_.program(count), units);
     StepReport utilisation;
     set_utilisation(utilisation, result);
@@ -139,9 +152,12 @@ class Training {
 
   void check_finite(const StepReport& report) const {
     if (std::isfinite(report.loss) || !settings_.stop_on_nonfinite) return;
-    const std::string where = session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
-    PT_FAIL(kDiverged, "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1", report.step,
-            where.empty() ? "" : fmt::format(" (first bad tensor: {})", where), report.learning_rate);
+    const std::string where =
+        session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
+    PT_FAIL(kDiverged,
+            "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1",
+            report.step, where.empty() ? "" : fmt::format(" (first bad tensor: {})", where),
+            report.learning_rate);
   }
 
   Session& session_;
@@ -186,6 +202,8 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   return report;
 }
 
-TrainingSummary train(Session& session, TrainingObserver& observer) { return Training(session, observer).run(); }
+TrainingSummary train(Session& session, TrainingObserver& observer) {
+  return Training(session, observer).run();
+}
 
 }  // namespace pipetrain

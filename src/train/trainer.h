@@ -17,10 +17,10 @@ struct StepReport {
   std::optional<double> accuracy;
   std::optional<double> gradient_norm;
   double learning_rate = 0;
-  double seconds = 0;          // of this step; 0 inside a round without a drain
-  double data_seconds = 0;     // waited for data
+  double seconds = 0;       // of this step; 0 inside a round without a drain
+  double data_seconds = 0;  // waited for data
   double samples_per_second = 0;
-  std::optional<double> bubble;   // idle share of the devices in this step
+  std::optional<double> bubble;    // idle share of the devices in this step
   std::vector<double> stage_busy;  // share of the step each device computed
 };
 
@@ -54,7 +54,8 @@ class TrainingObserver {
 /// Evaluates the session's evaluation data once.
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
 
-/// Trains a started session to its end. Error (kDiverged) names the first tensor that is not finite.
+/// Trains a started session to its end. Error (kDiverged) names the first tensor that is not
+/// finite.
 TrainingSummary train(Session& session, TrainingObserver& observer);
 
 }  // namespace pipetrain

@@ -66,12 +66,14 @@ TEST(Build, FrozenFrontNeedsNoGradientNodes) {
   parameters.freeze = {"w1"};
   BuildOptions options;
   options.lower.micro_batch = 3;
-  const TrainingGraph training = build_training_graph(model, classify_tensors(model, parameters), options);
+  const TrainingGraph training =
+      build_training_graph(model, classify_tensors(model, parameters), options);
   EXPECT_EQ(training.accumulations.size(), 1U);
   for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "TanhGrad");
 }
 
-/// The gradient of the whole network against central differences of its loss, in the direction of one parameter.
+/// The gradient of the whole network against central differences of its loss, in the direction of
+/// one parameter.
 TEST(Build, GradientsOfAWholeNetworkAgreeWithDifferences) {
   const OnnxModel model = test::difficult_network(/*tied=*/true);
   const auto rules = classify_tensors(model, {});
@@ -85,11 +87,15 @@ TEST(Build, GradientsOfAWholeNetworkAgreeWithDifferences) {
   feeds[training.loss.label] = HostTensor::of<std::int64_t>({4}, labels);
   feeds[training.loss.loss_scale] = HostTensor::scalar<float>(0.25F);
   std::vector<ValueId> contributions;
-  for (const Accumulation& accumulation : training.accumulations) contributions.push_back(accumulation.contribution);
-  const std::vector<HostTensor> values = execute(training.graph, Backend::kReference, feeds, contributions);
-  for (std::size_t i = 0; i < values.size(); ++i) feeds[training.accumulations[i].accumulator] = values[i];
+  for (const Accumulation& accumulation : training.accumulations)
+    contributions.push_back(accumulation.contribution);
+  const std::vector<HostTensor> values =
+      execute(training.graph, Backend::kReference, feeds, contributions);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    feeds[training.accumulations[i].accumulator] = values[i];
   for (const Parameter& parameter : training.parameters) {
-    const HostTensor gradient = execute(training.graph, Backend::kReference, feeds, {parameter.gradient})[0];
+    const HostTensor gradient =
+        execute(training.graph, Backend::kReference, feeds, {parameter.gradient})[0];
     const HostTensor& original = training.graph[parameter.value].data;
     double expected = 0;
     HostTensor moved[2] = {HostTensor(original.type()), HostTensor(original.type())};
@@ -98,16 +104,21 @@ TEST(Build, GradientsOfAWholeNetworkAgreeWithDifferences) {
       const float direction = (e * 7 % 5 - 2) * 0.5F;
       expected += gradient.span<float>()[static_cast<std::size_t>(e)] * direction;
       for (int side = 0; side < 2; ++side) {
-        moved[side].span<float>()[static_cast<std::size_t>(e)] = original.span<float>()[static_cast<std::size_t>(e)] + (side ? 1 : -1) * kStep * direction;
+        moved[side].span<float>()[static_cast<std::size_t>(e)] =
+            original.span<float>()[static_cast<std::size_t>(e)] +
+            (side ? 1 : -1) * kStep * direction;
       }
     }
     double loss[2];
     for (int side = 0; side < 2; ++side) {
       auto with = feeds;
       with[parameter.value] = moved[side];
-      loss[side] = execute(training.graph, Backend::kReference, with, {training.loss.loss_sum})[0].span<float>()[0] * 0.25;
+      loss[side] = execute(training.graph, Backend::kReference, with, {training.loss.loss_sum})[0]
+                       .span<float>()[0] *
+                   0.25;
     }
-    EXPECT_NEAR((loss[1] - loss[0]) / (2 * kStep), expected, 2e-3 + 0.02 * std::abs(expected)) << parameter.name;
+    EXPECT_NEAR((loss[1] - loss[0]) / (2 * kStep), expected, 2e-3 + 0.02 * std::abs(expected))
+        << parameter.name;
   }
 }
 
@@ -149,7 +160,8 @@ TEST(Build, FreeDimensionsAreNamed) {
 TEST(Build, HeadIsLeftToTheLoss) {
   OnnxBuilder builder = two_layers();
   builder.output("probabilities", DType::kFloat32, {});
-  builder.node("Softmax", {"logits"}, {"probabilities"}, {OnnxAttribute::of_int("axis", -1)}, "head");
+  builder.node("Softmax", {"logits"}, {"probabilities"}, {OnnxAttribute::of_int("axis", -1)},
+               "head");
   LossOptions loss;
   loss.output = "probabilities";
   const TrainingGraph training = build(read(builder), 3, loss);
@@ -201,7 +213,8 @@ TEST(Linearise, CountsWhatCrossesACut) {
   EXPECT_EQ(chain.forward_bytes[1], 3 * 5 * sizeof(float));
   EXPECT_EQ(chain.forward_bytes[3], 3 * 3 * sizeof(float));
   EXPECT_EQ(chain.backward_bytes[2], 3 * 5 * sizeof(float));
-  EXPECT_EQ(stages_of_chain(training, chain, {0, 2})[static_cast<std::size_t>(chain.order[2].index)], 1);
+  EXPECT_EQ(
+      stages_of_chain(training, chain, {0, 2})[static_cast<std::size_t>(chain.order[2].index)], 1);
 }
 
 }  // namespace

@@ -34,7 +34,9 @@ OnnxBuilder image_builder() {
   return builder;
 }
 
-TensorUse use_of(const std::map<std::string, TensorRule>& rules, const std::string& name) { return rules.at(name).use; }
+TensorUse use_of(const std::map<std::string, TensorRule>& rules, const std::string& name) {
+  return rules.at(name).use;
+}
 
 TEST(Parameters, WeightsAreTrainedConstantsAreNot) {
   OnnxBuilder builder = image_builder();
@@ -83,7 +85,8 @@ TEST(Parameters, StatisticsMergedWithGainsComeApart) {
   builder.initializer("ones", filled({4}, 1));
   builder.initializer("zeros", filled({4}, 0));
   builder.node("Identity", {"ones"}, {"norm.running_var"});
-  builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {}, "norm");
+  builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {},
+               "norm");
   OnnxModel model = read(builder);
   auto rules = classify_tensors(model, {});
   EXPECT_EQ(use_of(rules, "ones"), TensorUse::kTrained);

@@ -20,19 +20,24 @@ const std::vector<std::int64_t> kSizes = {4, 2};
 
 /// A network cut into stages, with a program to run on it.
 struct Pipeline {
-  Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes) : model(test::difficult_network(tied)), stages(stages) {
+  Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
+      : model(test::difficult_network(tied)), stages(stages) {
     for (const std::int64_t size : sizes) graphs.push_back(test::training_graph(model, size));
     const Chain chain = linearise(*graphs[0]);
     std::vector<int> starts;
-    for (int s = 0; s < stages; ++s) starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
+    for (int s = 0; s < stages; ++s)
+      starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
     const std::vector<int> stage_of = stages_of_chain(*graphs[0], chain, starts);
-    for (const auto& graph : graphs) variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
+    for (const auto& graph : graphs)
+      variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
     const Slices slices = slice_stages(*graphs[0], stage_of, stages);
     tied_stages = slices.has_tied_stages;
-    for (const ValueEdge& edge : slices.edges) edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+    for (const ValueEdge& edge : slices.edges)
+      edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
 
-  Program program(const std::string& schedule, int units, bool recompute = false, bool clip = false) const {
+  Program program(const std::string& schedule, int units, bool recompute = false,
+                  bool clip = false) const {
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
@@ -79,7 +84,8 @@ struct Outcome {
   std::vector<double> losses;
 };
 
-Outcome train_synchronously(int stages, const std::string& schedule, bool recompute, Backend backend, double clip, bool with_oracle) {
+Outcome train_synchronously(int stages, const std::string& schedule, bool recompute,
+                            Backend backend, double clip, bool with_oracle) {
   const Pipeline pipeline(/*tied=*/true, stages, kSizes);
   const Program program = pipeline.program(schedule, 3, recompute, clip > 0);
   test::FixedData data(4 * kBatch, 5);
@@ -108,12 +114,16 @@ class SameBits : public testing::TestWithParam<Backend> {};
 
 TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   for (const double clip : {0.0, 0.5}) {
-    const Outcome expected = train_synchronously(1, "gpipe", false, GetParam(), clip, /*with_oracle=*/true);
+    const Outcome expected =
+        train_synchronously(1, "gpipe", false, GetParam(), clip, /*with_oracle=*/true);
     EXPECT_LT(expected.losses.back(), expected.losses.front());
     for (const int stages : {1, 2, 3, 4}) {
-      for (const auto& [schedule, recompute] : std::vector<std::pair<std::string, bool>>{{"gpipe", false}, {"gpipe", true}, {"1f1b", false}, {"1f1b", true}}) {
-        const Outcome outcome = train_synchronously(stages, schedule, recompute, GetParam(), clip, false);
-        EXPECT_TRUE(outcome.bits == expected.bits) << schedule << " recompute " << recompute << " stages " << stages << " clip " << clip;
+      for (const auto& [schedule, recompute] : std::vector<std::pair<std::string, bool>>{
+               {"gpipe", false}, {"gpipe", true}, {"1f1b", false}, {"1f1b", true}}) {
+        const Outcome outcome =
+            train_synchronously(stages, schedule, recompute, GetParam(), clip, false);
+        EXPECT_TRUE(outcome.bits == expected.bits)
+            << schedule << " recompute " << recompute << " stages " << stages << " clip " << clip;
         EXPECT_EQ(outcome.losses, expected.losses);
       }
     }
@@ -125,7 +135,8 @@ TEST_P(SameBits, PipedreamAndItsOracle) {
   for (const int stages : {1, 2, 3, 4}) {
     const Pipeline pipeline(/*tied=*/false, stages, {4});
     const Program program = pipeline.program("pipedream", kUnits);
-    for (int s = 0; s < stages; ++s) EXPECT_EQ(program.versions_per_stage[static_cast<std::size_t>(s)], stages - s);
+    for (int s = 0; s < stages; ++s)
+      EXPECT_EQ(program.versions_per_stage[static_cast<std::size_t>(s)], stages - s);
     test::FixedData data(2 * kUnits * 4, 6);
     const auto rounds = [&](auto& runner) {
       std::vector<double> losses;
@@ -157,12 +168,16 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SameBits, testing::Values(Backend::kReference, Backend::kCpu),
-                         [](const auto& info) { return info.param == Backend::kCpu ? "cpu" : "reference"; });
+                         [](const auto& info) {
+                           return info.param == Backend::kCpu ? "cpu" : "reference";
+                         });
 
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
   const auto evaluation = test::training_graph(pipeline.model, 4, /*training=*/false);
-  pipeline.variants.push_back({evaluation.get(), carry_stages(*pipeline.graphs[0], pipeline.variants[0].stage_of_forward, *evaluation)});
+  pipeline.variants.push_back(
+      {evaluation.get(),
+       carry_stages(*pipeline.graphs[0], pipeline.variants[0].stage_of_forward, *evaluation)});
   const Program training = pipeline.program("1f1b", 3);
   const Program forward = pipeline.program("forward", 2);
   Runtime runtime(pipeline.variants, {&training, &forward}, options_for(Backend::kReference));
@@ -181,8 +196,8 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   EXPECT_NE(data.units()[1].loss_sum, first);
 }
 
-/// Data of which one unit makes a kernel fail: a label out of range is found by the loss kernel or, failing that,
-/// nothing is; so the source itself fails.
+/// Data of which one unit makes a kernel fail: a label out of range is found by the loss kernel or,
+/// failing that, nothing is; so the source itself fails.
 class FailingData final : public UnitSource {
  public:
   explicit FailingData(test::FixedData& data) : data_(data) {}
@@ -223,7 +238,12 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
     const Pipeline pipeline(/*tied=*/false, kStages, {4});
     const Program program = pipeline.program(schedule, kUnits);
     RuntimeOptions options = options_for(Backend::kReference);
-    options.rehearsal.assign(kStages, {.forward = 0.010, .backward = 0.020, .backward_input = 0, .backward_weight = 0, .recompute = 0, .update = 0});
+    options.rehearsal.assign(kStages, {.forward = 0.010,
+                                       .backward = 0.020,
+                                       .backward_input = 0,
+                                       .backward_weight = 0,
+                                       .recompute = 0,
+                                       .update = 0});
     Runtime runtime(pipeline.variants, {&program}, options);
     test::FixedData data(kUnits * 4, 5);
     data.set_mini_batch(0, kUnits * 4, 4, 0, {4});

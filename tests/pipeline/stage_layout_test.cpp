@@ -25,7 +25,8 @@ TEST(Pack, BuffersAliveTogetherDoNotOverlap) {
     std::size_t sum = 0, peak = 0;
     for (int t = 0; t < 40; ++t) {
       std::size_t alive = 0;
-      for (const Lifetime& buffer : buffers) alive += buffer.first <= t && t <= buffer.last ? (buffer.bytes + 63) / 64 * 64 : 0;
+      for (const Lifetime& buffer : buffers)
+        alive += buffer.first <= t && t <= buffer.last ? (buffer.bytes + 63) / 64 * 64 : 0;
       peak = std::max(peak, alive);
     }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -33,8 +34,10 @@ TEST(Pack, BuffersAliveTogetherDoNotOverlap) {
       EXPECT_LE(offsets[i] + buffers[i].bytes, total);
       sum += (buffers[i].bytes + 63) / 64 * 64;
       for (std::size_t j = 0; j < i; ++j) {
-        const bool together = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
-        const bool overlap = offsets[i] < offsets[j] + buffers[j].bytes && offsets[j] < offsets[i] + buffers[i].bytes;
+        const bool together =
+            buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+        const bool overlap = offsets[i] < offsets[j] + buffers[j].bytes &&
+                             offsets[j] < offsets[i] + buffers[i].bytes;
         EXPECT_FALSE(together && overlap);
       }
     }
@@ -43,7 +46,8 @@ TEST(Pack, BuffersAliveTogetherDoNotOverlap) {
   }
 }
 
-/// Nothing that a stage needs at one time shares memory, and every edge's values are placed on both ends.
+/// Nothing that a stage needs at one time shares memory, and every edge's values are placed on both
+/// ends.
 TEST(StageLayout, PlacesEveryValueOfEveryCut) {
   const OnnxModel model = test::difficult_network(/*tied=*/true);
   const auto training = test::training_graph(model, 4);
@@ -57,13 +61,15 @@ TEST(StageLayout, PlacesEveryValueOfEveryCut) {
           for (const ValueId id : edge.values) {
             const Space space = layout.location.at(id).space;
             if (edge.to == s) EXPECT_EQ(space, Space::kTable);
-            if (edge.from == s) EXPECT_EQ(space, edge.gradient ? Space::kGradientOut : Space::kForwardOut);
+            if (edge.from == s)
+              EXPECT_EQ(space, edge.gradient ? Space::kGradientOut : Space::kForwardOut);
           }
         }
         const StageSlice& slice = slices.stages[static_cast<std::size_t>(s)];
         for (const auto* nodes : {&slice.forward, &slice.backward, &slice.finish}) {
           for (const NodeId node : *nodes) {
-            for (const ValueId id : training->graph[node].outputs) EXPECT_TRUE(layout.location.contains(id));
+            for (const ValueId id : training->graph[node].outputs)
+              EXPECT_TRUE(layout.location.contains(id));
           }
         }
       }

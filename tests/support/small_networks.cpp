@@ -21,13 +21,15 @@ float number(std::uint64_t seed, std::uint64_t index) {
 
 HostTensor random_weight(Shape shape, std::uint64_t seed, float scale) {
   HostTensor out(TensorType{DType::kFloat32, shape});
-  for (std::int64_t i = 0; i < shape.count(); ++i) out.view().as<float>()[i] = scale * number(seed, static_cast<std::uint64_t>(i));
+  for (std::int64_t i = 0; i < shape.count(); ++i)
+    out.view().as<float>()[i] = scale * number(seed, static_cast<std::uint64_t>(i));
   return out;
 }
 
 HostTensor filled(std::int64_t count, float value) {
   HostTensor out(TensorType{DType::kFloat32, Shape{count}});
-  for (std::int64_t i = 0; i < count; ++i) out.view().as<float>()[i] = value + 0.01F * static_cast<float>(i);
+  for (std::int64_t i = 0; i < count; ++i)
+    out.view().as<float>()[i] = value + 0.01F * static_cast<float>(i);
   return out;
 }
 
@@ -37,17 +39,24 @@ OnnxModel difficult_network(bool tied) {
   OnnxBuilder builder("difficult", {.opset = 14, .ir_version = 8});
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
-  const auto conv = [&](const std::string& name, const std::string& in, const std::string& out, std::int64_t from, std::int64_t to) {
-    builder.initializer(name + ".weight", random_weight({to, from, 3, 3}, static_cast<std::uint64_t>(name.back()), 0.4F));
-    builder.node("Conv", {in, name + ".weight"}, {out}, {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})}, name);
+  const auto conv = [&](const std::string& name, const std::string& in, const std::string& out,
+                        std::int64_t from, std::int64_t to) {
+    builder.initializer(
+        name + ".weight",
+        random_weight({to, from, 3, 3}, static_cast<std::uint64_t>(name.back()), 0.4F));
+    builder.node("Conv", {in, name + ".weight"}, {out},
+                 {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})}, name);
   };
-  const auto norm = [&](const std::string& name, const std::string& in, const std::string& out, std::int64_t channels) {
+  const auto norm = [&](const std::string& name, const std::string& in, const std::string& out,
+                        std::int64_t channels) {
     builder.initializer(name + ".weight", filled(channels, 1));
     builder.initializer(name + ".bias", filled(channels, 0.1F));
     builder.initializer(name + ".running_mean", filled(channels, 0));
     builder.initializer(name + ".running_var", filled(channels, 1));
-    builder.node("BatchNormalization", {in, name + ".weight", name + ".bias", name + ".running_mean", name + ".running_var"},
-                 {out}, {}, name);
+    builder.node(
+        "BatchNormalization",
+        {in, name + ".weight", name + ".bias", name + ".running_mean", name + ".running_var"},
+        {out}, {}, name);
   };
   conv("conv1", "x", "c1", 2, 8);
   norm("norm1", "c1", "n1", 8);
@@ -74,25 +83,32 @@ OnnxModel difficult_network(bool tied) {
   builder.node("MatMul", {"t4", tied ? "square.weight" : "square2.weight"}, {"m2"}, {}, "matmul2");
   builder.initializer("head.weight", random_weight({5, 8}, 13, 0.5F));
   builder.initializer("head.bias", filled(5, 0.05F));
-  builder.node("Gemm", {"m2", "head.weight", "head.bias"}, {"logits"}, {OnnxAttribute::of_int("transB", 1)}, "head");
+  builder.node("Gemm", {"m2", "head.weight", "head.bias"}, {"logits"},
+               {OnnxAttribute::of_int("transB", 1)}, "head");
   const std::string bytes = builder.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples, bool training) {
+std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
+                                              bool training) {
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.lower.mode.training = training;
   options.with_gradients = training;
-  return std::make_unique<TrainingGraph>(build_training_graph(model, classify_tensors(model, {}), options));
+  return std::make_unique<TrainingGraph>(
+      build_training_graph(model, classify_tensors(model, {}), options));
 }
 
 FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {
-  for (std::int64_t i = 0; i < samples * kImage; ++i) x_.push_back(number(seed, static_cast<std::uint64_t>(i)));
-  for (std::int64_t i = 0; i < samples; ++i) y_.push_back(static_cast<std::int64_t>((number(seed + 1, static_cast<std::uint64_t>(i)) + 1) * 2.5));
+  for (std::int64_t i = 0; i < samples * kImage; ++i)
+    x_.push_back(number(seed, static_cast<std::uint64_t>(i)));
+  for (std::int64_t i = 0; i < samples; ++i)
+    y_.push_back(
+        static_cast<std::int64_t>((number(seed + 1, static_cast<std::uint64_t>(i)) + 1) * 2.5));
 }
 
-RoundUnit FixedData::make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted, std::int64_t step) const {
+RoundUnit FixedData::make(std::int64_t first, std::int64_t offset, int variant,
+                          std::int64_t counted, std::int64_t step) const {
   RoundUnit unit;
   unit.variant = variant;
   unit.step = static_cast<std::uint64_t>(step);
@@ -103,8 +119,8 @@ RoundUnit FixedData::make(std::int64_t first, std::int64_t offset, int variant, 
   return unit;
 }
 
-void FixedData::set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch, std::int64_t step,
-                               const std::vector<std::int64_t>& variant_sizes) {
+void FixedData::set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch,
+                               std::int64_t step, const std::vector<std::int64_t>& variant_sizes) {
   units_.clear();
   stream_ = false;
   first_step_ = step;
@@ -120,7 +136,8 @@ void FixedData::set_stream(int units, std::int64_t batch, std::int64_t first_ste
   units_.clear();
   stream_ = true;
   first_step_ = first_step;
-  for (int k = 0; k < units; ++k) units_.push_back(make((first_step + k) * batch, 0, 0, batch, first_step + k));
+  for (int k = 0; k < units; ++k)
+    units_.push_back(make((first_step + k) * batch, 0, 0, batch, first_step + k));
 }
 
 }  // namespace pipetrain::test

@@ -11,31 +11,37 @@
 
 namespace pipetrain::test {
 
-/// Convolutions with BatchNorm, dropout, a skip over most of the network and, if asked for, one weight used twice.
-/// Input x (batch, 2, 6, 6), output logits (batch, 5).
+/// Convolutions with BatchNorm, dropout, a skip over most of the network and, if asked for, one
+/// weight used twice. Input x (batch, 2, 6, 6), output logits (batch, 5).
 OnnxModel difficult_network(bool tied);
 
 /// A graph of the network for micro-batches of `samples`.
-std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples, bool training = true);
+std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
+                                              bool training = true);
 
-/// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of `batch`.
+/// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of
+/// `batch`.
 class FixedData final : public UnitSource {
  public:
   FixedData(std::int64_t samples, std::uint64_t seed);
-  /// Prepares a round: units of one mini-batch starting at sample `first`. variant_of[k] is the variant of k samples.
-  void set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch, std::int64_t step,
-                      const std::vector<std::int64_t>& variant_sizes);
+  /// Prepares a round: units of one mini-batch starting at sample `first`. variant_of[k] is the
+  /// variant of k samples.
+  void set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch,
+                      std::int64_t step, const std::vector<std::int64_t>& variant_sizes);
   /// Prepares a round of `units` mini-batches of `batch` samples, one unit each.
   void set_stream(int units, std::int64_t batch, std::int64_t first_step);
 
   RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return 0.05; }
-  std::int64_t update_number(int unit) const override { return first_step_ + (stream_ ? unit : 0) + 1; }
+  std::int64_t update_number(int unit) const override {
+    return first_step_ + (stream_ ? unit : 0) + 1;
+  }
   const std::vector<RoundUnit>& units() const { return units_; }
 
  private:
-  RoundUnit make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted, std::int64_t step) const;
+  RoundUnit make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted,
+                 std::int64_t step) const;
 
   std::vector<float> x_;
   std::vector<std::int64_t> y_;
