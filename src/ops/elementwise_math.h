@@ -1,7 +1,7 @@
 // The formulas of the element-wise operators and their gradients, written once as function objects
 // for the reference, the CPU and CUDA (C++17: nvcc compiles this file).
 //
-// T is the element type; Math offers exp, log, tanh, erf, sigmoid, softplus of T. The C library's
+// T is the element type; Math offers exp, log, tanh, erf, … of T. The C library's
 // are in StandardMath; the CPU kernels bring functions that vectorise.
 #pragma once
 
@@ -38,6 +38,12 @@ struct StandardMath {
   template <class T>
   static PT_HOST_DEVICE T softplus(T x) {
     return (x > T(0) ? x : T(0)) + std::log1p(std::exp(-std::fabs(x)));
+  }
+  /// The normal distribution function of x; `bell` becomes e^(-x^2 / 2).
+  template <class T>
+  static PT_HOST_DEVICE T normal_below(T x, T& bell) {
+    bell = std::exp(T(-0.5) * x * x);
+    return T(0.5) * std::erfc(x * T(-0.70710678118654752440));
   }
 };
 
@@ -118,15 +124,16 @@ struct Sign {
 template <class T, class Math>
 struct Gelu {
   PT_HOST_DEVICE T operator()(T x) const {
-    return T(0.5) * x * (T(1) + Math::erf(x * T(0.70710678118654752440)));
+    T bell;
+    return x * Math::normal_below(x, bell);
   }
 };
-/// The tanh approximation of Gelu.
+/// The tanh approximation of Gelu; (1 + tanh u) / 2 is sigmoid(2u).
 template <class T, class Math>
 struct GeluTanh {
   PT_HOST_DEVICE T operator()(T x) const {
-    const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
-    return T(0.5) * x * (T(1) + Math::tanh(inner));
+    const T twice = T(2 * 0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+    return x * Math::sigmoid(twice);
   }
 };
 template <class T, class Math>
@@ -226,18 +233,18 @@ struct ErfGrad {
 template <class T, class Math>
 struct GeluGrad {
   PT_HOST_DEVICE T operator()(T dy, T x) const {
-    const T below = T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
-    const T density = T(0.39894228040143267794) * Math::exp(T(-0.5) * x * x);
-    return dy * (below + x * density);
+    T bell;
+    const T below = Math::normal_below(x, bell);
+    return dy * (below + T(0.39894228040143267794) * x * bell);
   }
 };
 template <class T, class Math>
 struct GeluTanhGrad {
   PT_HOST_DEVICE T operator()(T dy, T x) const {
-    constexpr T kScale = T(0.79788456080286535588);
-    const T t = Math::tanh(kScale * (x + T(0.044715) * x * x * x));
-    const T inner = kScale * (T(1) + T(3 * 0.044715) * x * x);
-    return dy * T(0.5) * (T(1) + t + x * (T(1) - t * t) * inner);
+    constexpr T kTwice = T(2 * 0.79788456080286535588);
+    const T s = Math::sigmoid(kTwice * (x + T(0.044715) * x * x * x));
+    const T slope = kTwice * (T(1) + T(3 * 0.044715) * x * x);
+    return dy * (s + x * s * (T(1) - s) * slope);
   }
 };
 template <class T, class Math>

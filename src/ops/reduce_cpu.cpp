@@ -35,30 +35,43 @@ struct Smallest {
   float operator()(float a, float b) const { return b < a || b != b ? b : a; }
 };
 
-/// Reduces x[0 … count) in a fixed order: 32 lanes, pieces of 4096.
+/// Adds whole groups of kLanes elements of x[0 … count) to `result`; returns how many elements that
+/// were.
+template <class F, std::int64_t kLanes>
+std::int64_t reduce_lanes(const float* x, std::int64_t count, float& result) {
+  const F combine;
+  const std::int64_t end = count / kLanes * kLanes;
+  if (end == 0) return 0;
+  float lanes[kLanes];
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = x[lane];
+  for (std::int64_t i = kLanes; i < end; i += kLanes) {
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = combine(lanes[lane], x[i + lane]);
+    }
+  }
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t lane = 0; lane < half; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+    }
+  }
+  result = combine(result, lanes[0]);
+  return end;
+}
+
+/// Reduces x[0 … count) in a fixed order: 32 lanes in pieces of 4096, then 8 lanes, then the rest.
 template <class F>
 float reduce_run(const float* x, std::int64_t count) {
-  constexpr std::int64_t kLanes = 32;
-  constexpr std::int64_t kRun = 4096;
+  constexpr std::int64_t kPiece = 4096;
+  constexpr std::int64_t kManyLanes = 32;
   const F combine;
   float result = F::kStart;
-  while (count >= kLanes) {
-    const std::int64_t run = std::min(count, kRun) / kLanes * kLanes;
-    float lanes[kLanes];
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = x[lane];
-    for (std::int64_t i = kLanes; i < run; i += kLanes) {
-      for (std::int64_t lane = 0; lane < kLanes; ++lane)
-        lanes[lane] = combine(lanes[lane], x[i + lane]);
-    }
-    for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-      for (std::int64_t lane = 0; lane < half; ++lane)
-        lanes[lane] = combine(lanes[lane], lanes[lane + half]);
-    }
-    result = combine(result, lanes[0]);
-    x += run;
-    count -= run;
+  while (count >= 2 * kManyLanes) {
+    const std::int64_t done = reduce_lanes<F, kManyLanes>(x, std::min(count, kPiece), result);
+    x += done;
+    count -= done;
   }
-  for (std::int64_t i = 0; i < count; ++i) result = combine(result, x[i]);
+  const std::int64_t done = reduce_lanes<F, 8>(x, count, result);
+  for (std::int64_t i = done; i < count; ++i) result = combine(result, x[i]);
   return result;
 }
 

@@ -37,20 +37,42 @@ void resample_rows(const Resampling& work, const Terms& terms, const float* x, f
   }
 }
 
-void resample_innermost(const Resampling& work, const Terms& terms, const float* x, float* y) {
-#pragma omp parallel for schedule(static) if (work.outer * work.outputs > 65536)
+/// The map with as many terms for every output: term t of output i is at t * outputs + i. The loop
+/// over outputs is then a vector gather.
+struct EvenTerms {
+  std::int64_t count = 0;
+  std::vector<std::int32_t> index;
+  std::vector<float> weight;
+
+  explicit EvenTerms(const Terms& terms) {
+    const std::size_t outputs = terms.first.size() - 1;
+    for (std::size_t i = 0; i < outputs; ++i) {
+      count = std::max<std::int64_t>(count, terms.first[i + 1] - terms.first[i]);
+    }
+    index.assign(static_cast<std::size_t>(count) * outputs, 0);
+    weight.assign(index.size(), 0);
+    for (std::size_t i = 0; i < outputs; ++i) {
+      std::size_t to = i;
+      for (auto term = static_cast<std::size_t>(terms.first[i]);
+           term < static_cast<std::size_t>(terms.first[i + 1]); ++term, to += outputs) {
+        index[to] = terms.index[term];
+        weight[to] = terms.weight[term];
+      }
+    }
+  }
+};
+
+void resample_innermost(const Resampling& work, const EvenTerms& terms, const float* x, float* y) {
+  const std::int64_t outputs = work.outputs;
+#pragma omp parallel for schedule(static) if (work.outer * outputs > 65536)
   for (std::int64_t row = 0; row < work.outer; ++row) {
     const float* __restrict from = x + row * work.inputs;
-    float* __restrict to = y + row * work.outputs;
-    std::int32_t term = 0;
-    for (std::int64_t i = 0; i < work.outputs; ++i) {
-      float sum = 0;
-      const std::int32_t last = terms.first[static_cast<std::size_t>(i) + 1];
-      for (; term < last; ++term) {
-        const auto at = static_cast<std::size_t>(term);
-        sum += terms.weight[at] * from[terms.index[at]];
-      }
-      to[i] = sum;
+    float* __restrict to = y + row * outputs;
+    std::fill_n(to, outputs, 0.0F);
+    for (std::int64_t term = 0; term < terms.count; ++term) {
+      const std::int32_t* __restrict index = terms.index.data() + term * outputs;
+      const float* __restrict weight = terms.weight.data() + term * outputs;
+      for (std::int64_t i = 0; i < outputs; ++i) to[i] += weight[i] * from[index[i]];
     }
   }
 }
@@ -58,10 +80,16 @@ void resample_innermost(const Resampling& work, const Terms& terms, const float*
 std::unique_ptr<Kernel> make_resample(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
   const Resampling work = resampling_of(request);
-  return make_kernel([work, terms = Terms(work.map)](std::span<const Tensor> in,
-                                                     std::span<const Tensor> out,
-                                                     const RunContext&) {
-    if (work.inner > 1) return resample_rows(work, terms, in[0].as<float>(), out[0].as<float>());
+  const Terms terms(work.map);
+  if (work.inner > 1) {
+    return make_kernel(
+        [work, terms](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          resample_rows(work, terms, in[0].as<float>(), out[0].as<float>());
+        });
+  }
+  return make_kernel([work, terms = EvenTerms(terms)](std::span<const Tensor> in,
+                                                      std::span<const Tensor> out,
+                                                      const RunContext&) {
     resample_innermost(work, terms, in[0].as<float>(), out[0].as<float>());
   });
 }

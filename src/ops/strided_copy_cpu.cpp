@@ -52,11 +52,16 @@ void transpose_block(const T* from, std::int64_t from_stride, T* to, std::int64_
 #ifdef __AVX2__
   if constexpr (sizeof(T) == sizeof(float)) {
     if (rows == kBlock && columns == kBlock) {
-      for (std::int64_t i = 0; i < kBlock; i += 8) {
-        for (std::int64_t j = 0; j < kBlock; j += 8) {
-          transpose_8x8(reinterpret_cast<const float*>(from) + i * from_stride + j, from_stride,
-                        reinterpret_cast<float*>(to) + j * to_stride + i, to_stride);
-        }
+      // Through a buffer, so that each cache line of either side is touched once: rows that are a
+      // multiple of 4 KiB apart would evict each other.
+      alignas(64) float lines[kBlock * kBlock];
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        std::memcpy(lines + i * kBlock, from + i * from_stride, kBlock * sizeof(float));
+      }
+      for (std::int64_t j = 0; j < kBlock; j += 8) {
+        float* column = reinterpret_cast<float*>(to) + j * to_stride;
+        transpose_8x8(lines + j, kBlock, column, to_stride);
+        transpose_8x8(lines + 8 * kBlock + j, kBlock, column + 8, to_stride);
       }
       return;
     }
