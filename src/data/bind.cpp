@@ -129,14 +129,8 @@ class Binder {
              spec_.inputs[0].sample_shape.text(), label.sample_shape.text());
     if (bind_given_next_tokens(label, tokens)) return;
     check(raw, tokens, allowed_in(label), "label", "");
-    if (raw.sample_shape().count() == label.sample_shape.count() + 1) {
-      auto next = std::make_unique<ArraySource>(tokens);
-      next->first = 1;
-      note_column("labels", column, fmt::format("the next tokens of \"{}\"", printable(raw.name)));
-      add(column, std::move(next));
-      return;
-    }
-    add_shifted(label, tokens, fmt::format("the next tokens of \"{}\"", printable(raw.name)));
+    add_shifted(label, tokens, fmt::format("the next tokens of \"{}\"", printable(raw.name)),
+                /*spare_token=*/raw.sample_shape().count() == label.sample_shape.count() + 1);
   }
 
   // Data may bring labels: already moved (x, y pairs), or equal to the inputs with some ignored.
@@ -158,7 +152,8 @@ class Binder {
       same = wanted[i] == label.ignore_index || wanted[i] == ids[id];
     }
     if (same) {
-      add_shifted(label, given, fmt::format("{}, moved by one token", quoted(raw)));
+      add_shifted(label, given, fmt::format("{}, moved by one token", quoted(raw)),
+                  /*spare_token=*/false);
       return true;
     }
     const Column column{label.name, label.dtype, label.sample_shape};
@@ -167,15 +162,23 @@ class Binder {
     return true;
   }
 
-  void add_shifted(const LabelSpec& label, const ArraySource& tokens, std::string from) {
+  // With a spare token, rows are one longer than the input, and the last label is known too.
+  void add_shifted(const LabelSpec& label, const ArraySource& tokens, std::string from,
+                   bool spare_token) {
     auto shifted = std::make_unique<ShiftedSource>();
-    shifted->tokens = tokens;
+    const auto cut = [&](const ArraySource& source) {
+      ArraySource out = source;
+      if (spare_token) out.first = 1;
+      return out;
+    };
+    shifted->tokens = cut(tokens);
+    shifted->shift = spare_token ? 0 : 1;
     shifted->ignore_index = label.ignore_index;
     for (std::size_t i = 1; i < spec_.inputs.size(); ++i) {
       const bool masks = known_filling(spec_.inputs[i]) == Filling::kOnes;
       const auto* mask = dynamic_cast<const ArraySource*>(sources_[i].get());
-      if (!masks || !mask || mask->count != tokens.count) continue;
-      shifted->mask = *mask;
+      if (!masks || !mask || mask->values.type().count() != tokens.values.type().count()) continue;
+      shifted->mask = cut(*mask);
       from += fmt::format(", ignored where \"{}\" is 0", printable(spec_.inputs[i].name));
       break;
     }
@@ -274,8 +277,8 @@ class Binder {
     const std::size_t size = size_of(raw.values.dtype());
     for (std::size_t row = 0; row < raw.rows(); ++row) {
       if (bad_rows_.contains(row)) continue;
-      const Range range = range_of(bytes + (row * row_elements + source.first) * size,
-                                   raw.values.dtype(), source.count);
+      const ValueRange range = range_of(bytes + (row * row_elements + source.first) * size,
+                                        raw.values.dtype(), source.count);
       largest = std::max({largest, -range.low, range.high});
     }
     return largest > 0 ? largest : 1;

@@ -55,8 +55,8 @@ void ShiftedSource::gather(std::span<const std::size_t> indices, Tensor out) con
   const std::span<const std::int64_t> seen = shown.span<std::int64_t>();
   for (std::size_t row = 0; row < id.size(); row += length) {
     for (std::size_t t = 0; t < length; ++t) {
-      const std::size_t next = row + t + 1;
-      const bool ignored = t + 1 == length || (mask && seen[next] == 0);
+      const std::size_t next = row + t + shift;
+      const bool ignored = t + shift == length || (mask && seen[next] == 0);
       id[row + t] = ignored ? ignore_index : id[next];
     }
   }

@@ -32,11 +32,12 @@ struct ArraySource : ColumnSource {
   void gather(std::span<const std::size_t> indices, Tensor out) const override;
 };
 
-/// Causal language model's labels: the source moved to the left by one token, then ignore_index.
+/// Causal language model's labels: the tokens moved to the left by `shift`, then ignore_index.
 /// A label is also ignored where the token it asks for is masked (mask 0).
 struct ShiftedSource : ColumnSource {
   ArraySource tokens;
   std::optional<ArraySource> mask;
+  std::size_t shift = 1;
   std::int64_t ignore_index = -100;
 
   void gather(std::span<const std::size_t> indices, Tensor out) const override;

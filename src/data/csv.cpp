@@ -117,6 +117,9 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
+// Whole, and small enough for a double to have every digit.
+bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
+
 // The first of , tab ; space that stands outside quotes in the first line that is no comment.
 char guess_delimiter(std::string_view text) {
   while (!text.empty()) {
@@ -255,7 +258,8 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
         classes.words.emplace_back(fields[i]);
         continue;
       }
-      const std::optional<double> value = number(fields[i]);
+      std::optional<double> value = number(fields[i]);
+      if (!value && options.bad_cells_as_nan) value = std::numeric_limits<double>::quiet_NaN();
       PT_CHECK(value, kData, "{} line {}, column {}{}: \"{}\" is not a number", name, reader.line(),
                i + 1, has_header ? fmt::format(" ({})", printable(header[i])) : std::string(),
                printable(fields[i]));
@@ -263,8 +267,7 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
         labels.push_back(*value);
         continue;
       }
-      const bool rounds = std::nearbyint(*value) == *value && std::fabs(*value) < 0x1p53 &&
-                          static_cast<float>(*value) != *value;
+      const bool rounds = is_whole(*value) && static_cast<float>(*value) != *value;
       if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
       if (rounds || !wide.empty()) wide.push_back(*value);
       features.push_back(static_cast<float>(*value));
@@ -284,14 +287,19 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
     }
   }
   if (label == kNoLabel) return out;
-  if (!words) {
+  const auto add_labels = [&](const auto& values) {
     out.columns.push_back(
-        make_column("y", file, ColumnRole::kLabel, Shape{rows}, labels, std::move(lines)));
-    return out;
+        make_column("y", file, ColumnRole::kLabel, Shape{rows}, values, std::move(lines)));
+  };
+  if (words) {
+    add_labels(classes.numbers());
+    out.columns.back().class_names = classes.names;
+  } else if (std::ranges::all_of(labels, is_whole)) {
+    // The type tells whoever chooses a loss that these may be classes.
+    add_labels(std::vector<std::int64_t>(labels.begin(), labels.end()));
+  } else {
+    add_labels(labels);
   }
-  out.columns.push_back(
-      make_column("y", file, ColumnRole::kLabel, Shape{rows}, classes.numbers(), std::move(lines)));
-  out.columns.back().class_names = classes.names;
   return out;
 }
 

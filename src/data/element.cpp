@@ -202,9 +202,9 @@ Allowed allowed_by_type(DType dtype) {
   });
 }
 
-Range range_of(const void* in, DType dtype, std::size_t count) {
+ValueRange range_of(const void* in, DType dtype, std::size_t count) {
   if (count == 0) return {};
-  return visit(dtype, [&]<class T>(T) -> Range {
+  return visit(dtype, [&]<class T>(T) -> ValueRange {
     const T* elements = static_cast<const T*>(in);
     auto low = load(elements[0]), high = low;
     for (std::size_t i = 1; i < count; ++i) {

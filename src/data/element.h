@@ -45,11 +45,11 @@ std::vector<BadElement> find_bad_elements(const HostTensor& values, std::size_t 
 /// The range of whole numbers that an integer type or bool holds; of a float type, all.
 Allowed allowed_by_type(DType dtype);
 
-struct Range {
+struct ValueRange {
   double low = 0;
   double high = 0;
 };
 /// Smallest and largest of `count` elements; nan is passed over. 0 … 0 if there is none.
-Range range_of(const void* in, DType dtype, std::size_t count);
+ValueRange range_of(const void* in, DType dtype, std::size_t count);
 
 }  // namespace pipetrain

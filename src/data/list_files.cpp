@@ -25,7 +25,13 @@ std::vector<std::string> list_files(const std::string& path) {
   fs::directory_iterator entries(folder, error);
   PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
            error.message());
+  const fs::path here = fs::weakly_canonical(folder, error);
   for (const auto& entry : entries) {
+    // A link to a neighbour would bring the same content twice.
+    if (entry.is_symlink(error) &&
+        fs::weakly_canonical(entry.path(), error).parent_path() == here) {
+      continue;
+    }
     const std::string name = entry.path().filename().string();
     if (entry.is_regular_file(error) && fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) {
       out.push_back((folder == "." && !directory ? fs::path(name) : entry.path()).string());

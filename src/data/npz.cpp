@@ -26,6 +26,46 @@ constexpr std::pair<std::string_view, SourcePart> kParts[] = {
     {"test", SourcePart::kTest},
 };
 
+// Sorts arrays by the part that their key names.
+class ArrayParts {
+ public:
+  ArrayParts(const std::string& path, std::string format)
+      : out_{path, std::move(format), {}, {}, {}} {}
+
+  void add(const std::string& key, const std::string& shown, const FileBytes& content) {
+    const NpyHeader header = parse_npy_header(content.bytes(), shown);
+    if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
+      out_.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
+                                       header.shape.rank() == 0
+                                           ? "it is a single value"
+                                           : "its type is " + printable(header.descr)));
+      return;
+    }
+    const PartName name = split_part_name(key);
+    const auto part = static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain));
+    parts_[part].push_back(
+        {name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}});
+  }
+
+  RawData result() {
+    auto& [train, validation, test] = parts_;
+    PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,
+             "\"{}\" holds no NumPy arrays", printable(out_.path));
+    // Test data alone are what `eval` is given.
+    if (train.empty()) train = std::move(!test.empty() ? test : validation);
+    if (!validation.empty() && !test.empty()) {
+      out_.notes.push_back("of its validation and test parts, the validation part is used");
+    }
+    out_.train.columns = std::move(train);
+    out_.held_out.columns = std::move(!validation.empty() ? validation : test);
+    return std::move(out_);
+  }
+
+ private:
+  RawData out_;
+  std::array<std::vector<RawColumn>, 3> parts_;
+};
+
 }  // namespace
 
 PartName split_part_name(const std::string& key) {
@@ -53,41 +93,24 @@ ColumnRole role_of_name(const std::string& name) {
 
 RawData read_npz(const std::string& path) {
   const ZipArchive archive(FileBytes::open(path), path);
-  RawData out{path, "NumPy archive (npz)", {}, {}, {}};
-  std::array<std::vector<RawColumn>, 3> parts;
+  ArrayParts parts(path, "NumPy archive (npz)");
   for (const ZipEntry& entry : archive.entries()) {
     if (!entry.name.ends_with(kExtension)) continue;
     const std::string key = entry.name.substr(0, entry.name.size() - kExtension.size());
-    const std::string shown = fmt::format("{}[{}]", path, key);
-    const FileBytes content = archive.read(entry);
-    const NpyHeader header = parse_npy_header(content.bytes(), shown);
-    if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
-      out.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
-                                      header.shape.rank() == 0
-                                          ? "it is a single value"
-                                          : "its type is " + printable(header.descr)));
-      continue;
-    }
-    const PartName name = split_part_name(key);
-    RawColumn column{
-        name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}};
-    parts[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))].push_back(
-        std::move(column));
+    parts.add(key, fmt::format("{}[{}]", path, key), archive.read(entry));
   }
-  auto& [train, validation, test] = parts;
-  PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,
-           "\"{}\" holds no NumPy arrays", printable(path));
-  // An archive of test data alone is what `eval` is given.
-  if (train.empty()) train = std::move(!test.empty() ? test : validation);
-  if (!validation.empty() && !test.empty()) {
-    out.notes.push_back("of its validation and test parts, the validation part is used");
-  }
-  out.train.columns = std::move(train);
-  out.held_out.columns = std::move(!validation.empty() ? validation : test);
-  return out;
+  return parts.result();
 }
 
 RawData read_npy(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    ArrayParts parts(path, "NumPy arrays (npy)");
+    for (const std::string& file : list_files(path)) {
+      if (!file.ends_with(kExtension)) continue;
+      parts.add(std::filesystem::path(file).stem().string(), file, FileBytes::open(file));
+    }
+    return parts.result();
+  }
   RawData out{path, "NumPy array (npy)", {}, {}, {}};
   const auto add = [&](const std::string& file, const std::string& name, ColumnRole role) {
     const FileBytes content = FileBytes::open(file);

@@ -36,21 +36,27 @@ bool is_image(std::string_view name) {
   return is_one_of(name, {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp"});
 }
 
+bool looks_like_text(std::string_view text) {
+  const std::string_view head = text.substr(0, 4096);
+  return head.find('\0') == std::string_view::npos;
+}
+
 std::string detect_in_directory(const std::string& path) {
   if (recognise_cifar(path)) {
     return recognise_cifar(path) == CifarKind::kCifar10 ? "cifar10" : "cifar100";
   }
-  bool idx = false, bin = false, csv = false, text = false, image = false;
+  bool idx = false, bin = false, csv = false, npy = false, image = false;
   for (const std::string& file : list_files(path)) {
     const std::string name = lower_name(file);
     idx |= name.find("images") != std::string::npos && name.find("ubyte") != std::string::npos;
     bin |= is_one_of(name, {".bin"});
     csv |= name == "train.csv" || name == "train.tsv";
-    text |= is_one_of(name, {".txt", ".text", ".md"});
+    npy |= is_one_of(name, {".npy"});
     image |= is_image(name);
   }
   if (idx) return "idx";
   if (csv) return "csv";
+  if (npy) return "npy";
   if (bin) return "tokens";
   for (const auto& entry :
        fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied)) {
@@ -62,16 +68,16 @@ std::string detect_in_directory(const std::string& path) {
       "\"{}\" is a directory of image files, which are not decoded here: put them into one .npz "
       "with arrays x (samples, channels, height, width) and y (samples)",
       printable(path));
-  if (text) return "text";
-  PT_FAIL(kData,
-          "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
-          "data_batch_1.bin, train.csv, token files *.bin and texts *.txt; --format names one",
-          printable(path));
-}
-
-bool looks_like_text(std::string_view text) {
-  const std::string_view head = text.substr(0, 4096);
-  return head.find('\0') == std::string_view::npos;
+  const std::vector<std::string> files = list_files(path);
+  const auto is_text = [](const std::string& file) {
+    return looks_like_text(FileBytes::open(file).text());
+  };
+  if (!files.empty() && std::ranges::all_of(files, is_text)) return "text";
+  PT_FAIL(
+      kData,
+      "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
+      "data_batch_1.bin, train.csv, arrays *.npy, token files *.bin and texts; --format names one",
+      printable(path));
 }
 
 std::string detect_by_content(const std::string& path, const std::string& name) {
@@ -124,7 +130,7 @@ std::string first_sample_range(const Dataset& dataset, std::size_t column) {
   const HostTensor sample(what.batch_type(1));
   const std::size_t index = 0;
   dataset.gather({&index, 1}, column, sample.view());
-  const Range range =
+  const ValueRange range =
       range_of(sample.view().data, what.dtype, static_cast<std::size_t>(sample.type().count()));
   if (range.low == range.high) return fmt::format("{:.6g}", range.low);
   return fmt::format("{:.6g} … {:.6g}", range.low, range.high);
@@ -182,6 +188,7 @@ RawData read_source(const std::string& path, const DataOptions& options) {
   if (format == "text") return read_text(path);
   if (format == "csv" || format == "tsv") {
     CsvOptions csv = options.csv;
+    csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
     if (format == "tsv" && !csv.delimiter) csv.delimiter = '\t';
     return read_csv(path, csv);
   }
@@ -261,8 +268,8 @@ std::string describe(const RawData& raw) {
       return;
     }
     for (const RawColumn& column : split.columns) {
-      const Range range = range_of(column.values.view().data, column.values.dtype(),
-                                   static_cast<std::size_t>(column.sample_shape().count()));
+      const ValueRange range = range_of(column.values.view().data, column.values.dtype(),
+                                        static_cast<std::size_t>(column.sample_shape().count()));
       out += fmt::format("  {}: {} samples of \"{}\" {} {}, the first in {:.6g} … {:.6g}{}\n", name,
                          column.rows(), printable(column.name), name_of(column.values.dtype()),
                          column.sample_shape().text(), column.rows() ? range.low : 0,

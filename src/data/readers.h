@@ -36,7 +36,8 @@ struct PartName {
 PartName split_part_name(const std::string& key);
 /// The role that an array's name suggests: "y", "labels", "target", … are labels.
 ColumnRole role_of_name(const std::string& name);
-/// A .npy file; labels are looked for beside it (x.npy and y.npy, images.npy and labels.npy).
+/// A .npy file, labels being looked for beside it (x.npy and y.npy, images.npy and labels.npy), or
+/// a directory of them, with parts told as in an archive.
 RawData read_npy(const std::string& path);
 
 /// MNIST's format: a directory with the usual names, or an images file with its labels beside it.
@@ -55,6 +56,8 @@ struct CsvOptions {
   /// ',' ';' '\t'; 0 lets the first line decide.
   char delimiter = 0;
   enum class Header { kAuto, kYes, kNo } header = Header::kAuto;
+  /// What is not a number becomes nan, to be found and left out later, and is no error.
+  bool bad_cells_as_nan = false;
 };
 /// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label
 /// column may hold words, which become classes in byte order. A directory: train.csv, test.csv.

@@ -303,6 +303,18 @@ TEST(Bind, NextTokensAreIgnoredWhereMasked) {
   EXPECT_EQ(values(*got.dataset, 2), (Doubles{2, -100, -100}));
 }
 
+TEST(Bind, NextTokensOfLongerRowsAreIgnoredWhereMasked) {
+  const DataSpec spec{
+      {{"input_ids", DType::kInt64, {3}, 10}, {"attention_mask", DType::kInt64, {3}}},
+      next_tokens(3, 10)};
+  const BoundData got = bind_data(split({column<int>("input_ids", {1, 4}, {1, 2, 3, 0}),
+                                         column<int>("attention_mask", {1, 4}, {1, 1, 1, 0})}),
+                                  spec, {});
+  EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 2, 3}));
+  EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 1, 1}));
+  EXPECT_EQ(values(*got.dataset, 2), (Doubles{2, 3, -100}));
+}
+
 TEST(Bind, AnArrayWithOneAxisIsAStreamOfTokens) {
   const DataSpec spec{{{"input_ids", DType::kInt64, {2}, 10}}, next_tokens(2, 10)};
   const BoundData got =

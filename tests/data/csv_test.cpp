@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <clocale>
+#include <cmath>
 
 #include "data/readers.h"
 #include "data_files.h"
@@ -106,6 +107,20 @@ TEST(Csv, BadCellsNameFileLineAndColumn) {
   CsvOptions header;
   header.header = CsvOptions::Header::kYes;
   expect_contains(data_error([&] { parse("a,b\n", header); }), "header and no rows");
+}
+
+TEST(Csv, BadCellsCanBecomeNan) {
+  CsvOptions options;
+  options.bad_cells_as_nan = true;
+  const RawSplit got = parse("1,2,0\n,x,1\n3,4,?\n", options);
+  const Doubles x = got.columns[0].values.to_doubles(), y = got.columns[1].values.to_doubles();
+  EXPECT_TRUE(std::isnan(x[2]) && std::isnan(x[3]) && std::isnan(y[2]));
+  EXPECT_EQ(x[5], 4);
+}
+
+TEST(Csv, WholeLabelsAreIntegers) {
+  EXPECT_EQ(parse("1,0\n2,3\n").columns[1].values.dtype(), DType::kInt64);
+  EXPECT_EQ(parse("1,0\n2,3.5\n").columns[1].values.dtype(), DType::kFloat64);
 }
 
 // No text, however odd, may do worse than an error.

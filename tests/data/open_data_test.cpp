@@ -57,6 +57,37 @@ TEST_F(OpenData, RecognisesEveryFormat) {
             "table of numbers (CSV, no header)");
 }
 
+TEST_F(OpenData, DirectoriesOfArraysAndOfTexts) {
+  const auto npy = [](const std::string& data) {
+    const std::string header =
+        fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", data.size());
+    return "\x93NUMPY" + std::string("\x01\x00", 2) + little(header.size(), 2) + header + data;
+  };
+  write("arrays/x_train.npy", npy("abc"));
+  write("arrays/y_train.npy", npy(std::string("\0\1\1", 3)));
+  write("arrays/x_test.npy", npy("d"));
+  write("arrays/y_test.npy", npy("\1"));
+  const OpenedData arrays = open_data(at(path("arrays")), image({1}, 2));
+  EXPECT_EQ(arrays.train->size(), 3u);
+  EXPECT_EQ(arrays.validation->size(), 1u);
+
+  write("texts/LICENSE-1", "one");
+  write("texts/LICENSE-2", "two!");
+  std::filesystem::create_symlink("LICENSE-2", path("texts/LICENSE"));
+  const RawData texts = read_source(path("texts"), {});
+  EXPECT_EQ(texts.format, "text, one token per byte");
+  EXPECT_EQ(texts.train.shards->size(), 2u);  // the link brings nothing new
+}
+
+TEST_F(OpenData, BadCellsOfATableCanBeLeftOut) {
+  DataOptions options = at(write("t.csv", "1,2,0\n1,oops,1\n5,6,1\n"));
+  expect_contains(data_error([&] { open_data(options, image({2}, 2)); }), "line 2, column 2");
+  options.bind.on_bad_sample = BadSample::kSkip;
+  const OpenedData got = open_data(options, image({2}, 2));
+  EXPECT_EQ(values(*got.train, 0), (Doubles{1, 2, 5, 6}));
+  expect_contains(got.description, "t.csv line 2");
+}
+
 TEST_F(OpenData, SaysWhatItCannotRead) {
   const auto error = [&](const std::string& path) {
     return data_error([&] { read_source(path, {}); });
@@ -67,7 +98,7 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
   expect_contains(error(write("a.png", std::string("\x89PNG\0", 5))), "image file");
   write("folder/cats/1.jpg", "x");
   expect_contains(error(path("folder")), "directory of image files");
-  write("other/a.xyz", "x");
+  write("other/a.xyz", std::string("\0", 1));
   expect_contains(error(path("other")), "no known kind");
   DataOptions options;
   options.format = "hdf5";
