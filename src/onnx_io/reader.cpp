@@ -83,7 +83,8 @@ class ModelDecoder {
  public:
   ModelDecoder(const std::filesystem::path& directory, const ReadOptions& options)
       : tensors_(directory, {.allow_links = options.allow_symlinked_data},
-                 options.max_model_bytes ? options.max_model_bytes : default_byte_limit()) {}
+                 options.max_model_bytes ? options.max_model_bytes : default_byte_limit()),
+        maximum_nodes_(options.max_expanded_nodes) {}
 
   OnnxModel decode(onnx::Model& file) {
     OnnxModel model;
@@ -237,8 +238,8 @@ class ModelDecoder {
         taken.insert(node.node.inputs.begin(), node.node.inputs.end());
         taken.insert(node.node.outputs.begin(), node.node.outputs.end());
       }
-      Inlined inlined =
-          inline_functions(std::move(nodes), functions, model.opsets, std::move(taken));
+      Inlined inlined = inline_functions(std::move(nodes), functions, model.opsets,
+                                         std::move(taken), {.nodes = maximum_nodes_});
       model.nodes = std::move(inlined.nodes);
       model.inlined = std::move(inlined.calls);
     }
@@ -387,6 +388,7 @@ class ModelDecoder {
   }
 
   TensorDecoder tensors_;
+  std::size_t maximum_nodes_;
 };
 
 /// Runs `body`; an Error leaving it begins with the file's name.

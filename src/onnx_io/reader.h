@@ -15,6 +15,8 @@ struct ReadOptions {
   std::uint64_t max_model_bytes = 0;
   /// Follow symbolic links to external data, and accept data files with several hard links.
   bool allow_symlinked_data = false;
+  /// Nodes that the graph may have once its local functions are expanded.
+  std::size_t max_expanded_nodes = 1'000'000;
 };
 
 /// Reads and checks the model in `path`; external data are read from its directory. What is odd but

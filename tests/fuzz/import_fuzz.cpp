@@ -12,8 +12,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pipetrain;
-  // A small limit, so that memory that is asked for without reason shows.
-  const ReadOptions options{.max_model_bytes = std::uint64_t{64} << 20};
+  // Small limits, so that memory and time that are asked for without reason show.
+  const ReadOptions options{.max_model_bytes = std::uint64_t{64} << 20,
+                            .max_expanded_nodes = 10'000};
   // Data files that the bytes may name.
   static const TemporaryDirectory directory;
   static const bool ready = [] {
