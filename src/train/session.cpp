@@ -326,13 +326,19 @@ void Session::start() {
         has_fixed_batch() ? samples / micro_batch_ : (samples + micro_batch_ - 1) / micro_batch_;
     PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
              micro_batch_);
-    ScheduleOptions options;
-    options.name = "forward";
-    options.stages = stages();
-    options.units = static_cast<int>(units);
-    evaluation_ = std::make_unique<Program>(lower(generate(options), edges_));
-    check(*evaluation_);
-    programs.push_back(evaluation_.get());
+    // Evaluated in rounds, so that only a round's samples are in memory.
+    constexpr std::int64_t kRound = 64;
+    evaluated_samples_ = std::min(samples, units * micro_batch_);
+    for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
+      if (size == 0) continue;
+      ScheduleOptions options;
+      options.name = "forward";
+      options.stages = stages();
+      options.units = static_cast<int>(size);
+      evaluation_programs_.push_back(std::make_unique<Program>(lower(generate(options), edges_)));
+      check(*evaluation_programs_.back());
+      programs.push_back(evaluation_programs_.back().get());
+    }
   }
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
@@ -373,6 +379,13 @@ const Program& Session::program(std::int64_t samples_or_units) const {
     if (scheduled->samples == samples_or_units) return scheduled->program;
   }
   PT_FAIL(kInternal, "no program for {} samples", samples_or_units);
+}
+
+const Program& Session::evaluation_program(std::int64_t remaining) const {
+  for (const auto& program : evaluation_programs_) {
+    if ((remaining + micro_batch_ - 1) / micro_batch_ >= program->units) return *program;
+  }
+  PT_FAIL(kInternal, "no program evaluates {} samples", remaining);
 }
 
 int Session::variant(std::int64_t samples, bool evaluation) const {

@@ -77,7 +77,10 @@ class Session {
   /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an
   /// evaluation.
   const Program& program(std::int64_t samples_or_units) const;
-  const Program& evaluation_program() const { return *evaluation_; }
+  /// The program of the next round of an evaluation that has `remaining` samples to go.
+  const Program& evaluation_program(std::int64_t remaining) const;
+  /// Samples that an evaluation covers: all, unless the model's fixed batch leaves some over.
+  std::int64_t evaluated_samples() const { return evaluated_samples_; }
   /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
   int variant(std::int64_t samples, bool evaluation) const;
   /// What the simulator says about one step of the full mini-batch.
@@ -125,7 +128,8 @@ class Session {
   std::vector<Edge> edges_;
   bool gradient_sync_ = false;
   std::vector<std::unique_ptr<ScheduledProgram>> programs_;
-  std::unique_ptr<Program> evaluation_;
+  std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
+  std::int64_t evaluated_samples_ = 0;
   Costs simulated_costs_;
   Simulation prediction_;
   Program predicted_program_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/statistics.h"
@@ -176,27 +177,39 @@ class Training {
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   const double start = now();
   const Dataset& dataset = *session.evaluation_data();
-  const auto samples = std::min(static_cast<std::int64_t>(dataset.size()),
-                                session.evaluation_program().units * session.micro_batch());
-  std::vector<std::size_t> indices(static_cast<std::size_t>(samples));
-  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  const std::int64_t total = session.evaluated_samples();
+  BatchUnits units(session, /*evaluation=*/true);
+  std::vector<std::size_t> indices;
   std::vector<HostTensor> memory;
   std::vector<Tensor> columns;
-  for (const Column& column : dataset.columns()) {
-    memory.emplace_back(column.batch_type(indices.size()));
-    columns.push_back(memory.back().view());
+  double loss_sum = 0, correct = 0;
+  std::int64_t counted = 0;
+  for (std::int64_t first = 0; first < total;) {
+    const Program& program = session.evaluation_program(total - first);
+    const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
+    indices.resize(static_cast<std::size_t>(samples));
+    std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
+    memory.clear();
+    columns.clear();
+    for (const Column& column : dataset.columns()) {
+      memory.emplace_back(column.batch_type(indices.size()));
+      columns.push_back(memory.back().view());
+    }
+    gather_batch(dataset, indices, columns);
+    units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
+    session.runtime().run(program, units);
+    loss_sum += units.loss() * static_cast<double>(units.counted());
+    correct += units.correct();
+    counted += units.counted();
+    first += samples;
   }
-  gather_batch(dataset, indices, columns);
-  BatchUnits units(session, /*evaluation=*/true);
-  units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
-  session.runtime().run(session.evaluation_program(), units);
   EvaluationReport report;
   report.step = step;
   report.epoch = epoch;
-  report.samples = samples;
-  report.loss = units.loss();
+  report.samples = total;
+  report.loss = loss_sum / static_cast<double>(counted);
   const Loss& loss = session.graph().loss;
-  if (loss.correct) report.accuracy = units.correct() / static_cast<double>(units.counted());
+  if (loss.correct) report.accuracy = correct / static_cast<double>(counted);
   if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
   report.seconds = now() - start;
   return report;
