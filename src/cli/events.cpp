@@ -110,7 +110,7 @@ void EventLog::plan(const Session& session, const std::string& path) {
   json["micro_batches"] = session.micro_batches();
   json["micro_batch_size"] = session.micro_batch();
   json["schedule"] = session.config().pipeline.schedule;
-  json["predicted"] = {{"step_ms", session.prediction().makespan * 1e3},
+  json["predicted"] = {{"step_ms", session.predicted_step_seconds() * 1e3},
                        {"bubble", session.prediction().bubble}};
   write(line);
 }

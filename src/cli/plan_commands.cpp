@@ -137,8 +137,7 @@ int simulate_command(Options& options) {
       Session session(config);
       session.open();
       session.plan();
-      const double step =
-          session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
+      const double step = session.predicted_step_seconds();
       double bubble = session.prediction().bubble;
       if (session.asynchronous() && step > 0) {
         double busy = 0;

@@ -106,7 +106,7 @@ std::string plan_table(const Session& session) {
                     stage.recompute ? "  (recompute)" : "");
   }
   const Simulation& prediction = session.prediction();
-  const double step = session.asynchronous() ? prediction.unit_period : prediction.makespan;
+  const double step = session.predicted_step_seconds();
   double alone = 0;
   for (const StagePlan& stage : plan.stages)
     alone += (stage.forward_seconds + stage.backward_seconds) *
@@ -116,6 +116,9 @@ std::string plan_table(const Session& session) {
   if (plan.stages.size() > 1 && step > 0)
     out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);
+  if (session.shares_cores()) {
+    out += fmt::format(" · {} stages share the cores of this machine", plan.stages.size());
+  }
   return out + "\n";
 }
 

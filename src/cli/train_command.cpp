@@ -186,8 +186,7 @@ int train_command(Options& options) {
     throw;
   }
   events.run_end("ok", 0, summary, output);
-  const double predicted =
-      session.asynchronous() ? session.prediction().unit_period : session.prediction().makespan;
+  const double predicted = session.predicted_step_seconds();
   if (summary.steps > 1) {
     log_info("train",
              "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "

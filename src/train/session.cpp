@@ -278,6 +278,20 @@ void Session::plan() {
   prediction_ = simulate(predicted_program_, simulated_costs_);
 }
 
+bool Session::shares_cores() const { return stages() * threads_ > available_cores(); }
+
+double Session::predicted_step_seconds() const {
+  const double simulated = asynchronous() ? prediction_.unit_period : prediction_.makespan;
+  if (!shares_cores()) return simulated;
+  double work = 0;
+  for (const StagePlan& stage : plan_.stages) {
+    const double backward = stage.backward_seconds + (stage.recompute ? stage.forward_seconds : 0);
+    work += (stage.forward_seconds + backward + stage.step_seconds) *
+            static_cast<double>(micro_batches_);
+  }
+  return std::max(simulated, work * threads_ / available_cores());
+}
+
 Program Session::make_program(int units) const {
   ScheduleOptions options;
   options.name = config_.pipeline.schedule;

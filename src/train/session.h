@@ -85,6 +85,10 @@ class Session {
   int variant(std::int64_t samples, bool evaluation) const;
   /// What the simulator says about one step of the full mini-batch.
   const Simulation& prediction() const { return prediction_; }
+  /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that the stages share.
+  double predicted_step_seconds() const;
+  /// Whether there are fewer cores than stages times threads.
+  bool shares_cores() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
   /// The program that prediction() timed.
   const Program& predicted_program() const { return predicted_program_; }
