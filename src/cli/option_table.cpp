@@ -104,6 +104,17 @@ class Table {
     spec.get = [&field] { return fmt::format("{}", field); };
     return spec;
   }
+  /// A whole number or "auto", which is 0.
+  template <class Integer>
+  OptionSpec& automatic(const std::string& name, Integer& field, std::string help,
+                        std::string commands) {
+    OptionSpec& spec = add(name, "N|auto", std::move(help), std::move(commands));
+    spec.set = [&field, name](const std::string& v) {
+      field = v == "auto" ? 0 : static_cast<Integer>(parse_integer(name, v, 1));
+    };
+    spec.get = [&field] { return field == 0 ? std::string("auto") : fmt::format("{}", field); };
+    return spec;
+  }
   OptionSpec& real(const std::string& name, double& field, std::string help, std::string commands) {
     OptionSpec& spec = add(name, "X", std::move(help), std::move(commands));
     spec.set = [&field, name](const std::string& v) { field = parse_real(name, v); };
@@ -293,14 +304,14 @@ void describe_pipeline(Table& table, Options& options) {
   table.text("--schedule", pipeline.schedule, "NAME", "1f1b, gpipe, pipedream", kPlanCommands)
       .in_short_help = true;
   table
-      .integer("--micro-batches", pipeline.micro_batches, 1,
-               "per update; auto: up to 8 of at least 8 samples", kRunCommands)
+      .automatic("--micro-batches", pipeline.micro_batches,
+                 "per update; auto: up to 8 of 8 samples or more", kRunCommands)
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
-  table.integer("--micro-batch-size", pipeline.micro_batch_size, 1,
-                "samples, instead of --micro-batches", kRunCommands);
-  table.integer("--threads", pipeline.threads, 1, "threads of each CPU stage; auto: cores / stages",
-                kRunCommands);
+  table.automatic("--micro-batch-size", pipeline.micro_batch_size,
+                  "samples, instead of --micro-batches", kRunCommands);
+  table.automatic("--threads", pipeline.threads, "threads of each CPU stage; auto: cores / stages",
+                  kRunCommands);
   table.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands);
   table.text("--plan", pipeline.plan_path, "FILE", "a plan.json to follow", "train plan simulate");
   table.list("--split", pipeline.split, "NODE,NODE",

@@ -18,7 +18,6 @@ struct Options {
   int gpus = 0;
   std::string optimizer = "adamw";
   std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon;
-  std::string init = "keep";
   // Output
   std::string output;  // empty: RUN/trained.onnx; "-": standard output
   std::string run_dir;

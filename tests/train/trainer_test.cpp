@@ -1,0 +1,162 @@
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "onnx_io/builder.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor weight(Shape shape, float scale) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  int next = 0;
+  for (float& x : out.span<float>()) x = scale * static_cast<float>((++next * 37) % 23 - 11) / 11;
+  return out;
+}
+
+/// Two layers for 6 inputs and 4 classes.
+void write_mlp(const std::filesystem::path& path) {
+  OnnxBuilder builder("mlp");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("l1.weight", weight({8, 6}, 0.5F));
+  builder.initializer("l1.bias", weight({8}, 0.1F));
+  builder.initializer("l2.weight", weight({4, 8}, 0.5F));
+  builder.node("Gemm", {"x", "l1.weight", "l1.bias"}, {"h"}, {OnnxAttribute::of_int("transB", 1)},
+               "l1");
+  builder.node("Tanh", {"h"}, {"t"}, {}, "act");
+  builder.node("Gemm", {"t", "l2.weight"}, {"logits"}, {OnnxAttribute::of_int("transB", 1)}, "l2");
+  builder.write(path);
+}
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+struct Recorder final : TrainingObserver {
+  void on_step(const StepReport& report) override { losses.push_back(report.loss); }
+  void on_evaluation(const EvaluationReport& report) override { evaluations.push_back(report); }
+  std::vector<double> losses;
+  std::vector<EvaluationReport> evaluations;
+};
+
+class Trainer : public testing::Test {
+ protected:
+  Trainer() {
+    write_mlp(folder_.path() / "mlp.onnx");
+    config_.model.path = (folder_.path() / "mlp.onnx").string();
+    config_.data.synthetic_samples = 50;
+    config_.pipeline.threads = 1;
+    config_.pipeline.profile_cache = false;
+    config_.optimization.batch_size = 16;
+    config_.optimization.epochs = 2;
+    config_.optimization.optimizer = default_settings(OptimizerKind::kSgd);
+    config_.optimization.learning_rate.peak = 0.1;
+  }
+
+  Recorder run(const std::string& output = "") {
+    Session session(config_);
+    session.open();
+    session.plan();
+    session.start();
+    Recorder recorder;
+    train(session, recorder);
+    if (!output.empty()) session.export_model((folder_.path() / output).string());
+    return recorder;
+  }
+
+  TemporaryDirectory folder_;
+  RunConfig config_;
+};
+
+TEST_F(Trainer, LossFallsAndEverySampleCounts) {
+  config_.optimization.epochs = 20;
+  const Recorder recorder = run();
+  ASSERT_EQ(recorder.losses.size(), 80U);  // 50 samples: 16 + 16 + 16 + 2
+  EXPECT_LT(recorder.losses.back(), 0.8 * recorder.losses.front());
+}
+
+TEST_F(Trainer, MicroBatchesDoNotChangeTheLoss) {
+  config_.pipeline.micro_batches = 1;
+  const std::vector<double> whole = run().losses;
+  for (const int count : {2, 3, 5, 16}) {  // 3 and 5 leave a short one
+    config_.pipeline.micro_batches = count;
+    const std::vector<double> parts = run().losses;
+    ASSERT_EQ(parts.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      EXPECT_NEAR(parts[i], whole[i], 2e-6 * whole[i]) << count;
+  }
+}
+
+TEST_F(Trainer, ExportedBytesDoNotDependOnTheCut) {
+  config_.pipeline.micro_batches = 3;
+  run("one.onnx");
+  for (const int stages : {2, 3, 4}) {
+    for (const char* schedule : {"gpipe", "1f1b"}) {
+      config_.pipeline.stages = stages;
+      config_.pipeline.schedule = schedule;
+      const std::string name = std::string(schedule) + std::to_string(stages) + ".onnx";
+      run(name);
+      EXPECT_TRUE(bytes_of(folder_.path() / name) == bytes_of(folder_.path() / "one.onnx")) << name;
+    }
+  }
+  EXPECT_FALSE(bytes_of(folder_.path() / "one.onnx") == bytes_of(folder_.path() / "mlp.onnx"));
+}
+
+TEST_F(Trainer, ZeroStepsGiveTheIdenticalFile) {
+  config_.optimization.max_steps = 0;
+  run("same.onnx");
+  EXPECT_TRUE(bytes_of(folder_.path() / "same.onnx") == bytes_of(folder_.path() / "mlp.onnx"));
+}
+
+TEST_F(Trainer, PipedreamStreamsEpochsAndDrainsForValidation) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.stages = 3;
+  config_.data.validation_split = 0.2;
+  config_.optimization.epochs = 3;
+  const Recorder recorder = run();
+  EXPECT_EQ(recorder.losses.size(), 9U);  // 40 samples: 16 + 16 + 8
+  ASSERT_EQ(recorder.evaluations.size(), 3U);
+  EXPECT_EQ(recorder.evaluations[2].samples, 10);
+  for (const double loss : recorder.losses) EXPECT_TRUE(std::isfinite(loss));
+}
+
+TEST_F(Trainer, StopsWhenTheLossIsNotFinite) {
+  config_.model.loss.loss = "mse";
+  config_.optimization.learning_rate.peak = 1e18;
+  config_.optimization.epochs = 50;
+  try {
+    run();
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDiverged);
+    EXPECT_NE(error.message().find("not finite at step"), std::string::npos);
+    EXPECT_NE(error.message().find("first bad tensor"), std::string::npos);
+  }
+}
+
+TEST_F(Trainer, RefusesWhatCannotBe) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.stages = 2;
+  config_.optimization.clip_norm = 1;
+  EXPECT_THROW(run(), Error);
+  config_.optimization.clip_norm = 0;
+  config_.pipeline.micro_batches = 4;
+  EXPECT_THROW(run(), Error);
+  config_.pipeline.schedule = "1f1b";
+  config_.pipeline.micro_batch_size = 4;
+  EXPECT_THROW(run(), Error);
+}
+
+}  // namespace
+}  // namespace pipetrain
