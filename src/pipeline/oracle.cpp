@@ -320,41 +320,25 @@ void Oracle::collect_statistics(int s, UnitState& unit) {
   const TrainingGraph& training = *variants_[variant].training;
   for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
-    Moments& moments =
-        stages_[static_cast<std::size_t>(s)].moments[training.graph[statistic.state_mean].name];
-    const auto mean = unit.values.at(statistic.batch_mean).span<float>();
-    const auto variance = unit.values.at(statistic.batch_variance).span<float>();
-    moments.mean.resize(mean.size(), 0);
-    moments.squares.resize(mean.size(), 0);
-    const auto count = static_cast<double>(statistic.elements_per_channel);
-    for (std::size_t c = 0; c < mean.size(); ++c) {
-      const double delta = mean[c] - moments.mean[c];
-      moments.squares[c] +=
-          variance[c] * count + delta * delta * moments.count * count / (moments.count + count);
-      moments.mean[c] += delta * count / (moments.count + count);
-    }
-    moments.count += count;
+    const HostTensor& mean = unit.values.at(statistic.batch_mean);
+    const auto [moments, added] = stages_[static_cast<std::size_t>(s)].moments.try_emplace(
+        training.graph[statistic.state_mean].name);
+    if (added) moments->second.reset(static_cast<std::size_t>(mean.type().count()));
+    moments->second.merge(mean.span<float>(),
+                          unit.values.at(statistic.batch_variance).span<float>(),
+                          static_cast<double>(statistic.elements_per_channel));
   }
 }
 
 void Oracle::apply_statistics(int s) {
   const TrainingGraph& training = *variants_[0].training;
+  auto& all = stages_[static_cast<std::size_t>(s)].moments;
   for (const RunningStatistic& statistic : training.statistics) {
-    const auto found = stages_[static_cast<std::size_t>(s)].moments.find(
-        training.graph[statistic.state_mean].name);
-    if (found == stages_[static_cast<std::size_t>(s)].moments.end() || found->second.count == 0)
-      continue;
-    Moments& moments = found->second;
-    float* mean = running_.at(training.graph[statistic.state_mean].name).view().as<float>();
-    float* variance = running_.at(training.graph[statistic.state_variance].name).view().as<float>();
-    const double keep = statistic.momentum;
-    for (std::size_t c = 0; c < moments.mean.size(); ++c) {
-      mean[c] = static_cast<float>(keep * mean[c] + (1 - keep) * moments.mean[c]);
-      variance[c] =
-          static_cast<float>(keep * variance[c] +
-                             (1 - keep) * (moments.squares[c] / std::max(1.0, moments.count - 1)));
-    }
-    moments = {};
+    const auto moments = all.find(training.graph[statistic.state_mean].name);
+    if (moments == all.end()) continue;
+    moments->second.apply(statistic.momentum,
+                          running_.at(training.graph[statistic.state_mean].name).span<float>(),
+                          running_.at(training.graph[statistic.state_variance].name).span<float>());
   }
 }
 

@@ -1,5 +1,6 @@
 // Runs any program in one thread, with every version of every weight kept: no arena, no channels,
-// no overlap. What it shares with the runtime are the kernels and the optimizer's formula, so equal
+// no overlap. What it shares with the runtime are the kernels and the formulas of optimizer and running
+// statistics, so equal
 // bits mean that memory planning, transfers, weight stashing and threads change nothing.
 #pragma once
 
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/moments.h"
 #include "pipeline/program.h"
 #include "pipeline/runtime.h"
 #include "pipeline/slice.h"
@@ -25,11 +27,6 @@ class Oracle {
 
  private:
   using Values = std::map<ValueId, HostTensor>;
-  /// Running statistics of one BatchNorm and the moments since the last update.
-  struct Moments {
-    double count = 0;
-    std::vector<double> mean, squares;
-  };
   struct StageState {
     std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
     std::map<int, HostTensor> accumulators;

@@ -1,0 +1,37 @@
+#include "pipeline/moments.h"
+
+#include <algorithm>
+
+namespace pipetrain {
+
+void Moments::reset(std::size_t channels) {
+  count_ = 0;
+  mean_.assign(channels, 0);
+  squares_.assign(channels, 0);
+}
+
+void Moments::merge(std::span<const float> mean, std::span<const float> variance, double count) {
+  const double total = count_ + count;
+  for (std::size_t c = 0; c < mean.size(); ++c) {
+    const double delta = mean[c] - mean_[c];
+    squares_[c] += variance[c] * count + delta * delta * count_ * count / total;
+    mean_[c] += delta * count / total;
+  }
+  count_ = total;
+}
+
+void Moments::apply(double momentum, std::span<float> running_mean,
+                    std::span<float> running_variance) {
+  if (count_ == 0) return;
+  for (std::size_t c = 0; c < running_mean.size(); ++c) {
+    const double variance = squares_[c] / std::max(1.0, count_ - 1);
+    running_mean[c] = static_cast<float>(momentum * running_mean[c] + (1 - momentum) * mean_[c]);
+    running_variance[c] =
+        static_cast<float>(momentum * running_variance[c] + (1 - momentum) * variance);
+  }
+  count_ = 0;
+  std::fill(mean_.begin(), mean_.end(), 0.0);
+  std::fill(squares_.begin(), squares_.end(), 0.0);
+}
+
+}  // namespace pipetrain

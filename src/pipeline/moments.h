@@ -1,0 +1,25 @@
+// Mean and variance of a BatchNorm's channels over several micro-batches, merged exactly.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace pipetrain {
+
+/// Parallel variance (Chan, Golub, LeVeque 1983) in double, in the order of the calls.
+class Moments {
+ public:
+  /// Sets the number of channels and forgets everything.
+  void reset(std::size_t channels);
+  /// Adds a micro-batch: per channel its mean and its biased variance over `count` values.
+  void merge(std::span<const float> mean, std::span<const float> variance, double count);
+  /// running = momentum * running + (1 - momentum) * merged, with the unbiased variance as in
+  /// PyTorch; then forgets the moments. Does nothing when nothing was merged.
+  void apply(double momentum, std::span<float> running_mean, std::span<float> running_variance);
+
+ private:
+  double count_ = 0;
+  std::vector<double> mean_, squares_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,370 @@
+// Builds a stage: one arena for everything that it holds, kernels at fixed shapes, and for every
+// operand where it lies.
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "pipeline/stage_state.h"
+
+namespace pipetrain {
+namespace {
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Hands out pieces of a block, then of the real memory.
+class Bump {
+ public:
+  std::size_t take(std::size_t bytes) {
+    const std::size_t offset = used_;
+    used_ += aligned(bytes);
+    return offset;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+/// Builds the compiled variants of a stage.
+class StageCompiler {
+ public:
+  StageCompiler(Stage& stage, Backend backend) : stage_(stage), backend_(backend) {}
+
+  void run(int index, const std::vector<StageVariant>& variants) {
+    for (const StageVariant& variant : variants) {
+      auto compiled = std::make_unique<Stage::Compiled>();
+      compiled->training = variant.training;
+      compiled->slices = variant.slices;
+      compiled->slice = &variant.slices->stages[static_cast<std::size_t>(index)];
+      compiled->layout =
+          lay_out_stage(*variant.training, *variant.slices, index, stage_.capacity_.split_backward);
+      for (const auto& [id, slot] : compiled->layout.table)
+        compiled->table_size = std::max(compiled->table_size, slot + 1);
+      stage_.variants_.push_back(std::move(compiled));
+    }
+    collect_parameters();
+    reserve();
+    for (auto& compiled : stage_.variants_) {
+      resolve_constants(*compiled);
+      compile(*compiled);
+    }
+    const std::size_t workspace = workspace_bytes_;
+    workspace_ = Buffer(workspace);
+    stage_.memory_.temporaries += workspace;
+    stage_.workspace_ = workspace_.data();
+    stage_.workspace_memory_ = std::move(workspace_);
+  }
+
+ private:
+  using Compiled = Stage::Compiled;
+
+  /// Parameters of all variants by name, in one block per version; the first variant that holds one
+  /// places it.
+  void collect_parameters() {
+    std::map<std::string, std::size_t> known;
+    Bump block;
+    for (auto& compiled : stage_.variants_) {
+      for (const int i : compiled->slice->parameters) {
+        const Parameter& parameter = compiled->training->parameters[static_cast<std::size_t>(i)];
+        const auto [found, added] = known.emplace(parameter.name, stage_.parameters_.size());
+        if (added) {
+          Stage::ParameterState state;
+          state.name = parameter.name;
+          state.type = compiled->training->graph[parameter.value].type;
+          state.offset = block.take(state.type.bytes());
+          stage_.parameters_.push_back(std::move(state));
+        }
+        Stage::ParameterState& state = stage_.parameters_[found->second];
+        state.trained = state.trained || parameter.gradient;
+        compiled->layout.location[parameter.value] = {Space::kParameter, state.offset};
+      }
+    }
+    stage_.parameter_block_bytes_ = block.used();
+    for (auto& compiled : stage_.variants_) {
+      for (const int i : compiled->slice->parameters) {
+        const std::string& name = compiled->training->parameters[static_cast<std::size_t>(i)].name;
+        compiled->parameter_states.push_back(&stage_.parameters_[known[name]]);
+      }
+    }
+  }
+
+  void reserve() {
+    ArenaBytes& memory = stage_.memory_;
+    const auto versions = static_cast<std::size_t>(stage_.capacity_.versions);
+    const int slots = state_slots(stage_.optimizer_);
+    Bump bump;
+    const std::size_t parameters = bump.take(stage_.parameter_block_bytes_ * versions);
+    memory.parameters = stage_.parameter_block_bytes_ * versions;
+
+    std::vector<std::size_t> accumulators;
+    for (const auto& compiled : stage_.variants_) {
+      const auto& all = compiled->training->accumulations;
+      accumulators.resize(std::max(accumulators.size(), all.size()), SIZE_MAX);
+      for (const auto* list :
+           {&compiled->slice->accumulations, &compiled->slice->remote_accumulations}) {
+        for (const int i : *list) {
+          std::size_t& offset = accumulators[static_cast<std::size_t>(i)];
+          if (offset != SIZE_MAX) continue;
+          const std::size_t bytes =
+              compiled->training->graph[all[static_cast<std::size_t>(i)].accumulator].type.bytes();
+          offset = bump.take(bytes);
+          memory.gradients += aligned(bytes);
+        }
+      }
+    }
+    std::vector<std::size_t> states;
+    for (const Stage::ParameterState& parameter : stage_.parameters_) {
+      const int count = parameter.trained ? slots : 0;
+      for (int s = 0; s < 2; ++s) {
+        states.push_back(s < count ? bump.take(parameter.type.bytes()) : SIZE_MAX);
+        if (s < count) memory.optimizer += aligned(parameter.type.bytes());
+      }
+    }
+    std::vector<std::vector<std::size_t>> prepared;
+    std::size_t temporary = 0;
+    for (const auto& compiled : stage_.variants_) {
+      const StageLayout& layout = compiled->layout;
+      stage_.slot_bytes_ = std::max(stage_.slot_bytes_, slot_bytes(layout));
+      stage_.forward_out_bytes_ = std::max(stage_.forward_out_bytes_, layout.forward_out_bytes);
+      stage_.gradient_out_bytes_ = std::max(stage_.gradient_out_bytes_, layout.gradient_out_bytes);
+      temporary = std::max(temporary, layout.temporary_bytes);
+      prepared.emplace_back();
+      for (std::size_t v = 0; v < versions; ++v)
+        prepared.back().push_back(bump.take(layout.prepared_bytes));
+      memory.parameters += versions * aligned(layout.prepared_bytes);
+    }
+    const StageCapacity& capacity = stage_.capacity_;
+    const std::size_t slots_at =
+        bump.take(stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots));
+    const std::size_t forward_at =
+        bump.take(stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries));
+    const std::size_t gradient_at =
+        bump.take(stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries));
+    const std::size_t temporary_at = bump.take(temporary);
+    memory.activations = stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots);
+    memory.transfers =
+        stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries) +
+        stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries);
+    memory.temporaries = temporary;
+
+    stage_.arena_ = Buffer(bump.used());
+    std::byte* base = stage_.arena_.data();
+    stage_.parameter_block_ = base + parameters;
+    for (const std::size_t offset : accumulators)
+      stage_.accumulators_.push_back(offset == SIZE_MAX ? nullptr : base + offset);
+    for (std::size_t i = 0; i < stage_.parameters_.size(); ++i) {
+      const auto state = [&](std::size_t s) {
+        return states[2 * i + s] == SIZE_MAX ? nullptr
+                                             : reinterpret_cast<float*>(base + states[2 * i + s]);
+      };
+      stage_.parameters_[i].state0 = state(0);
+      stage_.parameters_[i].state1 = state(1);
+    }
+    for (std::size_t v = 0; v < stage_.variants_.size(); ++v) {
+      for (const std::size_t offset : prepared[v])
+        stage_.variants_[v]->prepared.push_back(base + offset);
+      stage_.variants_[v]->prepared_generation.assign(versions, 0);
+    }
+    stage_.copy_generation_.assign(versions, 0);
+    stage_.slots_ = base + slots_at;
+    stage_.forward_out_ = base + forward_at;
+    stage_.gradient_out_ = base + gradient_at;
+    stage_.temporary_ = base + temporary_at;
+  }
+
+  /// A recompute rewrites the handed-on values into the slot, since their receivers may be reading
+  /// the others.
+  std::size_t slot_bytes(const StageLayout& layout) const {
+    return layout.slot_bytes + (stage_.capacity_.recompute ? layout.forward_out_bytes : 0);
+  }
+
+  void resolve_constants(Compiled& compiled) {
+    const Graph& graph = compiled.training->graph;
+    compiled.constants.assign(graph.values.size(), nullptr);
+    for (std::size_t v = 0; v < graph.values.size(); ++v) {
+      if (graph.values[v].role == Role::kConstant && graph.values[v].data) {
+        compiled.constants[v] = static_cast<std::byte*>(graph.values[v].data.view().data);
+      }
+    }
+    for (const int i : compiled.slice->statistics) {
+      const RunningStatistic& statistic =
+          compiled.training->statistics[static_cast<std::size_t>(i)];
+      const Value& mean = graph[statistic.state_mean];
+      const Value& variance = graph[statistic.state_variance];
+      Stage::StatisticState& state = stage_.statistics_[mean.name];
+      state.mean_name = mean.name;
+      state.variance_name = variance.name;
+      state.channels = static_cast<std::size_t>(mean.type.count());
+      state.momentum = statistic.momentum;
+      state.moments.reset(state.channels);
+      state.mean = reinterpret_cast<float*>(running_statistic(mean));
+      state.variance = reinterpret_cast<float*>(running_statistic(variance));
+      compiled.statistic_states.push_back(&state);
+    }
+    for (const auto* nodes : {&compiled.slice->forward, &compiled.slice->backward}) {
+      for (const NodeId id : *nodes) {
+        for (const ValueId input : graph[id].inputs) {
+          if (!input) continue;
+          const ValueId root = root_of(compiled, input);
+          if (graph[root].role != Role::kState) continue;
+          compiled.constants[static_cast<std::size_t>(root.index)] = running_statistic(graph[root]);
+        }
+      }
+    }
+  }
+
+  std::byte* running_statistic(const Value& value) {
+    HostTensor& memory = stage_.running_[value.name];
+    if (!memory) {
+      memory = HostTensor(value.type);
+      std::memcpy(memory.view().data, value.data.view().data, value.type.bytes());
+    }
+    return static_cast<std::byte*>(memory.view().data);
+  }
+
+  Location locate(const Compiled& compiled, ValueId id) const {
+    if (!id) return {};
+    const ValueId root = compiled.slices->root[static_cast<std::size_t>(id.index)];
+    const auto found = compiled.layout.location.find(root);
+    if (found != compiled.layout.location.end()) return found->second;
+    const Value& value = compiled.training->graph[root];
+    switch (value.role) {
+      case Role::kConstant:
+        return {Space::kConstant, static_cast<std::size_t>(root.index)};
+      case Role::kState:
+        return {Space::kState, static_cast<std::size_t>(root.index)};
+      case Role::kLossScale:
+        return {Space::kLossScale, 0};
+      default:
+        break;
+    }
+    PT_FAIL(kInternal, "stage {} has no place for value {}", stage_.index_, printable(value.name));
+  }
+
+  std::vector<StageStep> compile(Compiled& compiled, const std::vector<NodeId>& nodes,
+                                 const std::vector<bool>& is_read) {
+    const Graph& graph = compiled.training->graph;
+    std::vector<StageStep> steps;
+    for (const NodeId id : nodes) {
+      const Node& node = graph[id];
+      StageStep step;
+      step.name = node.name;
+      step.kernel =
+          make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
+      workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes());
+      const auto direct_of = [&](ValueId value) {
+        if (!value) return -1;
+        const auto found = compiled.layout.direct.find(
+            compiled.slices->root[static_cast<std::size_t>(value.index)]);
+        return found == compiled.layout.direct.end() ? -1 : found->second;
+      };
+      for (const ValueId value : node.inputs) {
+        step.in.push_back({value ? graph[value].type : TensorType{}, nullptr});
+        step.in_at.push_back(locate(compiled, value));
+        step.in_direct.push_back(direct_of(value));
+      }
+      for (const ValueId value : node.outputs) {
+        step.out.push_back({graph[value].type, nullptr});
+        const bool read = is_read[static_cast<std::size_t>(value.index)];
+        step.out_at.push_back(read ? locate(compiled, value) : Location{});
+        step.out_direct.push_back(read ? direct_of(value) : -1);
+      }
+      steps.push_back(std::move(step));
+    }
+    return steps;
+  }
+
+  /// Puts every addition into an accumulator behind the node that computes the contribution.
+  void place_additions(Compiled& compiled, const std::vector<NodeId>& nodes,
+                       std::vector<StageStep>& steps, std::vector<bool>& placed) {
+    const auto& accumulations = compiled.training->accumulations;
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      for (const ValueId output : compiled.training->graph[nodes[n]].outputs) {
+        for (std::size_t k = 0; k < compiled.slice->accumulations.size(); ++k) {
+          const int i = compiled.slice->accumulations[k];
+          if (placed[k] ||
+              root_of(compiled, accumulations[static_cast<std::size_t>(i)].contribution) != output)
+            continue;
+          steps[n].additions.push_back(addition(compiled, i));
+          placed[k] = true;
+        }
+      }
+    }
+  }
+
+  StageStep::Addition addition(const Compiled& compiled, int i) const {
+    const Accumulation& accumulation =
+        compiled.training->accumulations[static_cast<std::size_t>(i)];
+    const ValueId root = root_of(compiled, accumulation.contribution);
+    const bool direct = compiled.layout.direct.contains(root);
+    return {
+        i, locate(compiled, accumulation.contribution),
+        static_cast<std::size_t>(compiled.training->graph[accumulation.accumulator].type.count()),
+        direct};
+  }
+
+  static ValueId root_of(const Compiled& compiled, ValueId id) {
+    return compiled.slices->root[static_cast<std::size_t>(id.index)];
+  }
+
+  void compile(Compiled& compiled) {
+    const TrainingGraph& training = *compiled.training;
+    std::vector<bool> is_read(training.graph.values.size(), false);
+    const auto read = [&](ValueId id) {
+      if (id)
+        is_read[static_cast<std::size_t>(id.index)] =
+            is_read[static_cast<std::size_t>(root_of(compiled, id).index)] = true;
+    };
+    for (const Node& node : training.graph.nodes) {
+      for (const ValueId id : node.inputs) read(id);
+    }
+    for (const Accumulation& accumulation : training.accumulations) read(accumulation.contribution);
+    for (const Parameter& parameter : training.parameters) read(parameter.gradient);
+    for (const RunningStatistic& statistic : training.statistics) {
+      read(statistic.batch_mean);
+      read(statistic.batch_variance);
+    }
+    read(training.loss.loss_sum);
+    read(training.loss.correct);
+
+    const StageSlice& slice = *compiled.slice;
+    compiled.prepare = compile(compiled, slice.prepare, is_read);
+    compiled.forward = compile(compiled, slice.forward, is_read);
+    compiled.finish = compile(compiled, slice.finish, is_read);
+    std::vector<bool> placed(slice.accumulations.size(), false);
+    if (stage_.capacity_.split_backward) {
+      compiled.input_gradient = compile(compiled, slice.input_gradient, is_read);
+      compiled.weight_gradient = compile(compiled, slice.weight_gradient, is_read);
+      place_additions(compiled, slice.weight_gradient, compiled.weight_gradient, placed);
+    } else {
+      compiled.backward = compile(compiled, slice.backward, is_read);
+      place_additions(compiled, slice.backward, compiled.backward, placed);
+    }
+    for (std::size_t k = 0; k < placed.size(); ++k) {
+      if (!placed[k]) compiled.late_additions.push_back(addition(compiled, slice.accumulations[k]));
+    }
+    for (const int i : slice.parameters) {
+      compiled.gradient_at.push_back(
+          locate(compiled, training.parameters[static_cast<std::size_t>(i)].gradient));
+    }
+    const NodeId loss_node = training.graph[root_of(compiled, training.loss.loss_sum)].producer;
+    compiled.has_loss =
+        compiled.slices->stage_of_node[static_cast<std::size_t>(loss_node.index)] == stage_.index_;
+  }
+
+  Stage& stage_;
+  Backend backend_;
+  std::size_t workspace_bytes_ = 0;
+  Buffer workspace_;
+};
+
+void compile_stage(Stage& stage, int index, const std::vector<StageVariant>& variants,
+                   Backend backend) {
+  StageCompiler(stage, backend).run(index, variants);
+}
+
+}  // namespace pipetrain

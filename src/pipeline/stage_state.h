@@ -1,0 +1,74 @@
+// What a compiled stage consists of: shared by the compiler and the stage, and by nobody else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/kernel.h"
+#include "pipeline/moments.h"
+#include "pipeline/stage.h"
+#include "pipeline/stage_layout.h"
+
+namespace pipetrain {
+
+/// One kernel with its operands: addresses are filled in at every run, nothing is allocated.
+struct StageStep {
+  std::unique_ptr<Kernel> kernel;
+  std::vector<Tensor> in, out;
+  std::vector<Location> in_at, out_at;
+  std::vector<int> in_direct,
+      out_direct;  // index of the accumulation that a W contribution goes to, or -1
+  struct Addition {
+    int accumulation;
+    Location from;
+    std::size_t count;
+    bool direct;
+  };
+  std::vector<Addition> additions;  // into accumulators, after the kernel has run
+  std::string name;
+};
+
+struct Stage::Compiled {
+  const TrainingGraph* training = nullptr;
+  const Slices* slices = nullptr;
+  const StageSlice* slice = nullptr;
+  StageLayout layout;
+  std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient, finish;
+  std::vector<StageStep::Addition> late_additions;  // contributions that no W node computes
+  std::vector<std::byte*> constants;  // by value: address of constants and running statistics
+  std::vector<std::byte*> prepared;   // by version copy
+  std::vector<std::uint64_t> prepared_generation;  // weights that each copy was prepared from
+  std::vector<ParameterState*> parameter_states;   // as slice->parameters
+  std::vector<StatisticState*> statistic_states;   // as slice->statistics
+  std::vector<Location> gradient_at;               // as slice->parameters
+  std::size_t table_size = 0;
+  bool has_loss = false;
+};
+
+struct Stage::ParameterState {
+  std::string name;
+  TensorType type;
+  std::size_t offset = 0;  // in the block of a weight version
+  float* state0 = nullptr;
+  float* state1 = nullptr;
+  bool trained = false;
+};
+
+/// Running mean and variance of one BatchNorm, and the moments merged since the last update (Chan
+/// et al. 1983).
+struct Stage::StatisticState {
+  std::string mean_name, variance_name;
+  float* mean = nullptr;
+  float* variance = nullptr;
+  std::size_t channels = 0;
+  double momentum = 0.9;
+  Moments moments;
+};
+
+/// Compiles every variant of a stage: memory, kernels, operands.
+void compile_stage(Stage& stage, int index, const std::vector<StageVariant>& variants,
+                   Backend backend);
+
+}  // namespace pipetrain
