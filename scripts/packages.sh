@@ -1,0 +1,40 @@
+# Installs Debian packages that are missing. Sourced by the other scripts.
+
+say() { printf '\n== %s\n' "$*" >&2; }
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# What building pipetrain takes.
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev libcli11-dev libspdlog-dev
+  libfmt-dev nlohmann-json3-dev zlib1g-dev)
+
+# need_packages NAME…: asks apt-get for those that are not installed; without any, it does not touch apt.
+need_packages() {
+  if ! command -v dpkg-query > /dev/null; then
+    say "this is not a Debian: nothing is installed; what is needed, in Debian's names: $*"
+    return
+  fi
+  local package missing=() as_root=()
+  for package in "$@"; do
+    [[ "$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2> /dev/null)" == installed ]] ||
+      missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  say "installing ${missing[*]}"
+  if ((EUID != 0)); then
+    command -v sudo > /dev/null ||
+      fail "these packages are missing and only root may install them: apt-get install ${missing[*]}"
+    as_root=(sudo)
+    [[ -t 0 ]] || as_root=(sudo --non-interactive)
+  fi
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes)
+  # The lists may be fresh enough: they are fetched only when the installation fails without.
+  if ! "${apt[@]}" install --no-install-recommends "${missing[@]}" > /dev/null 2>&1; then
+    "${apt[@]}" update >&2 ||
+      fail "apt-get update failed (its words stand above): is there a network, and is /etc/apt right?"
+    "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
+      fail "apt-get could not install ${missing[*]} (its words stand above); pipetrain is built on Debian 12"
+  fi
+}
