@@ -1,7 +1,7 @@
 // Runs any program in one thread, with every version of every weight kept: no arena, no channels,
-// no overlap. What it shares with the runtime are the kernels and the formulas of optimizer and running
-// statistics, so equal
-// bits mean that memory planning, transfers, weight stashing and threads change nothing.
+// no overlap. What it shares with the runtime are the kernels and the formulas of optimizer and
+// running statistics, so equal bits mean that memory planning, transfers, weight stashing and
+// threads change nothing.
 #pragma once
 
 #include <map>
