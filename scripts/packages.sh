@@ -6,9 +6,9 @@ fail() {
   exit 1
 }
 
-# What building pipetrain takes.
-BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev libcli11-dev libspdlog-dev
-  libfmt-dev nlohmann-json3-dev zlib1g-dev)
+# What building pipetrain takes. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev libcli11-dev
+  libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev)
 
 # need_packages NAME…: asks apt-get for those that are not installed; without any, it does not touch apt.
 need_packages() {

@@ -1,0 +1,136 @@
+"""How the program ends when something is wrong: one code for each kind of mistake, and a sentence that says what to do."""
+
+import pathlib
+import shlex
+import unittest
+
+from program import DATA, MODEL, Case, digits
+
+
+class Usage(Case):
+    def test_an_unknown_flag_is_answered_with_the_nearest_one(self):
+        self.refused("usage", "--scedule", "gpipe", "-m", MODEL, says=["--scedule", "did you mean --schedule?"])
+
+    def test_an_unknown_command_is_answered_with_the_nearest_one(self):
+        self.refused("usage", "trian", says=['"trian"', "did you mean train?"])
+
+    def test_a_flag_of_another_command_says_whose_it_is(self):
+        self.refused("usage", "train", "-m", MODEL, "--assert", "accuracy>=0.9", says=["--assert", "eval"])
+
+    def test_a_wrong_choice_lists_the_right_ones(self):
+        self.refused("usage", "-m", MODEL, "--optimizer", "adamv", says=["adamv", "adamw", "sgd", "rmsprop"])
+
+    def test_a_wrong_number_is_quoted(self):
+        self.refused("usage", "-m", MODEL, "--epochs", "ten", says=["--epochs", '"ten"'])
+        self.refused("usage", "-m", MODEL, "--batch-size", "0", says=["--batch-size", "at least 1"])
+
+    def test_an_unknown_schedule_is_refused(self):
+        self.refused("usage", "-m", MODEL, "--device", "cpu", "--gpus", "2", "--schedule", "1f2b", says="1f2b")
+
+    def test_without_a_model_it_says_how_to_get_one(self):
+        self.refused("usage", "train", "--epochs", "1", says=["--model", "pipetrain new"])
+
+    def test_help_is_no_mistake(self):
+        for arguments in [[], ["--help"], ["train", "--help"], ["help", "plan"]]:
+            out, err = self.succeed(*arguments)
+            self.assertIn("pipetrain", out)
+            self.assertEqual(err, "")
+
+
+class Model(Case):
+    def test_every_unsupported_operator_is_listed_at_once(self):
+        # The five Relu and the one MaxPool are renamed to operators that nobody knows.
+        content = pathlib.Path(MODEL).read_bytes().replace(b"Relu", b"Rolu").replace(b"MaxPool", b"MixPool")
+        for command in ["inspect", "train", "plan"]:
+            self.refused("model", command, self.write("odd.onnx", content),
+                         says=["2 operators", "Rolu", "5 nodes", "MixPool", "1 node"])
+
+    def test_a_missing_file_is_named(self):
+        self.refused("model", "inspect", "nowhere.onnx", says="nowhere.onnx")
+
+    def test_a_damaged_file_trains_nothing(self):
+        half = self.write("half.onnx", pathlib.Path(MODEL).read_bytes()[:70000])
+        self.refused("model", "train", half, says="half.onnx")
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["half.onnx"])
+
+
+class Data(Case):
+    def refused_data(self, lines, says):
+        data = self.write("digits.csv", "\n".join(lines) + "\n")
+        self.refused("data", "train", "-m", MODEL, "--data", data, "--epochs", "1", says=["digits.csv", *says])
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_a_label_out_of_range_names_file_and_line(self):
+        lines = digits()[:100]
+        lines[41] = lines[41].rpartition(",")[0] + ",10"
+        self.refused_data(lines, ["label 10", "0..9", "line 42"])
+
+    def test_a_cell_that_is_no_number_names_file_line_and_column(self):
+        lines = digits()[:100]
+        lines[6] = "many," + lines[6].partition(",")[2]
+        self.refused_data(lines, ["line 7", "column 1", '"many"'])
+
+    def test_a_row_that_is_too_short_names_file_and_line(self):
+        lines = digits()[:100]
+        lines[8] = lines[8].partition(",")[2]
+        self.refused_data(lines, ["line 9"])
+
+    def test_an_infinite_value_names_file_and_line(self):
+        lines = digits()[:100]
+        lines[3] = "inf," + lines[3].partition(",")[2]
+        self.refused_data(lines, ["line 4"])
+
+    def test_data_of_another_width_name_both_shapes(self):
+        self.refused_data([line.partition(",")[2] for line in digits()[:100]], ["63", "(1, 8, 8)"])
+
+    def test_a_missing_file_is_named(self):
+        self.refused("data", "train", "-m", MODEL, "--data", "nowhere.csv", says="nowhere.csv")
+
+
+class Resources(Case):
+    def test_missing_gpus_are_answered_with_commands_that_work(self):
+        arguments = ["train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2"]
+        err = self.refused("resource", *arguments, says=["--gpus 4", "--device cpu"])
+        offers = [shlex.split(line.partition(": ")[2]) for line in err.splitlines() if line.startswith("  ")]
+        self.assertGreaterEqual(len(offers), 2, err)
+        for offer in offers:
+            self.assertEqual(offer[0], "pipetrain")
+            self.succeed(*offer[1:], *([] if offer[1] == "plan" else ["--max-steps", "2"]))
+
+    def test_the_same_command_runs_where_the_environment_says_cpu(self):
+        _, err = self.succeed("train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2",
+                              environment={"PIPETRAIN_DEVICE": "cpu"})
+        self.assertIn("4 stages", err)
+
+    def test_an_unknown_device_in_the_environment_is_named(self):
+        self.refused("usage", "train", "--model", MODEL, environment={"PIPETRAIN_DEVICE": "tpu"},
+                     says=["PIPETRAIN_DEVICE", '"tpu"'])
+
+    def test_a_plan_that_does_not_fit_says_what_is_needed(self):
+        self.refused("resource", "plan", "--model", MODEL, "--device", "cpu", "--gpus", "2", "--gpu-memory", "10KiB",
+                     says="10.0 KiB")
+
+
+class Divergence(Case):
+    def test_an_absurd_learning_rate_ends_the_run_and_names_the_step(self):
+        err = self.refused("diverged", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "2",
+                           "--optimizer", "sgd", "--lr", "1e30", "--epochs", "1", says=["not finite", "--lr"])
+        self.assertRegex(err, r"step \d+")
+
+
+class Assertion(Case):
+    def test_an_untrained_network_does_not_pass(self):
+        self.refused("assertion", "eval", MODEL, "--data", DATA, "--assert", "accuracy>=0.97",
+                     says=["accuracy>=0.97", "does not hold"])
+
+    def test_what_holds_passes(self):
+        self.succeed("eval", MODEL, "--data", DATA, "--assert", "accuracy<0.5")
+        self.succeed("eval", MODEL, "--data", DATA, "--assert", "loss>1")
+
+    def test_an_unknown_metric_is_a_mistake_in_usage(self):
+        self.refused("usage", "eval", MODEL, "--data", DATA, "--assert", "speed>=1", says=["speed", "accuracy"])
+        self.refused("usage", "eval", MODEL, "--data", DATA, "--assert", "accuracy", says="--assert")
+
+
+if __name__ == "__main__":
+    unittest.main()

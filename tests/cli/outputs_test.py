@@ -1,0 +1,111 @@
+"""Results go to stdout in a form that scripts can read, messages to stderr."""
+
+import math
+import pathlib
+import unittest
+
+from program import DATA, MODEL, SECONDS, Case, events, parse
+
+
+class Metrics(Case):
+    def test_every_line_is_json_with_a_finite_loss_for_any_number_of_stages(self):
+        losses = []
+        for stages in range(1, 5):
+            out, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", str(stages),
+                                    "--epochs", "1", "--val-split", "0.2", "--seed", "3", "--metrics", "-")
+            records = events(out)
+            self.assertEqual(records[0]["event"], "run_start")
+            self.assertEqual(records[-1]["event"], "run_end")
+            self.assertEqual(records[-1]["status"], "ok")
+            self.assertEqual([record["seq"] for record in records], list(range(len(records))))
+            steps = [record for record in records if record["event"] == "step"]
+            self.assertEqual([step["step"] for step in steps], list(range(1, 24)))  # 1,438 samples, 64 at a time
+            for step in steps:
+                self.assertTrue(math.isfinite(step["loss"]))
+                self.assertTrue(0 < step["accuracy"] + step["loss"])
+            self.assertEqual(len(records[1]["stages"]), stages)
+            self.assertIn("accuracy", [record for record in records if record["event"] == "val"][-1])
+            self.assertIn("saved", err)
+            losses.append([step["loss"] for step in steps])
+        # One thread a stage or several: only the last bits of a sum may differ.
+        for others in losses[1:]:
+            for loss, other in zip(losses[0], others):
+                self.assertAlmostEqual(loss, other, delta=1e-4 * (1 + loss))
+
+    def test_a_loss_that_is_not_finite_is_still_json(self):
+        code, out, _ = self.run_program("train", "-m", MODEL, "--data", DATA, "--optimizer", "sgd", "--lr", "1e30",
+                                        "--epochs", "1", "--metrics", "-")
+        self.assertEqual(code, 6)
+        records = events(out)
+        self.assertEqual(records[-1]["event"], "run_end")
+        self.assertEqual(records[-1]["exit_code"], 6)
+        self.assertEqual(records[-1]["status"], "diverged")
+
+    def test_a_reader_that_goes_away_does_not_stop_the_training(self):
+        with self.start("-m", MODEL, "--data", DATA, "--epochs", "1", "--metrics", "-") as process:
+            process.stdout.readline()
+            process.stdout.close()
+            err = process.stderr.read().decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue((self.folder / "runs" / "latest" / "trained.onnx").exists())
+
+
+class Documents(Case):
+    def document(self, *arguments):
+        out, _ = self.succeed(*arguments, "--json")
+        return parse(out)
+
+    def test_inspect(self):
+        document = self.document("inspect", MODEL)
+        self.assertEqual(document["schema"], "pipetrain.inspect/1")
+        self.assertEqual(document["trained_numbers"], 35418)
+        self.assertEqual(document["operators"]["BatchNormalization"], 5)
+        self.assertEqual(sum(parameter["use"] == "running" for parameter in document["parameters"]), 10)
+
+    def test_profile(self):
+        document = self.document("profile", MODEL)
+        self.assertEqual(document["schema"], "pipetrain.profile/1")
+
+    def test_plan(self):
+        for stages in (1, 2, 4):
+            document = self.document("plan", MODEL, "--gpus", str(stages))
+            self.assertEqual(document["schema"], "pipetrain.plan/1")
+            self.assertEqual(len(document["stages"]), stages)
+            self.assertEqual(sum(stage["nodes"] for stage in document["stages"]), document["chain_nodes"])
+
+    def test_simulate(self):
+        document = self.document("simulate", MODEL, "--gpus", "3")
+        self.assertEqual(document["schema"], "pipetrain.simulation/1")
+        self.assertEqual({row["schedule"] for row in document["rows"]}, {"gpipe", "1f1b", "pipedream"})
+
+    def test_eval(self):
+        document = self.document("eval", MODEL, "--data", DATA)
+        self.assertEqual(document["samples"], 1797)
+        self.assertTrue(0 <= document["accuracy"] <= 1)
+
+    def test_doctor(self):
+        self.assertGreaterEqual(self.document("doctor")["cores"], 1)
+
+
+class Streams(Case):
+    def test_training_prints_nothing_to_stdout(self):
+        out, err = self.succeed("train", "-m", MODEL, "--max-steps", "2")
+        self.assertEqual(out, "")
+        self.assertIn("step", err)
+
+    def test_quiet_training_prints_nothing_at_all(self):
+        self.assertEqual(self.succeed("train", "-m", MODEL, "--max-steps", "2", "--quiet"), ("", ""))
+
+    def test_progress_in_a_log_has_no_control_characters(self):
+        _, err = self.succeed("train", "-m", MODEL, "--max-steps", "12")
+        self.assertTrue(all(ord(character) >= 32 or character == "\n" for character in err))
+
+    def test_the_model_can_go_to_stdout(self):
+        with self.start("-m", MODEL, "--max-steps", "0", "-o", "-") as process:
+            out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, err.decode())
+        self.assertEqual(out, pathlib.Path(MODEL).read_bytes())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+"""plan.json: written by one command, edited by hand, followed by another; a wrong one is refused by the field's name."""
+
+import json
+import unittest
+
+from program import DATA, MODEL, Case, parse
+
+
+class PlanFile(Case):
+    def setUp(self):
+        super().setUp()
+        self.succeed("plan", "-m", MODEL, "--device", "cpu", "--gpus", "3", "-o", "plan.json")
+        self.plan = parse((self.folder / "plan.json").read_text())
+
+    def train(self, *more):
+        """The plan that a short training with the edited file followed, and the losses."""
+        self.write("plan.json", json.dumps(self.plan))
+        self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--plan", "plan.json", "--max-steps", "3",
+                     "--threads", "1", "--run-dir", f"run{len(list(self.folder.iterdir()))}", *more)
+        run = max(self.folder.glob("run*"), key=lambda path: path.stat().st_mtime)
+        steps = [parse(line) for line in (run / "events.jsonl").read_text().splitlines()]
+        return parse((run / "plan.json").read_text()), [step["loss"] for step in steps if step["event"] == "step"]
+
+    @staticmethod
+    def starts(plan):
+        return [stage["first_index"] for stage in plan["stages"]]
+
+    def test_training_follows_the_file(self):
+        followed, _ = self.train()
+        self.assertEqual(self.starts(followed), self.starts(self.plan))
+
+    def test_a_moved_cut_is_followed_and_changes_no_bit_of_the_loss(self):
+        _, before = self.train()
+        for stage, first in zip(self.plan["stages"], [0, 1, 20]):
+            stage["first_index"] = first
+            del stage["first_node"]
+        followed, after = self.train()
+        self.assertEqual(self.starts(followed), [0, 1, 20])
+        self.assertEqual(before, after)
+
+    def test_a_stage_can_be_removed(self):
+        del self.plan["stages"][1]
+        followed, _ = self.train()
+        self.assertEqual(self.starts(followed), self.starts(self.plan))
+
+    def test_a_stage_can_be_named_by_its_node_alone(self):
+        for stage in self.plan["stages"]:
+            del stage["first_index"]
+        self.plan["stages"][2]["first_node"] = "block.conv2"
+        followed, _ = self.train()
+        self.assertEqual(followed["stages"][2]["first_node"], "block.conv2")
+
+    def refuse(self, *says):
+        self.write("plan.json", json.dumps(self.plan))
+        self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", "--max-steps", "1",
+                     says=says)
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_a_wrong_field_is_named(self):
+        self.plan["stages"][1]["first_index"] = "five"
+        self.refuse("plan.json", "stages", "first_index")
+
+    def test_a_start_outside_of_the_model_is_named(self):
+        self.plan["stages"][2]["first_index"] = 1000
+        self.refuse("plan.json", "first_index", "1000")
+
+    def test_stages_out_of_order_are_named(self):
+        self.plan["stages"].reverse()
+        self.refuse("plan.json", "stages")
+
+    def test_an_unknown_node_is_named(self):
+        self.plan["stages"][1] = {"first_node": "nonesuch"}
+        self.refuse("plan.json", "first_node", "nonesuch")
+
+    def test_a_plan_of_another_model_is_refused(self):
+        self.plan["chain_nodes"] = 7
+        self.refuse("plan.json", "chain_nodes", "another model")
+
+    def test_another_schema_is_refused(self):
+        self.plan["schema"] = "pipetrain.profile/1"
+        self.refuse("plan.json", "pipetrain.plan/1")
+
+    def test_an_unknown_schedule_is_refused(self):
+        self.plan["schedule"] = "1f2b"
+        self.refuse("schedule", "1f2b")
+
+    def test_what_is_not_json_is_refused_with_its_place(self):
+        self.write("plan.json", '{"schema": "pipetrain.plan/1", "stages": [}')
+        self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", says="plan.json")
+
+    def test_a_missing_file_is_named(self):
+        self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "nowhere.json", says="nowhere.json")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,86 @@
+"""Runs the built pipetrain as a user would: what it writes where, and how it ends. Standard library only."""
+
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["PIPETRAIN"]
+MODELS = pathlib.Path(os.environ["PIPETRAIN_MODELS"])
+MODEL = str(MODELS / "digits-cnn.onnx")
+DATA = str(MODELS / "digits.csv.gz")
+SECONDS = 300  # for one command, on a busy machine
+EXIT = {"usage": 2, "model": 3, "data": 4, "resource": 5, "diverged": 6, "assertion": 8}
+
+
+def digits():
+    """The rows of the digits, as text."""
+    with gzip.open(DATA, "rt") as file:
+        return file.read().splitlines()
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse(text):
+    """One JSON document; NaN and Infinity, which Python would take, are errors."""
+    return json.loads(text, parse_constant=refuse_constant)
+
+
+def events(text):
+    return [parse(line) for line in text.splitlines()]
+
+
+class Case(unittest.TestCase):
+    """A test with an empty folder to work in, and a cache of kernel times outside of it."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.cache = folder.name
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *arguments, environment=None):
+        """A running program. Of pipetrain's own variables it sees only those in `environment`."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
+        clean["PIPETRAIN_CACHE_DIR"] = self.cache
+        return subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean | (environment or {}),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run_program(self, *arguments, **options):
+        """Returns exit code, stdout and stderr."""
+        with self.start(*arguments, **options) as process:
+            try:
+                out, err = process.communicate(timeout=SECONDS)
+            finally:
+                process.kill()
+        return process.returncode, out.decode(), err.decode()
+
+    def succeed(self, *arguments, **options):
+        """Runs what must end with 0; returns stdout and stderr."""
+        code, out, err = self.run_program(*arguments, **options)
+        self.assertEqual(code, 0, err)
+        return out, err
+
+    def refused(self, kind, *arguments, says=(), **options):
+        """Runs what must end with the code of `kind` and say each of `says` on stderr; returns stderr."""
+        code, _, err = self.run_program(*arguments, **options)
+        self.assertEqual(code, EXIT[kind], err)
+        self.assertIn("error: ", err)
+        for part in [says] if isinstance(says, str) else says:
+            self.assertIn(part, err)
+        return err
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content) if isinstance(content, bytes) else path.write_text(content)
+        return str(path)

@@ -1,0 +1,81 @@
+"""What a run leaves behind, and that it never replaces what another one left."""
+
+import pathlib
+import unittest
+
+from program import DATA, MODEL, Case, events, parse
+
+
+class RunFolder(Case):
+    def contents(self):
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+
+    def test_a_run_keeps_what_was_decided_and_what_happened(self):
+        _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--max-steps", "3", "--run-dir", "run")
+        run = self.folder / "run"
+        self.assertEqual(sorted(path.name for path in run.iterdir()),
+                         ["events.jsonl", "plan.json", "profile.json", "stderr.log", "trained.onnx"])
+        self.assertEqual(parse((run / "plan.json").read_text())["schema"], "pipetrain.plan/1")
+        self.assertEqual(parse((run / "profile.json").read_text())["schema"], "pipetrain.profile/1")
+        records = events((run / "events.jsonl").read_text())
+        self.assertEqual(records[0]["schema"], "pipetrain.events/1")
+        self.assertEqual(records[-1]["output"], "run/trained.onnx")
+        self.assertIn("saved", (run / "stderr.log").read_text())
+        self.assertIn("run/trained.onnx", err)
+        self.assertNotEqual((run / "trained.onnx").read_bytes(), pathlib.Path(MODEL).read_bytes())
+
+    def test_two_runs_have_two_folders(self):
+        for _ in range(2):
+            self.succeed("train", "-m", MODEL, "--max-steps", "1")
+        runs = [path for path in (self.folder / "runs").iterdir() if not path.is_symlink()]
+        self.assertEqual(len(runs), 2)
+        latest = (self.folder / "runs" / "latest").resolve()
+        self.assertEqual(latest, max(runs, key=lambda path: (path / "trained.onnx").stat().st_mtime_ns).resolve())
+
+    def test_a_folder_in_use_is_kept_unless_told_otherwise(self):
+        self.succeed("train", "-m", MODEL, "--max-steps", "1", "--run-dir", "run")
+        before = (self.folder / "run" / "events.jsonl").read_bytes()
+        self.refused("usage", "train", "-m", MODEL, "--max-steps", "2", "--run-dir", "run", says=['"run"', "--overwrite"])
+        self.assertEqual((self.folder / "run" / "events.jsonl").read_bytes(), before)
+        self.succeed("train", "-m", MODEL, "--max-steps", "2", "--run-dir", "run", "--overwrite")
+
+    def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
+        output = self.write("model.onnx", "precious")
+        self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])
+        self.assertEqual(pathlib.Path(output).read_text(), "precious")
+        self.succeed("train", "-m", MODEL, "--max-steps", "0", "-o", output, "--overwrite")
+        self.assertEqual(pathlib.Path(output).read_bytes(), pathlib.Path(MODEL).read_bytes())
+
+    def test_an_output_folder_that_is_missing_is_named_before_training(self):
+        self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", "nowhere/model.onnx", says="nowhere")
+
+    def test_a_dry_run_writes_nothing(self):
+        _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "4", "--dry-run")
+        self.assertIn("4 stages", err)
+        self.assertEqual(self.contents(), [])
+
+    def test_commands_that_only_look_write_nothing(self):
+        for command in ["inspect", "plan", "profile"]:
+            self.succeed(command, MODEL)
+        self.succeed("eval", MODEL, "--data", DATA)
+        self.assertEqual(self.contents(), [])
+
+    def test_the_folder_of_all_runs_can_be_chosen(self):
+        self.succeed("train", "-m", MODEL, "--max-steps", "1", environment={"PIPETRAIN_RUNS_DIR": "elsewhere"})
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["elsewhere"])
+
+    def test_a_diverged_run_writes_no_model(self):
+        self.refused("diverged", "train", "-m", MODEL, "--data", DATA, "--optimizer", "sgd", "--lr", "1e30", "--run-dir", "run")
+        self.assertFalse((self.folder / "run" / "trained.onnx").exists())
+        self.assertEqual(events((self.folder / "run" / "events.jsonl").read_text())[-1]["exit_code"], 6)
+
+
+class Locale(Case):
+    def test_numbers_do_not_depend_on_the_language(self):
+        texts = {self.succeed("plan", MODEL, "--gpus", "2", "--json", environment={"LC_ALL": language})[0]
+                 for language in ["C", "de_DE.UTF-8"]}
+        self.assertEqual(len(texts), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
