@@ -72,9 +72,10 @@ namespace pipetrain::vector_math {
 [[gnu::always_inline]] inline float log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const float scaled = subnormal ? x * 8388608.0f : x;
-  const std::int32_t bits = std::bit_cast<std::int32_t>(scaled);
-  const std::int32_t exponent = (bits - 0x3f2aaaab) >> 23;
-  const float m = std::bit_cast<float>(bits - (exponent << 23));
+  // Unsigned, because the difference of a negative number's bits wraps around.
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled);
+  const std::int32_t exponent = static_cast<std::int32_t>(bits - 0x3f2aaaabU) >> 23;
+  const float m = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(exponent) << 23));
   const float e = static_cast<float>(exponent) - (subnormal ? 23.0f : 0.0f);
   const float f = m - 1.0f;
   float p = -0.1296064f;
