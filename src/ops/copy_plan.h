@@ -24,7 +24,7 @@ struct BoxAxis {
   std::int64_t step = 1;
 };
 
-/// target (rank r) = source, whose axis i is perm[i] of ... output axis i takes input axis perm[i].
+/// Axis i of the target is axis perm[i] of the source.
 CopyPlan plan_transpose(const Shape& source, const std::vector<std::int64_t>& perm);
 CopyPlan plan_expand(const Shape& source, const Shape& target);
 /// Reads the box of shape `target` out of `source`.

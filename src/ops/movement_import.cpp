@@ -349,7 +349,9 @@ void import_space_to_depth(ImportContext& context) {
   const std::int64_t b = context.attributes().integer("blocksize");
   PT_CHECK(x.rank() == 4 && b > 0 && x[2] % b == 0 && x[3] % b == 0, kModel,
            "SpaceToDepth cannot cut {} into blocks of {}", x.text(), b);
-  rearrange(context, {x[0], x[1], x[2] / b, b, x[3] / b, b}, {0, 3, 5, 1, 2, 4},
+  const bool crd = context.attributes().text("mode", "DCR") == "CRD";
+  const Ints perm = crd ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4};
+  rearrange(context, {x[0], x[1], x[2] / b, b, x[3] / b, b}, perm,
             {x[0], x[1] * b * b, x[2] / b, x[3] / b});
 }
 

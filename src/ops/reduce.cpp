@@ -35,20 +35,19 @@ Shape reduced_shape(const Shape& shape, const Ints& axes, bool keep) {
   return Shape(std::move(dims));
 }
 
-void infer_reduce(InferContext& context) {
+/// Any type; ReduceMax and ReduceMin take bool as well.
+void infer_extreme(InferContext& context) {
   PT_CHECK(context.inputs.size() == 1, kModel, "expected 1 input, got {}", context.inputs.size());
   const TensorType& x = context.inputs[0];
-  PT_CHECK(x.dtype != DType::kBool && x.dtype != DType::kUndefined, kModel,
-           "expected numbers, got {}", x.text());
+  PT_CHECK(x.dtype != DType::kUndefined, kModel, "an input is absent");
   const Ints axes = resolve_axes(context.attributes, x.shape.rank());
   context.outputs = {{x.dtype, reduced_shape(x.shape, axes, context.attributes.flag("keepdims"))}};
 }
 
-/// Max and Min of nothing do not exist.
-void infer_extreme(InferContext& context) {
-  infer_reduce(context);
-  PT_CHECK(context.inputs[0].count() > 0 || context.outputs[0].count() == 0, kModel,
-           "cannot take the maximum or minimum over no elements of {}", context.inputs[0].text());
+void infer_reduce(InferContext& context) {
+  infer_extreme(context);
+  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected numbers, got {}",
+           context.inputs[0].text());
 }
 
 void infer_arg(InferContext& context) {

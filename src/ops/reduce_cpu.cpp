@@ -99,7 +99,8 @@ struct Loops {
       (dim.reduced ? outer_reduced : outer_kept).push_back(dim);
       (dim.reduced ? rows : outer_kept_count) *= dim.size;
     }
-    piece = std::min(kept, run == 1 ? kMaximumPiece : kMaximumPiece / 8);
+    const std::int64_t most_columns = run == 1 ? kMaximumPiece : kMaximumPiece / 8;
+    piece = std::clamp<std::int64_t>(kept, 1, most_columns);
     pieces = (kept + piece - 1) / piece;
     const std::int64_t most =
         std::max<std::int64_t>(1, kMaximumPartials / std::max<std::int64_t>(1, plan.kept));

@@ -41,10 +41,11 @@ Made reduction(ReducePlan plan, T start, F combine, bool mean = false) {
 Made make_reduce(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
   Made made;
-  visit_number(request.inputs[0].dtype, [&]<class T>(T) {
+  const bool truth = request.inputs[0].dtype == DType::kBool;
+  visit_number(truth ? DType::kUint8 : request.inputs[0].dtype, [&]<class T>(T) {
     using Limits = std::numeric_limits<T>;
     const T lowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    const T highest = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    const T highest = truth ? T(1) : (Limits::has_infinity ? Limits::infinity() : Limits::max());
     const ReducePlan plan = plan_of(request);
     const auto add = [](T a, T b) { return static_cast<T>(a + b); };
     if (op == "ReduceSum" || op == "SumTo") made = reduction<T>(plan, T(0), add);

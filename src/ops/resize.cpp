@@ -143,7 +143,10 @@ void import_resize(ImportContext& context) {
     sampling.set("coordinates", std::string("asymmetric"));
     sampling.set("nearest", std::string("floor"));
   } else {
-    sampling.set("coordinates", from.text("coordinate_transformation_mode", "half_pixel"));
+    const std::string coordinates = from.text("coordinate_transformation_mode", "half_pixel");
+    PT_CHECK(coordinates != "tf_crop_and_resize", kModel,
+             "Resize with tf_crop_and_resize is not supported");
+    sampling.set("coordinates", coordinates);
     sampling.set("nearest", from.text("nearest_mode", "round_prefer_floor"));
     sampling.set("cubic", from.real("cubic_coeff_a", -0.75));
     sampling.set("exclude_outside", from.integer("exclude_outside", 0));

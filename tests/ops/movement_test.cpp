@@ -366,6 +366,16 @@ TEST(MovementImport, DepthToSpace) {
                 {1, 4, 1, 2}, {0, 2, 1, 3, 4, 6, 5, 7});
 }
 
+TEST(MovementImport, SpaceToDepthIsTheInverse) {
+  const ImportInput x = data(counting({2, 3, 4, 6}));
+  for (const char* mode : {"DCR", "CRD"}) {
+    const Attributes attributes{{"blocksize", std::int64_t{2}}, {"mode", std::string(mode)}};
+    const HostTensor deep = import_node("SpaceToDepth", 28, attributes, {x}).run()[0];
+    EXPECT_EQ(deep.shape().text(), "(2, 12, 2, 3)");
+    expect_same_bits(import_node("DepthToSpace", 13, attributes, {data(deep)}).run()[0], x.value);
+  }
+}
+
 TEST(MovementImport, FoldsConstants) {
   const Imported joined = import_node("Concat", 13, {{"axis", std::int64_t{0}}},
                                       {constant(int64s({1}, {4})), constant(int64s({2}, {5, 6}))});
