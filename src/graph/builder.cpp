@@ -34,6 +34,22 @@ ValueId GraphBuilder::scalar(double value, DType dtype) {
   return constant(HostTensor::scalar<float>(static_cast<float>(value)));
 }
 
+namespace {
+
+/// Refuses sizes that no training can mean: files may ask for anything.
+void check_size(const TensorType& type) {
+  constexpr double kMaximumBytes = 1099511627776.0;  // 1 TiB
+  double bytes = static_cast<double>(size_of(type.dtype));
+  for (const std::int64_t dim : type.shape) {
+    PT_CHECK(dim >= 0, kModel, "a result of shape {} is impossible", type.shape.text());
+    bytes *= static_cast<double>(std::max<std::int64_t>(dim, 1));
+  }
+  PT_CHECK(bytes <= kMaximumBytes, kModel, "a result of shape {} takes more than 1 TiB",
+           type.shape.text());
+}
+
+}  // namespace
+
 std::vector<ValueId> GraphBuilder::add_all(std::string_view op_name, std::vector<ValueId> inputs,
                                            Attributes attributes) {
   const OpDef* op = find_op_(op_name);
@@ -50,7 +66,10 @@ std::vector<ValueId> GraphBuilder::add_all(std::string_view op_name, std::vector
   InferContext infer{node.attributes, input_types, {}};
   with_context(
       [&] { return fmt::format("adding {} for node {}", op_name, printable(origin_name_)); },
-      [&] { op->infer(infer); });
+      [&] {
+        op->infer(infer);
+        for (const TensorType& type : infer.outputs) check_size(type);
+      });
 
   const bool foldable = !(op->flags & kRandom) && !node.inputs.empty() &&
                         std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {

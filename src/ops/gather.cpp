@@ -99,7 +99,21 @@ constexpr OpDef kOps[] = {
 
 // --- import ---
 
+/// Indices known before training are checked now, the others when they are read.
+void check_constant_indices(const ImportContext& context, std::int64_t axis) {
+  const HostTensor indices = context.constant_or_empty(1);
+  const Shape& shape = context.type(0).shape;
+  const auto rank = static_cast<std::int64_t>(shape.rank());
+  if (!indices || axis < -rank || axis >= rank) return;
+  const std::int64_t rows = shape[static_cast<std::size_t>(axis < 0 ? axis + rank : axis)];
+  for (const std::int64_t index : indices.to_int64s()) {
+    PT_CHECK(index >= -rows && index < rows, kModel, "{} reads index {} of an axis of {} elements",
+             context.op_type(), index, rows);
+  }
+}
+
 void import_axis(ImportContext& context) {
+  check_constant_indices(context, context.attributes().integer("axis", 0));
   const Attributes attributes = {{"axis", context.attributes().integer("axis", 0)}};
   context.set_output(0, context.builder().add(context.op_type(),
                                               {context.input(0), context.input(1)}, attributes));
