@@ -10,7 +10,8 @@ fail() {
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev libcli11-dev
   libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev)
 
-# need_packages NAME…: asks apt-get for those that are not installed; without any, it does not touch apt.
+# need_packages NAME…: asks apt-get for those that are not installed; if there are none, it does not touch apt. Where
+# OFFLINE is set it only says what is missing.
 need_packages() {
   if ! command -v dpkg-query > /dev/null; then
     say "this is not a Debian: nothing is installed; what is needed, in Debian's names: $*"
@@ -22,6 +23,7 @@ need_packages() {
       missing+=("$package")
   done
   ((${#missing[@]})) || return 0
+  [[ -z "${OFFLINE:-}" ]] || fail "packages are missing, and --offline forbids to fetch them: ${missing[*]}"
   say "installing ${missing[*]}"
   if ((EUID != 0)); then
     command -v sudo > /dev/null ||
