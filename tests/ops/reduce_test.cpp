@@ -186,10 +186,9 @@ TEST(Reduce, WrongInputsAreRefused) {
   expect_error(ErrorKind::kModel, "axis 2", [] {
     infer_op("ReduceSum", over({2}), {{DType::kFloat32, {2, 2}}});
   });
-});
-expect_error(ErrorKind::kModel, "numbers", [] {
-  infer_op("ReduceSum", over({0}), {{DType::kBool, {2}}});
-});
+  expect_error(ErrorKind::kModel, "numbers", [] {
+    infer_op("ReduceSum", over({0}), {{DType::kBool, {2}}});
+  });
 }
 
 TEST(ReduceImport, AxesAreAnAttributeThenAnInput) {
