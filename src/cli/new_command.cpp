@@ -1,9 +1,82 @@
 // pipetrain new: an ONNX file for people who have none yet.
+#include <cstdio>
+#include <filesystem>
+
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/commands.h"
+#include "zoo/zoo.h"
 
 namespace pipetrain {
+namespace {
 
-int new_command(Options&) { PT_FAIL(kUsage, "zoo"); }
+namespace fs = std::filesystem;
+
+std::string list_of_networks() {
+  std::string out;
+  for (const ZooNetwork& network : zoo_networks()) {
+    out += fmt::format("\n  {:<10}{}", network.name, network.summary);
+  }
+  return out;
+}
+
+const ZooNetwork& network_named(const std::vector<std::string>& arguments) {
+  PT_CHECK(!arguments.empty(), kUsage,
+           "name a network, as in: pipetrain new mlp -o mlp.onnx; there are{}", list_of_networks());
+  PT_CHECK(arguments.size() == 1, kUsage, "what is \"{}\"? see: pipetrain new --help",
+           printable(arguments[1]));
+  if (const ZooNetwork* found = find_zoo_network(arguments[0])) return *found;
+  std::vector<std::string> names;
+  for (const ZooNetwork& network : zoo_networks()) names.emplace_back(network.name);
+  const std::string near = nearest(arguments[0], names);
+  PT_FAIL(kUsage, "there is no network \"{}\"{}; there are{}", printable(arguments[0]),
+          near.empty() ? "" : fmt::format(", did you mean {}?", near), list_of_networks());
+}
+
+void check_target(const fs::path& path, bool overwrite) {
+  const fs::path folder = path.parent_path();
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(!fs::is_directory(path), kUsage, "--output: \"{}\" is a folder; name a file in it",
+           printable(path.string()));
+  PT_CHECK(overwrite || !fs::exists(path), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(path.string()));
+}
+
+void write_to_standard_output(const std::string& bytes) {
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  PT_CHECK(written && std::fflush(stdout) == 0, kResource,
+           "cannot write the model to standard output");
+}
+
+}  // namespace
+
+int new_command(Options& options) {
+  resolve_verbosity(options);
+  const ZooNetwork& network = network_named(options.arguments);
+  const bool to_standard_output = options.output == "-";
+  const fs::path path =
+      options.output.empty() ? std::string(network.name) + ".onnx" : options.output;
+  if (!to_standard_output) check_target(path, options.overwrite);
+
+  const ZooModel model = build_zoo_network(network, {.image = options.image,
+                                                     .channels = options.channels,
+                                                     .classes = options.classes,
+                                                     .width = options.width,
+                                                     .depth = options.depth,
+                                                     .vocab = options.vocab,
+                                                     .context = options.context,
+                                                     .seed = options.run.optimization.seed});
+  if (to_standard_output) {
+    write_to_standard_output(model.onnx.bytes());
+    return 0;
+  }
+  model.onnx.write(path);
+  const std::string file = printable(path.string());
+  log_info("new", "wrote {}: {}, {} trained numbers, {}", file, network.name, model.trained_numbers,
+           model.signature);
+  log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file, network.data);
+  return 0;
+}
 
 }  // namespace pipetrain

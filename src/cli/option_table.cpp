@@ -399,7 +399,8 @@ void describe_optimization(Table& table, Options& options) {
   table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", "train")
       .aliases = {"--max-grad-norm", "--grad-clip"};
   OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
-                                   "of order, masks and held-out samples", kRunCommands);
+                                   "of order, masks, held-out samples and new weights",
+                                   "train profile plan simulate eval new");
   seed.in_short_help = true;
   OptionSpec& on_nan =
       table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", "train");

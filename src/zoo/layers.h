@@ -1,0 +1,86 @@
+// The layers that the networks are made of: each call appends its nodes and its initial weights to
+// a model and returns the name of its result.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "zoo/zoo.h"
+
+namespace pipetrain {
+
+/// Where the initial values of a parameter come from.
+struct InitialValues {
+  enum class Kind { kFilled, kUniform, kNormal };
+  Kind kind = Kind::kFilled;
+  double value = 0;  // the value; the bound of a uniform; the standard deviation of a normal
+
+  static InitialValues filled(double value) { return {Kind::kFilled, value}; }
+  static InitialValues uniform(double bound) { return {Kind::kUniform, bound}; }
+  static InitialValues normal(double deviation) { return {Kind::kNormal, deviation}; }
+};
+
+struct ConvSpec {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::int64_t kernel = 3;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  bool bias = false;
+};
+
+struct LinearSpec {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  bool bias = true;
+  /// Weights from a normal distribution of this deviation and biases 0; absent: PyTorch's default.
+  std::optional<double> deviation = {};
+  std::string output = {};  // name of the result, if it is not the layer's
+};
+
+/// Convolutions and linear layers begin as PyTorch's do by default: kaiming_uniform with a =
+/// sqrt(5) for weights, which is uniform in +-1/sqrt(fan_in), and the same for biases. Each
+/// parameter draws from a stream of its own.
+class Layers {
+ public:
+  Layers(std::string network, std::uint64_t seed);
+
+  /// `dims` are without the batch axis, which is free.
+  std::string input(const std::string& name, DType dtype, std::vector<std::int64_t> dims);
+  /// Declares a result as the model's output and ends the building.
+  ZooModel finish(const std::string& output, std::vector<std::int64_t> dims) &&;
+
+  /// A trained tensor. Error (kUsage) when the network becomes too large.
+  std::string parameter(const std::string& name, Shape shape, InitialValues initial);
+  std::string constant(const std::string& name, HostTensor value);
+  std::string integers(const std::string& name, const std::vector<std::int64_t>& values);
+
+  /// A node with one result, which has the node's name.
+  std::string node(std::string_view op, const std::string& name, std::vector<std::string> inputs,
+                   std::vector<OnnxAttribute> attributes = {});
+  /// x (N, from, H, W) -> (N, to, H', W')
+  std::string conv(const std::string& name, const std::string& x, const ConvSpec& spec);
+  /// In inference form: statistics 0 and 1.
+  std::string batch_norm(const std::string& name, const std::string& x, std::int64_t channels);
+  std::string layer_norm(const std::string& name, const std::string& x, std::int64_t width);
+  /// x (rows, from) -> (rows, to); the weight is (to, from).
+  std::string linear(const std::string& name, const std::string& x, const LinearSpec& spec);
+  std::string relu(const std::string& name, const std::string& x);
+  /// Windows of 2x2 beside each other.
+  std::string max_pool(const std::string& name, const std::string& x);
+  /// Parts of a matrix side by side; `sizes` are their columns.
+  std::vector<std::string> split_columns(const std::string& x, std::vector<std::string> parts,
+                                         const std::string& sizes);
+
+ private:
+  OnnxBuilder onnx_;
+  std::uint64_t seed_;
+  std::uint64_t drawn_parameters_ = 0;
+  std::int64_t trained_numbers_ = 0;
+  std::string signature_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,86 @@
+#include "zoo/zoo.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::string_view kArrays = "--data FILE.npz";
+constexpr std::string_view kText = "--data FILE.txt --format text";
+
+constexpr std::array<ZooNetwork, 4> kNetworks = {{
+    {"mlp",
+     "hidden layers with rectifiers, for small images",
+     kArrays,
+     {.image = 28, .channels = 1, .classes = 10, .width = 256, .depth = 2},
+     build_mlp},
+    {"lenet",
+     "LeNet-5, two convolutions and three linear layers, for small images",
+     kArrays,
+     {.image = 28, .channels = 1, .classes = 10},
+     build_lenet},
+    {"resnet18",
+     "ResNet-18 for images of 32x32: convolutions, BatchNorm, skips",
+     kArrays,
+     {.image = 32, .channels = 3, .classes = 10, .width = 64},
+     build_resnet18},
+    {"gpt-nano",
+     "a small decoder that predicts the next byte of a text",
+     kText,
+     {.width = 128, .depth = 4, .vocab = 256, .context = 64},
+     build_gpt_nano},
+}};
+
+// Sizes far beyond a small network; products of four of them stay exact in a double.
+constexpr std::int64_t kLargestSize = 65536;
+
+struct Size {
+  std::string_view flag;
+  std::int64_t ZooOptions::*field;
+};
+constexpr std::array<Size, 7> kSizes = {{
+    {"--image", &ZooOptions::image},
+    {"--channels", &ZooOptions::channels},
+    {"--classes", &ZooOptions::classes},
+    {"--width", &ZooOptions::width},
+    {"--depth", &ZooOptions::depth},
+    {"--vocab", &ZooOptions::vocab},
+    {"--context", &ZooOptions::context},
+}};
+
+std::string flags_of(const ZooNetwork& network) {
+  std::string out;
+  for (const Size& size : kSizes) {
+    if (network.defaults.*size.field > 0) out += fmt::format("{}, ", size.flag);
+  }
+  return out + "--seed";
+}
+
+}  // namespace
+
+std::span<const ZooNetwork> zoo_networks() { return kNetworks; }
+
+const ZooNetwork* find_zoo_network(std::string_view name) {
+  const auto found = std::ranges::find(kNetworks, name, &ZooNetwork::name);
+  return found == kNetworks.end() ? nullptr : &*found;
+}
+
+ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request) {
+  ZooOptions options = network.defaults;
+  options.seed = request.seed;
+  for (const Size& size : kSizes) {
+    const std::int64_t wanted = request.*size.field;
+    if (wanted == 0) continue;
+    PT_CHECK(network.defaults.*size.field > 0, kUsage, "{} means nothing for {}, which has: {}",
+             size.flag, network.name, flags_of(network));
+    PT_CHECK(wanted > 0 && wanted <= kLargestSize, kUsage, "{} must be from 1 to {}, not {}",
+             size.flag, kLargestSize, wanted);
+    options.*size.field = wanted;
+  }
+  return network.build(options);
+}
+
+}  // namespace pipetrain

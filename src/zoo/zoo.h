@@ -1,0 +1,63 @@
+// Small untrained networks, written by the program itself: for people who have no ONNX file yet.
+// Each is one pure function from its options to a model.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "onnx_io/builder.h"
+
+namespace pipetrain {
+
+/// What can be chosen about a network. In a request 0 means "the network's default"; in a network's
+/// defaults 0 means that the network has no such size.
+struct ZooOptions {
+  std::int64_t image = 0;     // height and width of the images
+  std::int64_t channels = 0;  // of the images
+  std::int64_t classes = 0;   // of a classifier
+  std::int64_t width = 0;     // of the layers
+  std::int64_t depth = 0;     // hidden layers or blocks
+  std::int64_t vocab = 0;     // different tokens
+  std::int64_t context = 0;   // tokens of one sample
+  std::uint64_t seed = 1;     // of the initial weights
+};
+
+struct ZooModel {
+  OnnxBuilder onnx;
+  std::int64_t trained_numbers = 0;
+  std::string signature;  // "x (batch, 1, 28, 28) -> logits (batch, 10)"
+};
+
+struct ZooNetwork {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view data;  // flags that train it on data of the user's own
+  ZooOptions defaults;
+  ZooModel (*build)(const ZooOptions&);
+};
+
+std::span<const ZooNetwork> zoo_networks();
+/// Null when there is no network of that name.
+const ZooNetwork* find_zoo_network(std::string_view name);
+/// Builds the network with its defaults where `request` has 0. Equal requests give equal bytes.
+/// Error (kUsage) names the flag that the network has not, or whose value it cannot take.
+ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request);
+
+// The networks, from complete options. Parameters are named and shaped as in PyTorch, so that a
+// trained file's tensors fit a state_dict.
+
+/// x (batch, channels, image, image) -> `depth` hidden layers of `width` with rectifiers ->
+/// classes.
+ZooModel build_mlp(const ZooOptions& options);
+/// LeNet-5 (LeCun et al. 1998) with rectifiers and maximum pooling; image at least 12.
+ZooModel build_lenet(const ZooOptions& options);
+/// ResNet-18 (He et al. 2016) in its form for small images: a 3x3 first convolution and no first
+/// pooling. BatchNormalization stands in inference form.
+ZooModel build_resnet18(const ZooOptions& options);
+/// A decoder as nanoGPT's: pre-norm blocks with heads of 32, learned positions, a head of its own
+/// (not tied to the token embedding). ids (batch, context) -> logits (batch, context, vocab).
+ZooModel build_gpt_nano(const ZooOptions& options);
+
+}  // namespace pipetrain
