@@ -1,6 +1,7 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -129,6 +130,7 @@ void write_output(const Options& options, Session& session, const std::string& p
 }  // namespace
 
 int train_command(Options& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
   resolve_verbosity(options);
   resolve_model(options, "train");
   resolve_device(options, "train");
