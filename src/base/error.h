@@ -3,7 +3,6 @@
 #pragma once
 
 #include <fmt/core.h>
-#include <fmt/format.h>
 
 #include <exception>
 #include <string>

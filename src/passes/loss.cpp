@@ -1,5 +1,7 @@
 #include "passes/loss.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"

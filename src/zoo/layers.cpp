@@ -1,5 +1,7 @@
 #include "zoo/layers.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "base/error.h"
