@@ -14,8 +14,8 @@ namespace pipetrain {
 void annotate(Program& program);
 
 /// Returns per stage the largest number of updates that lie between the weights a unit's gradient
-/// was taken at and the weights it is applied to: 0 unless the rule is kStash, p-1-s for
-/// `pipedream` once the pipeline is full.
+/// was taken at and the weights it is applied to: 0 unless the rule is asynchronous; once the
+/// pipeline is full, p-1-s for `pipedream`, p-1 with vertical sync, 1 for `pipedream-2bw`.
 std::vector<int> staleness(const Program& program);
 
 }  // namespace pipetrain

@@ -49,8 +49,8 @@ void Checker::check_transfer_records() const {
       const Edge& edge = program_.edges[at(transfer.edge)];
       fits = transfer.from_stage == edge.from_stage && transfer.to_stage == edge.to_stage &&
              transfer.gradient == edge.gradient &&
-             transfer.from_device == program_.device_of_stage[at(edge.from_stage)] &&
-             transfer.to_device == program_.device_of_stage[at(edge.to_stage)] &&
+             transfer.from_device == program_.device_of(edge.from_stage, transfer.unit) &&
+             transfer.to_device == program_.device_of(edge.to_stage, transfer.unit) &&
              transfer.from_device != transfer.to_device &&
              seen.emplace(transfer.edge, transfer.unit).second;
     }
@@ -61,8 +61,8 @@ void Checker::check_transfer_records() const {
   }
   for (std::size_t e = 0; e < program_.edges.size(); ++e) {
     const Edge& edge = program_.edges[e];
-    if (!crosses_devices(edge)) continue;
     for (int unit = 0; unit < program_.units; ++unit) {
+      if (!crosses_devices(edge, unit)) continue;
       if (seen.count({static_cast<int>(e), unit}) == 0) {
         fail(CheckRule::kTransfers, "unit {} is never sent from stage {} to stage {}", unit,
              edge.from_stage, edge.to_stage);
@@ -71,9 +71,8 @@ void Checker::check_transfer_records() const {
   }
 }
 
-bool Checker::crosses_devices(const Edge& edge) const {
-  return program_.device_of_stage[at(edge.from_stage)] !=
-         program_.device_of_stage[at(edge.to_stage)];
+bool Checker::crosses_devices(const Edge& edge, int unit) const {
+  return program_.device_of(edge.from_stage, unit) != program_.device_of(edge.to_stage, unit);
 }
 
 void Checker::check_transfer_places(const ComputeTable& table) const {
@@ -95,8 +94,8 @@ void Checker::check_transfer_places(const ComputeTable& table) const {
     }
   });
   for (const Edge& edge : program_.edges) {
-    if (crosses_devices(edge)) continue;
     for (int unit = 0; unit < program_.units; ++unit) {
+      if (crosses_devices(edge, unit)) continue;
       const Place producer = table.producer(edge, unit);
       const Place consumer = table.consumer(edge, unit);
       if (producer.index > consumer.index) {

@@ -33,7 +33,7 @@ class Checker {
   void check_local_order(const ComputeTable& table) const;
   void check_transfers() const;
   void check_transfer_records() const;
-  bool crosses_devices(const Edge& edge) const;
+  bool crosses_devices(const Edge& edge, int unit) const;
   void check_transfer_places(const ComputeTable& table) const;
   void check_channels() const;
   void check_progress() const;

@@ -162,8 +162,8 @@ void append_updates(Program& program) {
     for (List& list : program.device) list.push_back({Kind::kGradientSync});
   }
   for (int s = 0; s < program.stages; ++s) {
-    const int device = program.device_of_stage[static_cast<std::size_t>(s)];
-    program.device[static_cast<std::size_t>(device)].push_back({Kind::kUpdate, s});
+    for (const int device : program.placement[static_cast<std::size_t>(s)])
+      program.device[static_cast<std::size_t>(device)].push_back({Kind::kUpdate, s});
   }
 }
 
@@ -213,8 +213,7 @@ Program generate(const ScheduleOptions& given) {
   if (program.rule == UpdateRule::kNone) {
     program.recompute.assign(program.recompute.size(), false);  // nothing is kept, nothing repeated
   }
-  program.device_of_stage.resize(static_cast<std::size_t>(options.stages));
-  std::iota(program.device_of_stage.begin(), program.device_of_stage.end(), 0);
+  program.placement = chain_placement(options.stages);
   program.edges = chain_edges(options.stages);
   if (program.rule == UpdateRule::kNone) {
     std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });

@@ -267,7 +267,7 @@ std::vector<int> peak_live(const Program& program) {
 double unit_period(const Program& program, const Simulation& result) {
   if (program.units < 4) return 0;
   std::vector<double> starts(static_cast<std::size_t>(program.units), 0);
-  const auto device = static_cast<std::size_t>(program.device_of_stage[0]);
+  const auto device = static_cast<std::size_t>(program.placement[0][0]);
   for (std::size_t i = 0; i < program.device[device].size(); ++i) {
     const Instruction& instruction = program.device[device][i];
     if (instruction.kind == Kind::kForward && instruction.stage == 0) {
