@@ -207,7 +207,7 @@ class FailingData final : public UnitSource {
   }
   void release(int unit) override { data_.release(unit); }
   double learning_rate(int unit) const override { return data_.learning_rate(unit); }
-  std::int64_t update_number(int unit) const override { return data_.update_number(unit); }
+  std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
   test::FixedData& data_;
