@@ -65,14 +65,14 @@ inline std::vector<int> random_warm_up(int stages, std::mt19937& random) {
 /// A synchronous compute-only program from words such as `F0 I0 W0` or, with stages, `F0.2`
 /// (stage.unit).
 inline Program program_of_words(const std::vector<std::string>& lists, int stages, int units,
-                                std::vector<int> device_of_stage) {
+                                const std::vector<int>& device_of_stage) {
   Program program;
   program.schedule = "by hand";
   program.rule = UpdateRule::kSync;
   program.stages = stages;
   program.units = units;
   program.devices = static_cast<int>(lists.size());
-  program.device_of_stage = std::move(device_of_stage);
+  for (const int device : device_of_stage) program.placement.push_back({device});
   program.recompute.assign(static_cast<std::size_t>(stages), false);
   program.edges = chain_edges(stages);
   for (std::size_t d = 0; d < lists.size(); ++d) {
@@ -91,7 +91,7 @@ inline Program program_of_words(const std::vector<std::string>& lists, int stage
     }
   }
   for (int s = 0; s < stages; ++s) {
-    program.device[static_cast<std::size_t>(program.device_of_stage[static_cast<std::size_t>(s)])]
+    program.device[static_cast<std::size_t>(device_of_stage[static_cast<std::size_t>(s)])]
         .push_back({Kind::kUpdate, s});
   }
   annotate(program);

@@ -19,9 +19,8 @@ Program lower_naively(const Program& program) {
     const Edge& edge = result.edges[e];
     for (int unit = 0; unit < result.units; ++unit) {
       result.transfers.push_back({static_cast<int>(e), edge.from_stage, edge.to_stage,
-                                  result.device_of_stage[static_cast<std::size_t>(edge.from_stage)],
-                                  result.device_of_stage[static_cast<std::size_t>(edge.to_stage)],
-                                  unit, edge.gradient});
+                                  result.device_of(edge.from_stage, unit),
+                                  result.device_of(edge.to_stage, unit), unit, edge.gradient});
     }
   }
   for (auto& list : result.device) {

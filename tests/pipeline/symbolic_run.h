@@ -263,7 +263,8 @@ class Run {
       }
       if (!found) {
         // Handed over inside the device, or missing.
-        if (device_of(edge.from_stage) != device_of(edge.to_stage)) {
+        if (program_.device_of(edge.from_stage, instruction.unit) !=
+            program_.device_of(edge.to_stage, instruction.unit)) {
           throw std::runtime_error("an input that is never received");
         }
         value = outputs_.at({edge.from_stage, instruction.unit, gradient});
@@ -273,14 +274,10 @@ class Run {
     return folded;
   }
 
-  int device_of(int stage) const {
-    return program_.device_of_stage.at(static_cast<std::size_t>(stage));
-  }
-
   void execute(const Lane& lane, const Instruction& instruction) {
     const auto s = static_cast<std::size_t>(instruction.stage);
     if (instruction.stage >= 0 &&
-        static_cast<std::size_t>(device_of(instruction.stage)) != lane.device) {
+        program_.replica_on(instruction.stage, static_cast<int>(lane.device)) < 0) {
       throw std::runtime_error("a stage that is not on this device");
     }
     if (instruction.kind == Kind::kSend) {
