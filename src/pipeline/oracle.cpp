@@ -424,4 +424,14 @@ HostTensor Oracle::read(const std::string& name) const {
   return found == running_.end() ? HostTensor() : copy_of(found->second);
 }
 
+HostTensor Oracle::read_gradient(const std::string& name) const {
+  for (const StageState& stage : stages_) {
+    for (const auto& [i, gradient] : stage.gradients) {
+      if (variants_[0].training->parameters[static_cast<std::size_t>(i)].name == name)
+        return copy_of(gradient);
+    }
+  }
+  return {};
+}
+
 }  // namespace pipetrain

@@ -24,6 +24,8 @@ class Oracle {
   void run(const Program& program, UnitSource& source);
   /// A parameter or running statistic, as the first stage that holds it sees it.
   HostTensor read(const std::string& name) const;
+  /// The gradient that the last update of a parameter was made with, likewise.
+  HostTensor read_gradient(const std::string& name) const;
 
  private:
   using Values = std::map<ValueId, HostTensor>;

@@ -585,6 +585,14 @@ HostTensor Runtime::read(const std::string& name) const {
   return out;
 }
 
+HostTensor Runtime::read_gradient(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : stages_) {
+    if (replicas.front().stage->read_gradient(name, out)) break;
+  }
+  return out;
+}
+
 void Runtime::write(const std::string& name, const HostTensor& value) {
   for (const auto& replicas : stages_) {
     for (const Copy& copy : replicas) copy.stage->write(name, value);

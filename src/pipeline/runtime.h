@@ -93,6 +93,9 @@ class Runtime {
   /// A parameter or running statistic by name; an empty tensor when no stage holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
+  /// The gradient that the last update of a parameter was made with; an empty tensor for a frozen
+  /// one.
+  HostTensor read_gradient(const std::string& name) const;
   /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
   std::string first_nonfinite() const;
 

@@ -90,8 +90,7 @@ struct StageBases {
   }
 };
 
-void Stage::add(const Compiled& variant, const StageStepAddition& addition, const StageBases& bases,
-                bool first) {
+void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool first) {
   const auto index = static_cast<std::size_t>(addition.accumulation);
   // A direct contribution of the first unit was written into the accumulator by its kernel.
   if (!addition.direct || !first) {
@@ -146,11 +145,11 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
       step.out[i].data = address(step.out_at[i], step.out_direct[i]);
     with_context([&] { return "running node " + printable(step.name); },
                  [&] { step.kernel->run(step.in, step.out, context); });
-    for (const StageStepAddition& addition : step.additions) add(variant, addition, bases, first);
+    for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
   }
   if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
     for (const StageStepAddition& addition : variant.late_additions)
-      add(variant, addition, bases, first);
+      add(addition, bases, first);
   }
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
@@ -377,6 +376,19 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
   if (found == running_.end()) return false;
   std::memcpy(found->second.view().data, value.view().data, found->second.type().bytes());
   return true;
+}
+
+bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
+  const Compiled& compiled = *variants_.front();
+  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
+    const ParameterState& parameter = *compiled.parameter_states[k];
+    const std::byte* gradient = gradient_address(compiled, k);
+    if (parameter.name != name || !gradient) continue;
+    out = HostTensor(parameter.type);
+    std::memcpy(out.view().data, gradient, parameter.type.bytes());
+    return true;
+  }
+  return false;
 }
 
 std::string Stage::first_nonfinite(int version_copy) const {

@@ -116,6 +116,9 @@ class Stage {
   /// it.
   bool read(const std::string& name, int version_copy, HostTensor& out) const;
   bool write(const std::string& name, const HostTensor& value);
+  /// Reads the gradient that the last update of a parameter was made with; false when there is none
+  /// here.
+  bool read_gradient(const std::string& name, HostTensor& out) const;
   /// Name of the first value in this stage's gradients or weights that is not finite; empty when
   /// all are.
   std::string first_nonfinite(int version_copy) const;
@@ -128,8 +131,7 @@ class Stage {
   void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
            std::byte* forward_base, std::byte* gradient_base, bool first);
   void prepare(Compiled& variant, int version_copy);
-  void add(const Compiled& variant, const StageStepAddition& addition, const StageBases& bases,
-           bool first);
+  void add(const StageStepAddition& addition, const StageBases& bases, bool first);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
 
   int index_;

@@ -15,9 +15,6 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
 }
 
-namespace {
-
-/// Points the units of a mini-batch at their samples. columns: each (samples, …).
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step,
                     std::int64_t counted, std::vector<RoundUnit>& units) {
@@ -40,8 +37,6 @@ void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
     }
   }
 }
-
-}  // namespace
 
 BatchUnits::BatchUnits(const Session& session, bool evaluation)
     : session_(session), evaluation_(evaluation) {}

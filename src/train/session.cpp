@@ -376,6 +376,10 @@ void Session::start() {
   }
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
+  runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
+}
+
+std::vector<RuntimeVariant> Session::runtime_variants() const {
   std::vector<RuntimeVariant> variants;
   for (const auto* list : {&training_, &evaluations_}) {
     for (const Variant& variant : *list) {
@@ -383,6 +387,10 @@ void Session::start() {
           {variant.graph.get(), carry_stages(graph(), stage_of_forward_, *variant.graph)});
     }
   }
+  return variants;
+}
+
+RuntimeOptions Session::runtime_options() const {
   RuntimeOptions options;
   options.backend = config_.pipeline.backend;
   options.threads = threads_;
@@ -391,7 +399,12 @@ void Session::start() {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
-  runtime_ = std::make_unique<Runtime>(std::move(variants), std::move(programs), options);
+  return options;
+}
+
+bool Session::has_replicas() const {
+  return std::any_of(predicted_program_.placement.begin(), predicted_program_.placement.end(),
+                     [](const auto& devices) { return devices.size() > 1; });
 }
 
 const TrainingGraph& Session::graph() const {

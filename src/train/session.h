@@ -77,6 +77,13 @@ class Session {
   const Profile& profile() const { return profile_; }
 
   Runtime& runtime() { return *runtime_; }
+  /// What the runtime was made from, for a replay.
+  std::vector<RuntimeVariant> runtime_variants() const;
+  RuntimeOptions runtime_options() const;
+  /// Whether some stage runs on several devices.
+  bool has_replicas() const;
+  /// A program like those that start() makes; runtime() can run it if start() made one as long.
+  Program make_program(int units) const { return programs_of_run_->training(units); }
   /// The program of a round of so many units: a mini-batch, or in an asynchronous run all up to
   /// the end of an epoch.
   const Program& program(int units) const;
