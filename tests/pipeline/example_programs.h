@@ -38,6 +38,15 @@ inline std::string compute_text(const Program& program, std::size_t device) {
   return text;
 }
 
+/// The whole list of one device.
+inline std::string full_text(const Program& program, std::size_t device) {
+  std::string text;
+  for (const Instruction& instruction : program.device[device]) {
+    text += (text.empty() ? "" : " ") + to_text(program, instruction);
+  }
+  return text;
+}
+
 /// Chain edges with some taken away and some skips put in.
 inline std::vector<Edge> random_edges(int stages, std::mt19937& random) {
   std::vector<Edge> edges;
@@ -52,6 +61,17 @@ inline std::vector<Edge> random_edges(int stages, std::mt19937& random) {
   }
   std::shuffle(edges.begin(), edges.end(), random);
   return edges;
+}
+
+/// Most stages and units of a device that hold activations at once, in list order.
+inline int device_peak(const Program& program, std::size_t device) {
+  int live = 0;
+  int peak = 0;
+  for (const Instruction& instruction : program.device[device]) {
+    if (instruction.kind == Kind::kForward) peak = std::max(peak, ++live);
+    if (adds_gradient(instruction.kind)) --live;
+  }
+  return peak;
 }
 
 /// A warm-up that never rises.
