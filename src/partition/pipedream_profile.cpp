@@ -125,8 +125,12 @@ class Reader {
 
   // "6291456.0", or "[6291456.0; 131072.0]"
   void read_activations(std::string_view text, PipeDreamNode& node) const {
-    node.has_list = text.starts_with('[');
-    if (node.has_list) {
+    const std::size_t point = text.find('.');
+    if (point != std::string_view::npos && text.size() - point > 2) {
+      node.activation_format = ActivationFormat::kThreeDecimals;
+    }
+    if (text.starts_with('[')) {
+      node.activation_format = ActivationFormat::kList;
       if (!text.ends_with(']')) fail("the list of activation sizes has no \"]\"");
       text = text.substr(1, text.size() - 2);
     }
@@ -177,11 +181,14 @@ std::string python_float(double number) {
 }
 
 std::string activations_text(const PipeDreamNode& node) {
+  if (node.activation_format == ActivationFormat::kThreeDecimals) {
+    return three_decimals(node.output_bytes());
+  }
   std::string out;
   for (const double bytes : node.activation_bytes) {
     out += (out.empty() ? "" : "; ") + python_float(bytes);
   }
-  return node.has_list ? "[" + out + "]" : out;
+  return node.activation_format == ActivationFormat::kList ? "[" + out + "]" : out;
 }
 
 }  // namespace

@@ -10,6 +10,13 @@
 
 namespace pipetrain {
 
+/// How the file writes a node's activations; PipeDream's older profiles have another format.
+enum class ActivationFormat : unsigned char {
+  kShort,          // 512.0
+  kThreeDecimals,  // 512.000
+  kList,           // [512.0; 16.0]
+};
+
 /// One layer. Times and activations are of a whole mini-batch, whose size is not in the file.
 struct PipeDreamNode {
   std::string id;           // "node12"
@@ -17,7 +24,7 @@ struct PipeDreamNode {
   double forward_milliseconds = 0;
   double backward_milliseconds = 0;
   std::vector<double> activation_bytes;  // of each output
-  bool has_list = false;                 // the outputs stand in brackets, even if it is one
+  ActivationFormat activation_format = ActivationFormat::kShort;
   double parameter_bytes = 0;
   int stage = -1;  // -1: not planned
 
@@ -53,8 +60,8 @@ PipeDreamProfile read_pipedream_profile(const std::filesystem::path& path);
 /// The same from text; `file` is what errors call it.
 PipeDreamProfile parse_pipedream_profile(std::string_view text, const std::string& file);
 
-/// The text that PipeDream's tools read, without a final newline as they write it. Reading and
-/// writing gives the same bytes where the file has PipeDream's own number format.
+/// The text that PipeDream's tools read, without a final newline as they write it: reading one of
+/// their files and writing it gives the same bytes.
 std::string pipedream_text(const PipeDreamProfile& profile);
 
 /// The nodes in an order in which every edge leads forward: the earliest in the file first. An
