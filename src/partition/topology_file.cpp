@@ -100,7 +100,7 @@ Topology topology_of(const Document& document) {
   return out;
 }
 
-// Beside the program as it is built, beside it as it is installed, and in the sources.
+// Beside the program, beside it as it is installed, and in the sources it was built from.
 std::vector<std::filesystem::path> shipped_folders() {
   std::vector<std::filesystem::path> out;
   std::error_code code;
@@ -109,8 +109,8 @@ std::vector<std::filesystem::path> shipped_folders() {
     const std::filesystem::path folder = program.parent_path();
     out.push_back(folder / "topologies");
     out.push_back(folder.parent_path() / "share/pipetrain/topologies");
-    out.push_back(folder.parent_path() / "topologies");
   }
+  out.emplace_back(PIPETRAIN_TOPOLOGIES);
   return out;
 }
 

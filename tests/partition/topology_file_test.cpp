@@ -136,7 +136,6 @@ TEST(TopologyFile, IsFoundByPathAndByName) {
   const TemporaryDirectory folder;
   put_file(folder / "mine.json", kTwoLevels);
   EXPECT_EQ(named_topology((folder / "mine.json").string()).name, "two servers");
-  // The tests lie in a build folder of the sources, where the topologies are found.
   EXPECT_EQ(find_topology("dgx-h100x8.json").filename(), "dgx-h100x8.json");
   EXPECT_EQ(find_topology("dgx-h100x8"), find_topology("dgx-h100x8.json"));
   try {
