@@ -139,9 +139,8 @@ void assign_versions(Program& program) {
   const ReplicaIndex replicas(program);
   UnitTable read(stages, program.units);
   std::vector<int> latest(replicas.count(), 0);
-  const std::vector<int> vertical = program.rule == UpdateRule::kVertical
-                                        ? first_stage_versions(program)
-                                        : std::vector<int>();
+  const std::vector<int> vertical =
+      program.rule == UpdateRule::kVertical ? first_stage_versions(program) : std::vector<int>();
   const auto version_of = [&](const Instruction& forward, int newest) {
     switch (program.rule) {
       case UpdateRule::kVertical:

@@ -83,8 +83,8 @@ struct Program {
   int stages = 0;
   int devices = 0;
   int units = 0;
-  bool gradient_sync = false;   // a kGradientSync on each device before its updates
-  int units_per_update = 1;     // kDoubleBuffer: units in a group
+  bool gradient_sync = false;  // a kGradientSync on each device before its updates
+  int units_per_update = 1;    // kDoubleBuffer: units in a group
   /// [stages][replicas]: the devices that run a stage, each on units of its own.
   std::vector<std::vector<int>> placement;
   /// [units]: replica route[unit] mod replicas runs the unit; empty: route[unit] = unit, round
@@ -101,8 +101,9 @@ struct Program {
 
   // What follows is derived by annotate().
 
-  /// Activation slots of each stage, on each of its replicas. A slot is held from the forward to the last backward of a
-  /// unit; with recompute for the forward alone, then from the recompute to the last backward.
+  /// Activation slots of each stage, on each of its replicas. A slot is held from the forward to
+  /// the last backward of a unit; with recompute for the forward alone, then from the recompute to
+  /// the last backward.
   std::vector<int> slots_per_stage;
   /// Copies of the weights needed at once; version v may live in copy v mod versions_per_stage.
   std::vector<int> versions_per_stage;

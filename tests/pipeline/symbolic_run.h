@@ -3,6 +3,7 @@
 // compared with a plain serial loop that knows no schedule.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <queue>
@@ -26,11 +27,20 @@ inline Hash mix(Hash a, Hash b) {
   return x ^ (x >> 31);
 }
 
-/// What remains of a round: the weights, and the running statistics that forwards leave behind.
+/// What remains of a round: the weights, and the running statistics that forwards leave behind on
+/// every replica.
 struct Result {
-  std::vector<Hash> weights, statistics;
+  std::vector<std::vector<Hash>> weights, statistics;  // [stages][replicas]
   bool operator==(const Result&) const = default;
 };
+
+/// Sum of the gradients of a stage's replicas, in their order; one replica's is left as it is.
+inline Hash reduced(const std::vector<Hash>& sums) {
+  if (sums.size() == 1) return sums[0];
+  Hash total = 17;
+  for (const Hash sum : sums) total = mix(total, sum);
+  return total;
+}
 
 inline Hash initial_weight(int stage) { return mix(101, static_cast<Hash>(stage)); }
 inline Hash forward_value(int stage, int unit, Hash inputs, Hash weight) {
@@ -42,53 +52,77 @@ inline Hash backward_value(int stage, int unit, Hash activation, Hash inputs, Ha
              mix(mix(activation, inputs), mix(gradients, weight)));
 }
 
-/// The round as one device without schedule would compute it. `warm` (kStash only): how many
-/// updates a stage's forward lags behind.
-inline Result serial_round(UpdateRule rule, int stages, int units, const std::vector<Edge>& edges,
-                           bool gradient_sync, const std::vector<int>& warm) {
-  const auto n = static_cast<std::size_t>(stages);
-  std::vector<std::vector<Hash>> history(n);  // every version of each stage's weights
-  for (int s = 0; s < stages; ++s) history[static_cast<std::size_t>(s)] = {initial_weight(s)};
-  std::vector<Hash> sums(n, 0);
+/// The round as one device without schedule would compute it: for every unit all forwards, then all
+/// backwards. Of the program it reads what is declared, not the lists. `warm` (kStash, kVertical):
+/// how many forwards a replica runs ahead of its first backward.
+inline Result serial_round(const Program& program, const std::vector<int>& warm) {
+  const UpdateRule rule = program.rule;
+  const auto n = static_cast<std::size_t>(program.stages);
+  std::vector<std::vector<Hash>> history(n), sums(n);  // history: every version of the weights
+  std::vector<std::vector<int>> taken(n);              // units that each replica has had
   Result result;
-  result.statistics.assign(n, 0);
-  for (int k = 0; k < units; ++k) {
+  result.statistics.resize(n);
+  for (std::size_t s = 0; s < n; ++s) {
+    const std::size_t replicas = program.placement[s].size();
+    history[s] = {initial_weight(static_cast<int>(s))};
+    sums[s].assign(replicas, 0);
+    taken[s].assign(replicas, 0);
+    result.statistics[s].assign(replicas, 0);
+  }
+  const auto replica_of = [&](std::size_t s, int k) {
+    return static_cast<std::size_t>(program.replica_of(static_cast<int>(s), k));
+  };
+  const auto version_of = [&](std::size_t s, int k) {
+    const std::size_t replica = replica_of(s, k);
+    if (rule == UpdateRule::kStash) {
+      int units = 0;
+      for (int j = 0; j < program.units; ++j) units += replica_of(s, j) == replica ? 1 : 0;
+      return std::max(0, taken[s][replica] - std::min(units, warm.at(s)));
+    }
+    if (rule == UpdateRule::kVertical) return std::max(0, k - std::min(program.units, warm.at(0)));
+    if (rule == UpdateRule::kDoubleBuffer) return std::max(0, k / program.units_per_update - 1);
+    return 0;
+  };
+  for (int k = 0; k < program.units; ++k) {
     std::vector<Hash> values(n), gradients(n), inputs(n, 0), outer(n, 0), weight(n);
     for (std::size_t s = 0; s < n; ++s) {
-      const int version =
-          rule == UpdateRule::kStash ? std::max(0, k - std::min(units, warm[s])) : 0;
-      weight[s] = history[s][static_cast<std::size_t>(version)];
-      for (const Edge& e : edges) {
+      weight[s] = history[s].at(static_cast<std::size_t>(version_of(s, k)));
+      ++taken[s][replica_of(s, k)];
+      for (const Edge& e : program.edges) {
         if (!e.gradient && e.to_stage == static_cast<int>(s)) {
           inputs[s] = mix(inputs[s], values[static_cast<std::size_t>(e.from_stage)]);
         }
       }
       values[s] = forward_value(static_cast<int>(s), k, inputs[s], weight[s]);
-      result.statistics[s] = mix(result.statistics[s], values[s]);
+      Hash& statistics = result.statistics[s][replica_of(s, k)];
+      statistics = mix(statistics, values[s]);
     }
     if (rule == UpdateRule::kNone) continue;
     for (std::size_t s = n; s-- > 0;) {
-      for (const Edge& e : edges) {
+      for (const Edge& e : program.edges) {
         if (e.gradient && e.to_stage == static_cast<int>(s)) {
           outer[s] = mix(outer[s], gradients[static_cast<std::size_t>(e.from_stage)]);
         }
       }
       gradients[s] =
           backward_value(static_cast<int>(s), k, values[s], inputs[s], outer[s], weight[s]);
-      sums[s] = mix(sums[s], gradients[s]);
-      if (rule == UpdateRule::kStash) {
-        history[s].push_back(mix(history[s].back(), sums[s]));
-        sums[s] = 0;
+      Hash& sum = sums[s][replica_of(s, k)];
+      sum = mix(sum, gradients[s]);
+      const int size = program.group_size(static_cast<int>(s));
+      const bool ends_group = (k + 1) % size == 0 || k + 1 == program.units;
+      if (rule != UpdateRule::kSync && ends_group) {
+        history[s].push_back(mix(history[s].back(), reduced(sums[s])));
+        std::fill(sums[s].begin(), sums[s].end(), 0);
       }
     }
   }
   Hash norm = 0;
-  if (gradient_sync) {
-    for (const Hash sum : sums) norm = mix(norm, sum);
-  }
+  for (std::size_t s = 0; s < n && program.gradient_sync; ++s) norm = mix(norm, reduced(sums[s]));
   for (std::size_t s = 0; s < n; ++s) {
-    if (rule == UpdateRule::kSync) history[s].push_back(mix(history[s].back(), mix(sums[s], norm)));
-    result.weights.push_back(history[s].back());
+    if (rule == UpdateRule::kSync) {
+      history[s].push_back(mix(history[s].back(), mix(reduced(sums[s]), norm)));
+    }
+    result.weights.emplace_back(program.placement[s].size(), history[s].back());
   }
   return result;
 }
@@ -98,19 +132,15 @@ inline Result serial_round(UpdateRule rule, int stages, int units, const std::ve
 class Run {
  public:
   Run(const Program& program, std::uint32_t seed) : program_(program), random_(seed) {
-    const auto stages = static_cast<std::size_t>(program.stages);
-    for (std::size_t s = 0; s < stages; ++s) {
-      copies_.emplace_back(static_cast<std::size_t>(std::max(1, program.versions_per_stage.at(s))),
-                           0);
-      copies_.back()[0] = initial_weight(static_cast<int>(s));
-      slots_.emplace_back(static_cast<std::size_t>(program.slots_per_stage.at(s)), 0);
-      latest_.push_back(0);
+    for (std::size_t s = 0; s < program.placement.size(); ++s) {
+      auto& replicas = replicas_.emplace_back(program.placement[s].size());
+      for (Replica& replica : replicas) {
+        replica.copies.assign(static_cast<std::size_t>(std::max(1, program.versions_per_stage[s])),
+                              0);
+        replica.copies[0] = initial_weight(static_cast<int>(s));
+        replica.slots.assign(static_cast<std::size_t>(program.slots_per_stage[s]), 0);
+      }
     }
-    for (const int count : program.slots_per_edge) {
-      buffers_.emplace_back(static_cast<std::size_t>(count), 0);
-    }
-    sums_.assign(stages, 0);
-    result_.statistics.assign(stages, 0);
     make_lanes();
   }
 
@@ -125,8 +155,8 @@ class Run {
       if (ready.empty()) throw std::runtime_error("stuck");
       Lane& lane = lanes_[ready[random_() % ready.size()]];
       const Instruction& instruction = lane.head(program_);
-      if (instruction.kind == Kind::kGradientSync) {
-        left -= run_sync();
+      if (is_joint(instruction)) {
+        left -= run_together(instruction);
         continue;
       }
       execute(lane, instruction);
@@ -134,14 +164,39 @@ class Run {
       ++lane.next;
       --left;
     }
-    for (std::size_t s = 0; s < copies_.size(); ++s) {
-      result_.weights.push_back(
-          copies_[s].at(static_cast<std::size_t>(latest_[s]) % copies_[s].size()));
+    Result result;
+    for (const auto& replicas : replicas_) {
+      auto& weights = result.weights.emplace_back();
+      auto& statistics = result.statistics.emplace_back();
+      for (const Replica& replica : replicas) {
+        weights.push_back(
+            replica.copies.at(static_cast<std::size_t>(replica.latest) % replica.copies.size()));
+        statistics.push_back(replica.statistics);
+      }
     }
-    return result_;
+    return result;
   }
 
  private:
+  /// What a device holds of a stage.
+  struct Replica {
+    std::vector<Hash> copies, slots;
+    Hash sum = 0;
+    Hash statistics = 0;
+    int latest = 0;
+  };
+
+  Replica& replica_on(int stage, std::size_t device) {
+    const int replica = program_.replica_on(stage, static_cast<int>(device));
+    if (replica < 0) throw std::runtime_error("a stage that is not on this device");
+    return replicas_.at(static_cast<std::size_t>(stage)).at(static_cast<std::size_t>(replica));
+  }
+
+  /// Instructions that several devices run together.
+  static bool is_joint(const Instruction& instruction) {
+    return instruction.kind == Kind::kGradientSync || instruction.kind == Kind::kReduce;
+  }
+
   struct Lane {
     std::size_t device = 0;
     bool compute = false;
@@ -203,13 +258,13 @@ class Run {
 
   bool can_run(const Lane& lane) const {
     const Instruction& instruction = lane.head(program_);
-    if (instruction.kind == Kind::kGradientSync) {
-      for (const Lane& other : lanes_) {
-        if (other.compute && (other.done() || other.head(program_).kind != Kind::kGradientSync)) {
-          return false;
-        }
-      }
-      return true;
+    if (is_joint(instruction)) {
+      std::size_t there = 0;
+      for (const Lane& other : lanes_) there += joins(other, instruction) ? 1 : 0;
+      return there ==
+             (instruction.kind == Kind::kReduce
+                  ? program_.placement.at(static_cast<std::size_t>(instruction.stage)).size()
+                  : program_.device.size());
     }
     if (instruction.kind == Kind::kSend) {
       return outputs_.count({instruction.stage, instruction.unit, transfer(instruction).gradient}) >
@@ -224,6 +279,13 @@ class Run {
       }
     }
     return true;
+  }
+
+  bool joins(const Lane& lane, const Instruction& instruction) const {
+    if (!lane.compute || lane.done()) return false;
+    const Instruction& head = lane.head(program_);
+    return head.kind == instruction.kind && head.stage == instruction.stage &&
+           head.unit == instruction.unit;
   }
 
   /// There is data, and whoever holds the buffer by the list is through with it.
@@ -258,12 +320,13 @@ class Run {
       for (const std::size_t i : receives(device, instruction.stage, instruction.unit, gradient)) {
         const Instruction& r = program_.device[device][i];
         if (transfer(r).edge != static_cast<int>(e)) continue;
-        value = buffers_.at(e).at(static_cast<std::size_t>(r.slot));
+        value = buffers_.at({static_cast<int>(e), static_cast<int>(device), r.slot});
         found = true;
       }
       if (!found) {
         // Handed over inside the device, or missing.
-        if (device_of(edge.from_stage) != device_of(edge.to_stage)) {
+        if (program_.device_of(edge.from_stage, instruction.unit) !=
+            program_.device_of(edge.to_stage, instruction.unit)) {
           throw std::runtime_error("an input that is never received");
         }
         value = outputs_.at({edge.from_stage, instruction.unit, gradient});
@@ -273,16 +336,8 @@ class Run {
     return folded;
   }
 
-  int device_of(int stage) const {
-    return program_.device_of_stage.at(static_cast<std::size_t>(stage));
-  }
-
   void execute(const Lane& lane, const Instruction& instruction) {
-    const auto s = static_cast<std::size_t>(instruction.stage);
-    if (instruction.stage >= 0 &&
-        static_cast<std::size_t>(device_of(instruction.stage)) != lane.device) {
-      throw std::runtime_error("a stage that is not on this device");
-    }
+    Replica& replica = replica_on(instruction.stage, lane.device);
     if (instruction.kind == Kind::kSend) {
       const Transfer& t = transfer(instruction);
       channels_[{t.from_device, t.to_device, t.gradient}].push(
@@ -292,21 +347,23 @@ class Run {
     if (instruction.kind == Kind::kReceive) {
       const Transfer& t = transfer(instruction);
       auto& channel = channels_.at({t.from_device, t.to_device, t.gradient});
-      buffers_.at(static_cast<std::size_t>(t.edge)).at(static_cast<std::size_t>(instruction.slot)) =
-          channel.front();
+      if (instruction.slot >= program_.slots_per_edge.at(static_cast<std::size_t>(t.edge))) {
+        throw std::runtime_error("a receive buffer that is not declared");
+      }
+      buffers_[{t.edge, t.to_device, instruction.slot}] = channel.front();
       channel.pop();
       return;
     }
-    if (instruction.kind == Kind::kUpdate) return update(instruction);
+    if (instruction.kind == Kind::kUpdate) return update(replica, instruction);
     const Hash weight =
-        copies_.at(s).at(static_cast<std::size_t>(instruction.version) % copies_[s].size());
-    Hash& slot = slots_.at(s).at(static_cast<std::size_t>(instruction.slot));
+        replica.copies.at(static_cast<std::size_t>(instruction.version) % replica.copies.size());
+    Hash& slot = replica.slots.at(static_cast<std::size_t>(instruction.slot));
     const Hash inputs = read_inputs(lane.device, instruction, false);
     const Hash value = forward_value(instruction.stage, instruction.unit, inputs, weight);
     if (instruction.kind == Kind::kForward) {
       slot = value;
       outputs_[{instruction.stage, instruction.unit, false}] = value;
-      result_.statistics[s] = mix(result_.statistics[s], value);
+      replica.statistics = mix(replica.statistics, value);
       return;
     }
     if (instruction.kind == Kind::kRecompute) {
@@ -318,26 +375,35 @@ class Run {
     if (needs_gradient(instruction.kind)) {
       outputs_[{instruction.stage, instruction.unit, true}] = gradient;
     }
-    if (adds_gradient(instruction.kind)) sums_[s] = mix(sums_[s], gradient);
+    if (adds_gradient(instruction.kind)) replica.sum = mix(replica.sum, gradient);
   }
 
-  void update(const Instruction& instruction) {
-    const auto s = static_cast<std::size_t>(instruction.stage);
-    const std::size_t count = copies_.at(s).size();
+  void update(Replica& replica, const Instruction& instruction) {
+    auto& copies = replica.copies;
     if (instruction.version < 1) throw std::runtime_error("an update that makes no version");
-    const Hash before = copies_[s][static_cast<std::size_t>(instruction.version - 1) % count];
-    const Hash sum = program_.rule == UpdateRule::kSync ? mix(sums_[s], norm_) : sums_[s];
-    copies_[s][static_cast<std::size_t>(instruction.version) % count] = mix(before, sum);
-    sums_[s] = 0;
-    latest_[s] = instruction.version;
+    const Hash before = copies[static_cast<std::size_t>(instruction.version - 1) % copies.size()];
+    const Hash sum = program_.rule == UpdateRule::kSync ? mix(replica.sum, norm_) : replica.sum;
+    copies[static_cast<std::size_t>(instruction.version) % copies.size()] = mix(before, sum);
+    replica.sum = 0;
+    replica.latest = instruction.version;
   }
 
-  std::size_t run_sync() {
-    norm_ = 0;
-    for (const Hash sum : sums_) norm_ = mix(norm_, sum);
+  /// Runs a reduce or a gradient sync on all its devices; returns on how many.
+  std::size_t run_together(const Instruction instruction) {
+    if (instruction.kind == Kind::kReduce) {
+      std::vector<Hash> sums;
+      auto& replicas = replicas_.at(static_cast<std::size_t>(instruction.stage));
+      for (const Replica& replica : replicas) sums.push_back(replica.sum);
+      for (Replica& replica : replicas) replica.sum = reduced(sums);
+    } else {
+      // Replicas have been summed before.
+      norm_ = 0;
+      for (const auto& replicas : replicas_) norm_ = mix(norm_, replicas[0].sum);
+    }
     std::size_t count = 0;
     for (Lane& lane : lanes_) {
-      if (!lane.compute) continue;
+      if (!joins(lane, instruction)) continue;
+      done_.at(lane.device).at(lane.index()) = true;
       ++lane.next;
       ++count;
     }
@@ -348,13 +414,11 @@ class Run {
   std::mt19937 random_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> done_;
-  std::vector<std::vector<Hash>> copies_, slots_, buffers_;
-  std::vector<Hash> sums_;
-  std::vector<int> latest_;
-  std::map<std::vector<int>, Hash> outputs_;  // stage, unit, gradient
+  std::vector<std::vector<Replica>> replicas_;  // [stages][replicas]
+  std::map<std::vector<int>, Hash> buffers_;    // edge, device, slot
+  std::map<std::vector<int>, Hash> outputs_;    // stage, unit, gradient
   std::map<std::vector<int>, std::queue<Hash>> channels_;
   Hash norm_ = 0;
-  Result result_;
 };
 
 }  // namespace pipetrain::symbolic
