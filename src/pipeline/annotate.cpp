@@ -209,4 +209,24 @@ std::vector<int> staleness(const Program& program) {
   return result;
 }
 
+bool applies_statistics_at_once(const Program& program, int stage) {
+  return is_asynchronous(program.rule) && program.group_size(stage) == 1;
+}
+
+std::vector<std::vector<int>> versions_of_groups(const Program& program) {
+  std::vector<std::vector<int>> versions;
+  for (int stage = 0; stage < program.stages; ++stage)
+    versions.emplace_back(static_cast<std::size_t>(program.updates(stage)), 0);
+  if (program.rule == UpdateRule::kNone) return versions;
+  for (const auto& list : program.device) {
+    for (const Instruction& instruction : list) {
+      if (instruction.kind != Kind::kForward) continue;
+      const int group = instruction.unit / program.group_size(instruction.stage);
+      versions[static_cast<std::size_t>(instruction.stage)][static_cast<std::size_t>(group)] =
+          instruction.version;
+    }
+  }
+  return versions;
+}
+
 }  // namespace pipetrain

@@ -1,7 +1,6 @@
 // Rules on data between stages: every transfer there, in its place, in order, and none that waits
 // for ever.
 #include <map>
-#include <set>
 #include <tuple>
 #include <vector>
 
@@ -40,7 +39,8 @@ void Checker::check_transfers() const {
 }
 
 void Checker::check_transfer_records() const {
-  std::set<std::pair<int, int>> seen;
+  std::vector<bool> seen(program_.edges.size() * at(program_.units), false);
+  const auto key = [&](int edge, int unit) { return at(edge) * at(program_.units) + at(unit); };
   for (std::size_t t = 0; t < program_.transfers.size(); ++t) {
     const Transfer& transfer = program_.transfers[t];
     bool fits =
@@ -51,19 +51,19 @@ void Checker::check_transfer_records() const {
              transfer.gradient == edge.gradient &&
              transfer.from_device == program_.device_of(edge.from_stage, transfer.unit) &&
              transfer.to_device == program_.device_of(edge.to_stage, transfer.unit) &&
-             transfer.from_device != transfer.to_device &&
-             seen.emplace(transfer.edge, transfer.unit).second;
+             transfer.from_device != transfer.to_device && !seen[key(transfer.edge, transfer.unit)];
     }
     if (!fits) {
       fail(CheckRule::kTransfers, "transfer {} (unit {} from stage {} to stage {}) fits no edge", t,
            transfer.unit, transfer.from_stage, transfer.to_stage);
     }
+    seen[key(transfer.edge, transfer.unit)] = true;
   }
   for (std::size_t e = 0; e < program_.edges.size(); ++e) {
     const Edge& edge = program_.edges[e];
     for (int unit = 0; unit < program_.units; ++unit) {
       if (!crosses_devices(edge, unit)) continue;
-      if (seen.count({static_cast<int>(e), unit}) == 0) {
+      if (!seen[key(static_cast<int>(e), unit)]) {
         fail(CheckRule::kTransfers, "unit {} is never sent from stage {} to stage {}", unit,
              edge.from_stage, edge.to_stage);
       }
@@ -130,9 +130,9 @@ void Checker::check_channels() const {
 }
 
 void Checker::check_progress() const {
-  if (!program_.lowered) return;
   const std::string one_lane = find_deadlock(program_, Lanes::kOne);
   if (one_lane.empty()) return;
+  if (!program_.lowered) fail(CheckRule::kLanes, "deadlock: {}", one_lane);
   const std::string three_lanes = find_deadlock(program_, Lanes::kThree);
   if (!three_lanes.empty()) fail(CheckRule::kLanes, "deadlock: {}", three_lanes);
   fail(CheckRule::kRendezvous, "deadlock where sends wait for their receives: {}", one_lane);

@@ -64,13 +64,13 @@ void check_per_stage(const ScheduleOptions& options, const ScheduleDescription& 
            "the warm-up is given for {} stages, but there are {}", options.warm.size(), stages);
   for (std::size_t s = 0; s < options.warm.size(); ++s) {
     PT_CHECK(options.warm[s] >= 0 && options.warm[s] <= (1 << 20), kUsage,
-             "the warm-up of stage {} must be 0 or more and not huge, got {}", s, options.warm[s]);
+             "the warm-up of stage {} must not be negative or huge, got {}", s, options.warm[s]);
   }
 }
 
 void check_rest(const ScheduleOptions& options, const ScheduleDescription& schedule) {
   PT_CHECK(options.memory_units >= 0 && options.memory_units <= (1 << 20), kUsage,
-           "the units a device may hold must be 0 or more and not huge, got {}",
+           "the units a device may hold must not be negative or huge, got {}",
            options.memory_units);
   PT_CHECK(options.memory_units == 0 || schedule.takes_memory, kUsage,
            "schedule '{}' cannot be told how many units to hold; use zb or 1f1b", schedule.name);
@@ -153,7 +153,7 @@ Program without_lists(const ScheduleOptions& options, const ScheduleDescription&
     std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
   }
   const int per_device = stages_per_device(schedule.placement, options.chunks);
-  program.devices = per_device == 1 && schedule.placement == Placement::kChain
+  program.devices = schedule.placement == Placement::kChain
                         ? std::accumulate(options.replicas.begin(), options.replicas.end(), 0)
                         : options.stages / per_device;
   program.placement =

@@ -7,7 +7,9 @@
 #include "example_programs.h"
 #include "imported_schedules.h"
 #include "pipeline/annotate.h"
+#include "pipeline/compute_table.h"
 #include "pipeline/simulate.h"
+#include "pipeline/timed_graph.h"
 
 namespace pipetrain {
 namespace {
@@ -107,7 +109,8 @@ TEST(ClosedForms, InterleavedTakesAnyNumberOfUnits) {
       for (const char* name : {"interleaved-1f1b", "interleaved-zb"}) {
         const Program program = on_devices(name, p, m, 2);
         const double expected = 3 * (m + p - 1);
-        if (m >= p) EXPECT_LE(makespan(program, {}), expected + kExact) << name << p << " " << m;
+        if (m < p) continue;
+        EXPECT_LE(makespan(program, {}), expected + kExact) << name << p << " " << m;
       }
     }
   }
@@ -255,15 +258,54 @@ TEST(ClosedForms, Chimera) {
   }
 }
 
+/// Makespan where a forward and the backward paired with it are one step of f + b, as the authors
+/// run them.
+double paired_makespan(const DualPipeV& dual, const Times& times) {
+  const Program& program = dual.program;
+  const ComputeTable table(program);
+  const double chunks = static_cast<double>(program.stages) / program.devices;
+  TimedGraph graph;
+  std::vector<std::vector<int>> tasks(program.device.size());
+  for (std::size_t d = 0; d < tasks.size(); ++d) {
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      const Kind kind = program.device[d][i].kind;
+      const bool second = dual.pairs[d].count(static_cast<int>(i) - 1) > 0;
+      const bool pair = dual.pairs[d].count(static_cast<int>(i)) > 0;
+      const double seconds = pair                            ? times.f + times.b()
+                             : kind == Kind::kForward        ? times.f
+                             : kind == Kind::kBackward       ? times.b()
+                             : kind == Kind::kBackwardInput  ? times.i
+                             : kind == Kind::kBackwardWeight ? times.w
+                                                             : 0;
+      tasks[d].push_back(second ? tasks[d].back() : graph.add_task(seconds / chunks));
+      if (!second && i > 0) graph.add_arc(tasks[d][i - 1], tasks[d][i]);
+    }
+  }
+  const auto task_at = [&](const Place& place) {
+    return tasks[static_cast<std::size_t>(place.device)][static_cast<std::size_t>(place.index)];
+  };
+  for (const Edge& edge : program.edges) {
+    for (int unit = 0; unit < program.units; ++unit) {
+      graph.add_arc(task_at(table.producer(edge, unit)), task_at(table.consumer(edge, unit)));
+    }
+  }
+  EXPECT_TRUE(graph.relax());
+  double end = 0;
+  for (int task = 0; task < graph.size(); ++task) end = std::max(end, graph.end(task));
+  return end;
+}
+
 TEST(ClosedForms, DualPipeV) {
   for (int p = 1; p <= 8; ++p) {
     for (const int m : {2 * p, 2 * p + 3, 4 * p}) {
-      const Program program = dual_pipe_v(p, m);
-      // In units of a chunk: 6 m of work and 2 (p - 1) idle.
-      EXPECT_NEAR(makespan(program, {2, 2, 2}), 6 * m + 2 * (p - 1), kExact) << p << " " << m;
+      const DualPipeV dual = dual_pipe_v(p, m);
+      // In units of a chunk: 6 m of work and 2 (p - 1) idle. One after the other the forward hands
+      // over before the backward runs, which halves the idle time.
+      EXPECT_NEAR(paired_makespan(dual, {2, 2, 2}), 6 * m + 2 * (p - 1), kExact) << p << " " << m;
+      EXPECT_NEAR(makespan(dual.program, {2, 2, 2}), 6 * m + (p - 1), kExact) << p << " " << m;
       int most = 0;
       for (std::size_t r = 0; r < static_cast<std::size_t>(p); ++r) {
-        most = std::max(most, device_peak(program, r));
+        most = std::max(most, device_peak(dual.program, r));
       }
       EXPECT_EQ(most, 2 * p + 1) << p << " " << m;
     }
@@ -297,7 +339,7 @@ TEST(ClosedForms, GoldenNumbers) {
     EXPECT_NEAR(period(on_devices("zb-v", p, m), {}) - 3 * m, 0, kExact);
     EXPECT_NEAR(makespan(on_devices("v-half", p, m), {}), half, kExact);
     EXPECT_NEAR(makespan(on_devices("v-min", p, m), {}), least, kExact);
-    EXPECT_NEAR(makespan(dual_pipe_v(p, m), {}), dual, kExact);
+    EXPECT_NEAR(paired_makespan(dual_pipe_v(p, m), {}), dual, kExact);
     EXPECT_NEAR(makespan(chimera(p, m), {}), both, kExact);
   }
 }

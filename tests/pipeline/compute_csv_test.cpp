@@ -56,7 +56,7 @@ TEST(ComputeCsv, RoundTripOfEverySynchronousSchedule) {
       EXPECT_EQ(read, program) << schedule.name << " " << p;
     }
   }
-  Program both_ways = dual_pipe_v(3, 8);
+  Program both_ways = dual_pipe_v(3, 8).program;
   both_ways.schedule = "csv";
   EXPECT_EQ(parse_compute_csv(to_compute_csv(both_ways), "x"), both_ways);
 }

@@ -159,7 +159,7 @@ TEST(Generate, GoldenDoubleBuffering) {
   for (const Instruction& instruction : program.device[0]) {
     versions += std::to_string(instruction.version);
   }
-  EXPECT_EQ(versions, "0000010000213");  // 0F4 reads 1, 0U3 makes 2
+  EXPECT_EQ(versions, "0000010010213");  // 0F3 reads 0, 0F4 reads 1
 }
 
 TEST(Generate, UnitsPerUpdateFitTheWarmUp) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,12 @@ class DualPipeVDevice {
  public:
   DualPipeVDevice(int device, int devices) : stage_{device, 2 * devices - 1 - device} {}
 
+  /// A forward and the backward that its authors overlap with it.
+  void pair(int forward_chunk, int backward_chunk) {
+    pairs_.insert(static_cast<int>(list_.size()));
+    forward(forward_chunk);
+    backward(backward_chunk);
+  }
   void forward(int chunk) { add(Kind::kForward, chunk, forwards_[chunk]++); }
   void backward(int chunk, bool split = false) {
     const int unit = backwards_[chunk]++;
@@ -67,6 +74,7 @@ class DualPipeVDevice {
   }
   bool owes() const { return paid_ < owed_.size(); }
   std::vector<Instruction> take() { return std::move(list_); }
+  const std::set<int>& pairs() const { return pairs_; }
 
  private:
   void add(Kind kind, int chunk, int unit) { list_.push_back({kind, stage_[chunk], unit}); }
@@ -76,13 +84,20 @@ class DualPipeVDevice {
   int backwards_[2] = {0, 0};
   std::vector<Instruction> list_, owed_;
   std::size_t paid_ = 0;
+  std::set<int> pairs_;
+};
+
+struct DualPipeV {
+  Program program;
+  std::vector<std::set<int>> pairs;  // [devices], where the forward of a pair stands
 };
 
 /// DualPipeV (DeepSeek, 2025), 2p stages down p devices and back up, `units` at least 2p. Where it
 /// overlaps a forward with a backward the two follow each other here, in its order.
-inline Program dual_pipe_v(int devices, int units) {
+inline DualPipeV dual_pipe_v(int devices, int units) {
   const int p = devices;
-  Program program = empty_round("dualpipev", p, 2 * p, units);
+  DualPipeV result;
+  Program& program = result.program = empty_round("dualpipev", p, 2 * p, units);
   for (int s = 0; s < 2 * p; ++s) program.placement.push_back({s < p ? s : 2 * p - 1 - s});
   for (int r = 0; r < p; ++r) {
     DualPipeVDevice device(r, p);
@@ -97,15 +112,17 @@ inline Program dual_pipe_v(int devices, int units) {
       device.forward(1);
     }
     for (int n = 0; n < units - 2 * p + r + 1; ++n) {
-      device.forward(0);
-      device.backward(1);
-      device.forward(1);
-      device.backward(0);
+      if (r == p - 1 && n == 0) {
+        device.forward(0);
+        device.backward(1);
+      } else {
+        device.pair(0, 1);
+      }
+      device.pair(1, 0);
     }
     for (int n = 0; n < p - 1 - r; ++n) {
       device.backward(1);
-      device.forward(1);
-      device.backward(0);
+      device.pair(1, 0);
     }
     // From half-way on weight gradients wait for the end.
     bool split = false;
@@ -120,10 +137,11 @@ inline Program dual_pipe_v(int devices, int units) {
       device.backward(0, /*split=*/true);
     }
     while (device.owes()) device.weight();
+    result.pairs.push_back(device.pairs());
     program.device[static_cast<std::size_t>(r)] = device.take();
   }
   complete(program);
-  return program;
+  return result;
 }
 
 }  // namespace pipetrain

@@ -141,7 +141,7 @@ TEST(Lower, SweepNeverDeadlocksAndComputesWhatASerialLoopDoes) {
 TEST(Lower, ImportedSchedulesComputeWhatASerialLoopDoes) {
   for (const int p : {2, 4, 6}) {
     for (const int rounds : {1, 2, 3}) {
-      for (const Program& bare : {chimera(p, p * rounds), dual_pipe_v(p / 2, p * rounds)}) {
+      for (const Program& bare : {chimera(p, p * rounds), dual_pipe_v(p / 2, p * rounds).program}) {
         check(bare);
         const Program program = lower(bare, chain_edges(bare.stages, 1));
         check(program);
@@ -192,7 +192,7 @@ TEST(Lower, NaivePlacementDeadlocksAndIsCaught) {
         ADD_FAILURE() << "accepted, p=" << p << " m=" << m;
       } catch (const Error& error) {
         const std::string text = error.what();
-        EXPECT_NE(text.find("rule 9 (progress with blocking sends)"), std::string::npos) << text;
+        EXPECT_NE(text.find("(progress with blocking sends)"), std::string::npos) << text;
         EXPECT_NE(text.find("waits for device"), std::string::npos) << text;
       }
       Costs costs = uniform_costs(naive, {});
