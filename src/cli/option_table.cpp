@@ -170,6 +170,7 @@ std::pair<std::string, std::string> split_pair(const std::string& name, const st
 constexpr const char* kModelCommands = "train inspect profile plan simulate eval verify";
 constexpr const char* kRunCommands = "train profile plan simulate eval verify";
 constexpr const char* kPlanCommands = "train plan simulate verify";
+constexpr const char* kScheduleCommands = "train plan simulate verify schedule";
 constexpr const char* kTrainCommands = "train verify";
 
 void describe_model(Table& table, Options& options) {
@@ -299,20 +300,26 @@ void describe_pipeline(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   table
       .integer("--gpus", options.gpus, 1,
-               "stages, one a device; with --device cpu that many CPU stages", kRunCommands)
+               "stages, one a device; with --device cpu that many CPU stages",
+               "train profile plan simulate eval verify schedule")
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
                "what the stages run on", kModelCommands);
-  table
-      .text("--schedule", pipeline.schedule, "NAME|FILE",
-            "1f1b, gpipe, zb-h1, pipedream, …; list them with: pipetrain schedule list",
-            kPlanCommands)
-      .in_short_help = true;
+  OptionSpec& schedule = table.add(
+      "--schedule", "NAME|FILE|auto",
+      "1f1b, gpipe, zb-h1, pipedream, …; see: pipetrain schedule; auto: what the simulator finds best",
+      kPlanCommands);
+  schedule.in_short_help = true;
+  schedule.set = [&options](const std::string& v) {
+    options.run.pipeline.schedule = v;
+    options.schedule_given = true;
+  };
+  schedule.get = [&pipeline] { return pipeline.schedule; };
   OptionSpec& replicas = table.add(
       "--replicas", "N,N,…|auto",
       "devices of each stage, which share its micro-batches; auto: as the planner finds best",
-      kPlanCommands);
+      kScheduleCommands);
   replicas.set = [&pipeline](const std::string& v) {
     pipeline.replicas.clear();
     pipeline.plan_replicas = v == "auto";
@@ -329,15 +336,16 @@ void describe_pipeline(Table& table, Options& options) {
   table.text("--topology", pipeline.topology, "FILE|NAME",
              "devices and links; what doctor --measure found by default", kPlanCommands);
   table.integer("--virtual-stages", pipeline.chunks, 1,
-                "stages of each device in interleaved schedules", kPlanCommands);
+                "stages of each device in interleaved schedules", kScheduleCommands);
   table.integer("--memory-units", pipeline.memory_units, 0,
                 "of schedule zb: micro-batches that a device may hold; 0: one a stage",
-                kPlanCommands);
+                kScheduleCommands);
   table.real("--warm-up-tolerance", pipeline.warm_up_tolerance,
              "of schedule 1f1b-auto: speed given up for memory, as a share", kPlanCommands);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
-                 "per update; auto: up to 8 of 8 samples or more", kRunCommands)
+                 "per update; auto: up to 8 of 8 samples or more",
+                 "train profile plan simulate eval verify schedule")
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table.automatic("--micro-batch-size", pipeline.micro_batch_size,
@@ -452,7 +460,7 @@ void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new")
+            "train plan profile new schedule doctor")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
@@ -463,10 +471,34 @@ void describe_output(Table& table, Options& options) {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
-             "inspect profile plan simulate eval verify doctor");
+             "inspect profile plan simulate eval verify schedule trace doctor");
   table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
              "eval");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
+  table.text("--svg", options.svg, "FILE", "a picture of the predicted step", "plan schedule");
+  table.text("--dot", options.dot, "FILE", "the cut chain, for Graphviz", "plan");
+  table.text("--trace", options.trace, "FILE", "a timeline of some steps, for ui.perfetto.dev",
+             "train");
+  table.text("--trace-steps", options.trace_steps, "A-B", "which; the first three warm ones",
+             "train");
+  table.text("--times", options.times, "F,B|F,I,W",
+             "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
+  table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
+  table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
+             "schedule");
+  table.integer("--causes", options.causes, 1, "most causes to print", "trace");
+  table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
+             "doctor");
+  table.text("--pipedream-profile", options.pipedream_profile, "graph.txt",
+             "plan a network that PipeDream's profiler measured, instead of a model", "plan");
+  table.choice("--compat", options.compat, {"pipedream"},
+               "also what PipeDream's planner makes of its profile", "plan");
+  table.real("--bandwidth", options.bandwidth, "bytes per second between devices, of such a plan",
+             "plan");
+  table.text("--activation-compression", options.activation_compression, "X",
+             "PipeDream's ratio; absent: activations travel for free in its model", "plan");
+  table.flag("--fewer-machines", options.fewer_machines, "PipeDream's planner may leave some idle",
+             "plan");
   table.flag("--params", options.show_params, "list every tensor: trained or not, and why",
              "inspect");
   table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
@@ -477,7 +509,8 @@ void describe_output(Table& table, Options& options) {
   table.integer("--image", options.image, 1, "height and width of the images", "new");
   table.integer("--channels", options.channels, 1, "of the images", "new");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
-  table.integer("--width", options.width, 1, "of the layers", "new");
+  table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
+                "new schedule");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");

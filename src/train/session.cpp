@@ -13,6 +13,7 @@
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
+#include "pipeline/plan_costs.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 
@@ -223,8 +224,11 @@ std::vector<std::int64_t> Session::training_batch_sizes() const {
   return sizes;
 }
 
-void Session::plan() {
+void Session::measure() {
   const TrainingGraph& graph = this->graph();
+  topology_ = config_.pipeline.topology.empty()
+                  ? measured_topology()
+                  : std::optional(named_topology(config_.pipeline.topology));
   chain_ = linearise(graph);
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
@@ -234,10 +238,11 @@ void Session::plan() {
                  ? measure_profile(graph, config_.pipeline.backend, threads_, options)
                  : read_profile(config_.pipeline.profile_path, graph);
   costs_ = chain_costs(graph, chain_, profile_);
+}
 
-  topology_ = config_.pipeline.topology.empty()
-                  ? measured_topology()
-                  : std::optional(named_topology(config_.pipeline.topology));
+void Session::plan() {
+  if (costs_.elements.empty()) measure();
+  const TrainingGraph& graph = this->graph();
   plan_stages_of_chain();
 
   std::vector<int> starts = {0};
@@ -255,20 +260,7 @@ void Session::plan() {
       config_.pipeline.schedule,
       slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
-  for (const StagePlan& stage : plan_.stages) {
-    StageSeconds seconds;
-    seconds.forward = stage.forward_seconds;
-    seconds.backward = stage.backward_seconds;
-    seconds.backward_input = seconds.backward_weight = 0;
-    for (int at = stage.first; at < stage.last; ++at) {
-      const ChainCost& element = costs_.elements[static_cast<std::size_t>(at)];
-      seconds.backward_input += element.input_gradient_seconds;
-      seconds.backward_weight += element.weight_gradient_seconds;
-    }
-    seconds.recompute = stage.forward_seconds;
-    seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
-    simulated_costs_.stage.push_back(seconds);
-  }
+  simulated_costs_ = costs_of_plan(plan_, costs_, static_cast<int>(micro_batches_));
   if (topology_) simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
   programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
                              static_cast<int>(micro_batches_));
