@@ -1,9 +1,9 @@
 // The one table of options.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "cli/options.h"
@@ -444,9 +444,14 @@ void describe_output(Table& table, Options& options) {
   table.integer("--channels", options.channels, 1, "of the images", "new");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
   table.integer("--width", options.width, 1, "of the layers", "new");
-  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new");
+  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
+      "--layers"};
+  table.integer("--heads", options.heads, 1, "of each attention", "new");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
+  table.choice("--weights", options.weights, {"auto", "random", "none"},
+               "none: a file for planning that takes no disk; auto: none above 450 million numbers",
+               "new");
   table.group = "General";
   table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {
       "-n"};

@@ -34,7 +34,8 @@ struct Options {
   std::string plan_output;  // plan/profile: where to write
   std::string schedules = "gpipe,1f1b,pipedream";
   // new
-  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, vocab = 0, context = 0;
+  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
+  std::string weights = "auto";
   std::vector<std::string> arguments;  // what is not a flag
 };
 
