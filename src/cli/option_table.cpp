@@ -511,9 +511,14 @@ void describe_output(Table& table, Options& options) {
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
   table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
                 "new schedule");
-  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new");
+  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
+      "--layers"};
+  table.integer("--heads", options.heads, 1, "of each attention", "new");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
+  table.choice("--weights", options.weights, {"auto", "random", "none"},
+               "none: a file for planning that takes no disk; auto: none above 450 million numbers",
+               "new");
   table.group = "General";
   table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {
       "-n"};

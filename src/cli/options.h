@@ -45,7 +45,8 @@ struct Options {
   int causes = 5;
   bool measure = false;
   // new
-  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, vocab = 0, context = 0;
+  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
+  std::string weights = "auto";
   std::vector<std::string> arguments;  // what is not a flag
 };
 

@@ -14,6 +14,7 @@
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
 #include "pipeline/plan_costs.h"
+#include "profile/estimate.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 
@@ -234,9 +235,18 @@ void Session::measure() {
   options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads =
       std::min(std::max(1, config_.pipeline.devices), std::max(1, available_cores() / threads_));
-  profile_ = config_.pipeline.profile_path.empty()
-                 ? measure_profile(graph, config_.pipeline.backend, threads_, options)
-                 : read_profile(config_.pipeline.profile_path, graph);
+  // A topology that was asked for by name stands for devices that are not at hand.
+  estimated_ = config_.pipeline.profile_path.empty() && !config_.pipeline.topology.empty() &&
+               topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
+  if (estimated_) {
+    profile_ = estimate_profile(graph, {.name = topology_->name,
+                                        .flops_per_second = topology_->flops_per_second,
+                                        .bytes_per_second = topology_->memory_bytes_per_second});
+  } else if (!config_.pipeline.profile_path.empty()) {
+    profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else {
+    profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
+  }
   costs_ = chain_costs(graph, chain_, profile_);
 }
 
