@@ -32,26 +32,42 @@ class ChainDynamicProgram {
               std::vector<double>(static_cast<std::size_t>(model.count() + 1), kNever)),
         end_(best_.size(), std::vector<int>(best_[0].size(), -1)) {
     best_[0][static_cast<std::size_t>(model.count())] = 0;
+    for (int left = 0; left <= stages; ++left) {
+      places_.push_back(left == 0 ? StagePlace{} : model.single_place(stages - left, stages));
+    }
   }
 
-  /// value(range, first, last, load) for a stage. Rows end where `growing` exceeds the limit or,
-  /// when it bounds the value from below, reaches the best so far.
-  template <class Value>
-  double solve(const Value& value, double growing_limit, bool growing_bounds_value = false) {
+  /// value(range, first, last, place) for a stage. Rows end where `growing` exceeds the limit or,
+  /// when it bounds the value from below, reaches the best so far. `work` is a part of `growing`
+  /// that adds up over stages: it tells which (stages left, first element) can be part of a plan
+  /// at all.
+  template <class Value, class Work>
+  double solve(const Value& value, double growing_limit, bool growing_bounds_value,
+               const Work& work) {
     growing_bounds_value_ = growing_bounds_value;
-    std::vector<ScheduleLoad> loads;
-    for (int left = 0; left <= stages_; ++left) {
-      loads.push_back(left == 0 ? ScheduleLoad{}
-                                : schedule_load(model_.request().schedule, stages_ - left, stages_,
-                                                model_.request().micro_batches));
+    std::vector<double> rest;
+    for (int first = 0; first < model_.count(); ++first) {
+      rest.push_back(growing_limit == kNever ? 0
+                                             : work(model_.ranges().range(first, model_.count())));
     }
     for (int first = model_.count() - 1; first >= 0; --first) {
-      const std::vector<RangeCost> ranges = model_.ranges_from(first);
+      const double behind = rest[static_cast<std::size_t>(first)] * (1 - 1e-9);
+      const double before =
+          (rest[0] - rest[static_cast<std::size_t>(first)]) * (1 - 1e-9) - 1e-9 * rest[0];
       for (int left = 1; left <= stages_; ++left) {
-        fill(value, growing_limit, ranges, first, left, loads[static_cast<std::size_t>(left)]);
+        if (growing_limit < kNever &&
+            (behind > left * growing_limit || before > (stages_ - left) * growing_limit)) {
+          continue;
+        }
+        fill(value, growing_limit, first, left);
       }
     }
     return best_[static_cast<std::size_t>(stages_)][0];
+  }
+
+  template <class Value>
+  double solve(const Value& value, double growing_limit, bool growing_bounds_value = false) {
+    return solve(value, growing_limit, growing_bounds_value, [](const RangeCost&) { return 0.0; });
   }
 
   /// The first elements of stages 1, 2, …; of equal plans, the one whose first differing cut is
@@ -68,17 +84,16 @@ class ChainDynamicProgram {
 
  private:
   template <class Value>
-  void fill(const Value& value, double growing_limit, const std::vector<RangeCost>& ranges,
-            int first, int left, ScheduleLoad load) {
+  void fill(const Value& value, double growing_limit, int first, int left) {
     double& best = best_[static_cast<std::size_t>(left)][static_cast<std::size_t>(first)];
     int& end = end_[static_cast<std::size_t>(left)][static_cast<std::size_t>(first)];
     const std::vector<double>& rest = best_[static_cast<std::size_t>(left - 1)];
+    const StagePlace& place = places_[static_cast<std::size_t>(left)];
     // Every later stage needs an element; the last stage takes all there are.
     const int last_end = model_.count() - (left - 1);
     for (int last = left == 1 ? model_.count() : first + 1; last <= last_end; ++last) {
       const double suffix = rest[static_cast<std::size_t>(last)];
-      const StageValue stage =
-          value(ranges[static_cast<std::size_t>(last - first - 1)], first, last, load);
+      const StageValue stage = value(model_.ranges().range(first, last), first, last, place);
       if (stage.growing > growing_limit) return;
       if (growing_bounds_value_ && stage.growing >= best) return;
       const double combined =
@@ -94,6 +109,7 @@ class ChainDynamicProgram {
   int stages_;
   Combine combine_;
   bool growing_bounds_value_ = false;
+  std::vector<StagePlace> places_;         // [stages left]
   std::vector<std::vector<double>> best_;  // [stages left][first element]
   std::vector<std::vector<int>> end_;
 };
@@ -103,65 +119,78 @@ double memory_value(const MemoryNeed& memory) { return static_cast<double>(memor
 }  // namespace
 
 std::optional<bool> decide_recompute(const StageCostModel& model, const RangeCost& range, int first,
-                                     ScheduleLoad load, Recompute mode) {
-  if (mode != Recompute::kAll && model.fits(model.memory(range, first, load, false))) return false;
-  if (mode != Recompute::kNone && model.fits(model.memory(range, first, load, true))) return true;
+                                     const StagePlace& place, Recompute mode) {
+  const StagePricing& pricing = model.pricing();
+  if (mode != Recompute::kAll && pricing.fits(model.memory(range, first, place, false))) {
+    return false;
+  }
+  if (mode != Recompute::kNone && pricing.fits(model.memory(range, first, place, true))) {
+    return true;
+  }
   return std::nullopt;
 }
 
-std::optional<std::vector<int>> best_cuts(const StageCostModel& model, int stages) {
+std::optional<std::vector<int>> best_cuts(const StageCostModel& model, int stages,
+                                          double lower_bound) {
   const Recompute mode = model.request().recompute;
-  const auto decide = [&](const RangeCost& range, int first, ScheduleLoad load) {
-    return decide_recompute(model, range, first, load, mode);
+  const double highest_speed = model.pricing().highest_speed();
+  const auto work = [&](const RangeCost& range) {
+    return model.pricing().compute_seconds(range, mode == Recompute::kAll) / highest_speed;
+  };
+  const auto time_value = [&](const RangeCost& range, int first, int last,
+                              const StagePlace& place) {
+    StageValue out{kNever, work(range)};
+    if (const auto recompute = decide_recompute(model, range, first, place, mode)) {
+      out.value = model.seconds(range, first, last, place, *recompute);
+    }
+    return out;
   };
   // Lexicographic order of three criteria needs one pass each: the bottleneck is settled before the
-  // peak memory is looked at, because a prefix may well be slower than the fastest suffix.
-  ChainDynamicProgram fastest(model, stages, ChainDynamicProgram::Combine::kMax);
-  const double bottleneck = fastest.solve(
-      [&](const RangeCost& range, int first, int last, ScheduleLoad load) {
-        StageValue out{kNever, model.compute_seconds(range, mode == Recompute::kAll)};
-        if (const auto recompute = decide(range, first, load)) {
-          out.value = model.seconds(range, first, last, *recompute);
-        }
-        return out;
-      },
-      kNever, /*growing_bounds_value=*/true);
+  // peak memory is looked at, because a prefix may well be slower than the fastest suffix. Stages
+  // that take longer than a guess are not looked at; a plan within the guess proves it right.
+  double bottleneck = kNever;
+  for (const double factor : {1.02, 1.2, 2.0, kNever}) {
+    const double guess = lower_bound > 0 ? lower_bound * factor : kNever;
+    ChainDynamicProgram fastest(model, stages, ChainDynamicProgram::Combine::kMax);
+    bottleneck = fastest.solve(time_value, guess, /*growing_bounds_value=*/true, work);
+    if (bottleneck <= guess) break;
+  }
   if (bottleneck == kNever) return std::nullopt;
 
   ChainDynamicProgram smallest(model, stages, ChainDynamicProgram::Combine::kMax);
   const double peak = smallest.solve(
-      [&](const RangeCost& range, int first, int last, ScheduleLoad load) {
-        StageValue out{kNever, model.compute_seconds(range, mode == Recompute::kAll)};
-        const auto recompute = decide(range, first, load);
-        if (recompute && model.seconds(range, first, last, *recompute) <= bottleneck) {
-          out.value = memory_value(model.memory(range, first, load, *recompute));
+      [&](const RangeCost& range, int first, int last, const StagePlace& place) {
+        StageValue out{kNever, work(range)};
+        const auto recompute = decide_recompute(model, range, first, place, mode);
+        if (recompute && model.seconds(range, first, last, place, *recompute) <= bottleneck) {
+          out.value = memory_value(model.memory(range, first, place, *recompute));
         }
         return out;
       },
-      bottleneck);
+      bottleneck, /*growing_bounds_value=*/false, work);
 
   ChainDynamicProgram quietest(model, stages, ChainDynamicProgram::Combine::kSum);
   quietest.solve(
-      [&](const RangeCost& range, int first, int last, ScheduleLoad load) {
-        StageValue out{kNever, model.compute_seconds(range, mode == Recompute::kAll)};
-        const auto recompute = decide(range, first, load);
-        if (recompute && model.seconds(range, first, last, *recompute) <= bottleneck &&
-            memory_value(model.memory(range, first, load, *recompute)) <= peak) {
-          out.value = static_cast<double>(model.cut_bytes(last));
+      [&](const RangeCost& range, int first, int last, const StagePlace& place) {
+        StageValue out{kNever, work(range)};
+        const auto recompute = decide_recompute(model, range, first, place, mode);
+        if (recompute && model.seconds(range, first, last, place, *recompute) <= bottleneck &&
+            memory_value(model.memory(range, first, place, *recompute)) <= peak) {
+          out.value = static_cast<double>(model.ranges().cut_bytes(last));
         }
         return out;
       },
-      bottleneck);
+      bottleneck, /*growing_bounds_value=*/false, work);
   return quietest.cuts();
 }
 
 std::vector<int> smallest_cuts(const StageCostModel& model, int stages, bool recompute) {
   ChainDynamicProgram smallest(model, stages, ChainDynamicProgram::Combine::kMax);
   smallest.solve(
-      [&](const RangeCost& range, int first, int, ScheduleLoad load) {
-        double bytes = memory_value(model.memory(range, first, load, false));
+      [&](const RangeCost& range, int first, int, const StagePlace& place) {
+        double bytes = memory_value(model.memory(range, first, place, false));
         if (recompute) {
-          bytes = std::min(bytes, memory_value(model.memory(range, first, load, true)));
+          bytes = std::min(bytes, memory_value(model.memory(range, first, place, true)));
         }
         return StageValue{bytes, bytes};
       },

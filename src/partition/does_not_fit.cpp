@@ -1,10 +1,13 @@
 #include "partition/does_not_fit.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "partition/chain_cut.h"
+#include "partition/optimum.h"
+#include "partition/plan_build.h"
 
 namespace pipetrain {
 namespace {
@@ -16,12 +19,11 @@ std::vector<StagePlan> smallest_stages(const StageCostModel& model, int stages, 
   for (int at = 0; at < stages; ++at) {
     const int first = at == 0 ? 0 : cuts[static_cast<std::size_t>(at - 1)];
     const int last = at + 1 == stages ? model.count() : cuts[static_cast<std::size_t>(at)];
-    const RangeCost range = model.ranges_from(first)[static_cast<std::size_t>(last - first - 1)];
-    const ScheduleLoad load =
-        schedule_load(model.request().schedule, at, stages, model.request().micro_batches);
-    StagePlan stage = model.stage(range, first, last, load, false);
+    // Memory does not depend on links, which may not be known for so many stages.
+    const StagePlace place{{0, 1}, stages - at - 1, stages == 1, 0, 0};
+    StagePlan stage = model.stage(first, last, place, false);
     if (recompute) {
-      const StagePlan again = model.stage(range, first, last, load, true);
+      const StagePlan again = model.stage(first, last, place, true);
       if (again.memory.total() < stage.memory.total()) stage = again;
     }
     out.push_back(stage);
@@ -37,22 +39,49 @@ std::size_t largest(const std::vector<StagePlan>& stages) {
   return static_cast<std::size_t>(found - stages.begin());
 }
 
-// The least memory with which `stages` stages can do, on another number of micro-batches of the
-// same mini-batch.
-std::size_t least_memory(const StageCostModel& model, int stages, bool recompute, int finer = 1) {
-  ChainCosts chain = model.chain();
-  PlanRequest request = model.request();
-  request.micro_batches *= finer;
+// A request and a chain for another number of micro-batches of the same mini-batch, on devices
+// whose links do not matter.
+struct Variant {
+  ChainCosts chain;
+  PlanRequest request;
+};
+
+Variant variant_of(const ChainCosts& chain, const PlanRequest& request, int finer) {
+  Variant out{chain, request};
+  out.request.micro_batches *= finer;
+  out.request.topology = {};
   const auto divisor = static_cast<std::size_t>(finer);
-  for (ChainCost& element : chain.elements) {
+  for (ChainCost& element : out.chain.elements) {
     element.saved_bytes /= divisor;
     element.transient_bytes /= divisor;
     for (Reuse& reuse : element.reuses) reuse.saved_bytes /= divisor;
   }
-  for (std::size_t& bytes : chain.forward_bytes) bytes /= divisor;
-  const StageCostModel other(chain, request);
+  for (std::size_t& bytes : out.chain.forward_bytes) bytes /= divisor;
+  return out;
+}
+
+// The least memory with which `stages` stages can do.
+std::size_t least_memory(const StageCostModel& model, int stages, bool recompute, int finer = 1) {
+  const Variant variant = variant_of(model.chain(), model.request(), finer);
+  const StageCostModel other(variant.chain, variant.request, stages);
   const std::vector<StagePlan> plan = smallest_stages(other, stages, recompute);
   return plan[largest(plan)].memory.total();
+}
+
+// The stages of the plan on these devices that needs least memory; empty if there is none at all.
+std::vector<StagePlan> smallest_on_devices(const ChainCosts& chain, const PlanRequest& request,
+                                           int devices, Recompute recompute, int finer) {
+  Variant variant = variant_of(chain, request, finer);
+  variant.request.recompute = recompute;
+  const StageCostModel model(variant.chain, variant.request, devices);
+  OptimumSearch<ChainRanges> search(model.ranges(), model.pricing(), request.stages);
+  const std::optional<Optimum> least = search.least_memory();
+  std::vector<StageDecision> decisions;
+  if (!least) return {};
+  for (const StageChoice& stage : least->stages) {
+    decisions.push_back({stage.first, stage.last, stage.devices, stage.recompute});
+  }
+  return build_plan(model, decisions).stages;
 }
 
 std::string breakdown(const StagePlan& stage) {
@@ -99,23 +128,56 @@ std::vector<std::string> remedies(const StageCostModel& model, int stages) {
   return out;
 }
 
-}  // namespace
-
-void fail_for_memory(const StageCostModel& model, int stages, int at, const StagePlan& stage) {
-  std::string message = fmt::format(
-      "stage {} of {} needs {}, the limit is {} ({})", at, stages, bytes_text(stage.memory.total()),
-      bytes_text(model.request().memory_limit_bytes), breakdown(stage));
-  const std::vector<std::string> fits = remedies(model, stages);
-  if (fits.empty()) {
-    message += fmt::format(
-        "; neither finer micro-batches nor up to {} stages fit: reduce --batch-size or use devices "
-        "with more memory",
-        std::min(4 * stages, model.count()));
+// The same for any number of stages on the devices there are.
+std::vector<std::string> remedies_on_devices(const ChainCosts& chain, const PlanRequest& request,
+                                             int devices) {
+  std::vector<std::string> out;
+  const auto peak = [&](int on, Recompute recompute, int finer) {
+    const std::vector<StagePlan> plan = smallest_on_devices(chain, request, on, recompute, finer);
+    return plan.empty() ? std::numeric_limits<std::size_t>::max()
+                        : plan[largest(plan)].memory.total();
+  };
+  const std::size_t limit = request.memory_limit_bytes;
+  if (request.recompute != Recompute::kAuto) {
+    const std::size_t bytes = peak(devices, Recompute::kAuto, 1);
+    if (bytes <= limit) out.push_back(fmt::format("--recompute auto ({})", bytes_text(bytes)));
   }
+  for (int finer = 2; request.schedule != "pipedream" && finer <= 16; finer *= 2) {
+    const std::size_t bytes = peak(devices, request.recompute, finer);
+    if (bytes > limit) continue;
+    out.push_back(fmt::format("--micro-batches {} (about {})", request.micro_batches * finer,
+                              bytes_text(bytes)));
+    break;
+  }
+  for (const int more : {devices + 1, 2 * devices, 4 * devices}) {
+    const std::size_t bytes = peak(more, request.recompute, 1);
+    if (bytes > limit) continue;
+    out.push_back(fmt::format("{} devices ({})", more, bytes_text(bytes)));
+    break;
+  }
+  return out;
+}
+
+[[noreturn]] void fail(std::string message, const std::vector<std::string>& fits,
+                       const std::string& nothing) {
+  if (fits.empty()) message += "; " + nothing;
   for (std::size_t i = 0; i < fits.size(); ++i) {
     message += (i == 0 ? "; fits with any of: " : ", ") + fits[i];
   }
   throw Error(ErrorKind::kResource, message);
+}
+
+}  // namespace
+
+void fail_for_memory(const StageCostModel& model, int stages, int at, const StagePlan& stage) {
+  fail(
+      fmt::format("stage {} of {} needs {}, the limit is {} ({})", at, stages,
+                  bytes_text(stage.memory.total()), bytes_text(model.request().memory_limit_bytes),
+                  breakdown(stage)),
+      remedies(model, stages),
+      fmt::format("neither finer micro-batches nor up to {} stages fit: reduce --batch-size or use "
+                  "devices with more memory",
+                  std::min(4 * stages, model.count())));
 }
 
 void fail_for_memory(const StageCostModel& model, int stages) {
@@ -123,6 +185,23 @@ void fail_for_memory(const StageCostModel& model, int stages) {
   const std::vector<StagePlan> plan = smallest_stages(model, stages, recompute);
   const std::size_t at = largest(plan);
   fail_for_memory(model, stages, static_cast<int>(at), plan[at]);
+}
+
+void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& request, int devices) {
+  const std::vector<StagePlan> plan =
+      smallest_on_devices(chain, request, devices, request.recompute, 1);
+  const std::string nothing = fmt::format(
+      "neither finer micro-batches nor up to {} devices fit: reduce --batch-size or use devices "
+      "with more memory",
+      4 * devices);
+  const std::string limit = bytes_text(request.memory_limit_bytes);
+  PT_CHECK(!plan.empty(), kResource, "no plan on {} devices fits into {}; {}", devices, limit,
+           nothing);
+  const std::size_t at = largest(plan);
+  fail(fmt::format("no plan on {} device{} fits into {}: at best, stage {} of {} needs {} ({})",
+                   devices, devices == 1 ? "" : "s", limit, at, plan.size(),
+                   bytes_text(plan[at].memory.total()), breakdown(plan[at])),
+       remedies_on_devices(chain, request, devices), nothing);
 }
 
 }  // namespace pipetrain

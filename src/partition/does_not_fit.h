@@ -10,6 +10,10 @@ namespace pipetrain {
 [[noreturn]] void fail_for_memory(const StageCostModel& model, int stages, int at,
                                   const StagePlan& stage);
 
+/// The same when no plan of plan_devices() fits on so many devices.
+[[noreturn]] void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& request,
+                                             int devices);
+
 /// The same when no cut into `stages` fits: speaks of the cut that needs least.
 [[noreturn]] void fail_for_memory(const StageCostModel& model, int stages);
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "partition/topology.h"
 #include "profile/chain_cost.h"
 
 namespace pipetrain {
@@ -23,14 +24,28 @@ struct TransferCost {
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
+/// What plan_devices() makes small.
+enum class Objective : unsigned char {
+  kAuto,        // as the schedule asks: kThroughput where it never flushes, else kMiniBatch
+  kThroughput,  // the slowest stage: what bounds a pipeline that is always full
+  kMiniBatch,   // a mini-batch from its first forward to its last update, filling and draining
+};
+
 struct PlanRequest {
-  int stages = 1;
+  int stages = 1;  // of plan_stages(); for plan_devices() 0 means any number
   int micro_batches = 1;
   std::string schedule = "1f1b";
   std::size_t memory_limit_bytes = 0;  // of each stage's device; 0: none
-  TransferCost transfer;
+  TransferCost transfer;               // between any two devices where there is no topology
   double optimizer_bytes_per_parameter_byte = 2;  // Adam keeps two numbers per parameter
   Recompute recompute = Recompute::kAuto;
+  /// Links and relative speeds of the devices; stages lie on them in order. Without levels all
+  /// devices are equal and joined by `transfer`.
+  Topology topology;
+  int devices = 0;          // for plan_devices(); 0: those of the topology, or else `stages`
+  bool replication = true;  // plan_devices() may give a stage several devices
+  Objective objective = Objective::kAuto;
+  double tolerance = 1e-9;  // relative; how far from the optimum plan_devices() may stop
 };
 
 /// What one stage keeps in memory, by purpose.
@@ -45,27 +60,38 @@ struct MemoryNeed {
   }
 };
 
-/// Elements [first, last) of the chain on one device. Times are per micro-batch.
+/// Elements [first, last) of the chain on one device, or on `replicas` devices that take the
+/// micro-batches in turns. Times are per micro-batch.
 struct StagePlan {
   int first = 0, last = 0;
+  int first_device = 0;
+  int replicas = 1;
   double forward_seconds = 0;   // once; with recompute it runs twice
   double backward_seconds = 0;  // input and weight gradients
   double step_seconds = 0;      // per optimizer step, spread over the micro-batches
   double transfer_seconds = 0;  // over both cuts, both directions
-  double seconds = 0;           // all of it: what the slowest stage bounds
+  /// One sum of the gradients over all replicas: once per update, which is once per mini-batch, or
+  /// with pipedream once for every `replicas` micro-batches.
+  double all_reduce_seconds = 0;
+  double seconds = 0;  // all of it, shared by the replicas: what the slowest stage bounds
   std::size_t parameter_bytes = 0;
   std::size_t saved_bytes = 0;  // kept from forward to backward, one micro-batch
-  int in_flight = 1;            // micro-batches between their forward and their backward
+  int in_flight = 1;  // micro-batches between their forward and their backward, on each replica
   int weight_versions = 1;
   bool recompute = false;
-  MemoryNeed memory;
+  MemoryNeed memory;  // of each replica
 };
 
 struct Plan {
   std::vector<StagePlan> stages;
-  double bottleneck_seconds = 0;   // of the slowest stage
-  double lower_bound_seconds = 0;  // no cut of any chain of these elements can be faster
+  double bottleneck_seconds = 0;  // of the slowest stage
+  /// All micro-batches through a pipeline that fills and drains: the sum of all stages' times for
+  /// one micro-batch and the slowest stage's time for the others and the update.
+  double mini_batch_seconds = 0;
+  double mini_batch_bound_seconds = 0;  // proven by plan_devices() for kMiniBatch, else 0
+  double lower_bound_seconds = 0;       // no cut of any chain of these elements can be faster
   std::string lower_bound_reason;
+  double planning_seconds = 0;           // that the search took
   std::vector<std::string> cut_reasons;  // one sentence for each cut, in order
   std::vector<std::string> notes;  // what a user should know: fewer stages than asked for, …
 
@@ -73,6 +99,8 @@ struct Plan {
   double gap() const;
   /// The first element of stages 1, 2, …
   std::vector<int> cuts() const;
+  /// All replicas of all stages.
+  int devices() const;
 };
 
 /// How many micro-batches and weight versions stage `stage` of `stages` holds at most.
@@ -86,17 +114,36 @@ struct ScheduleLoad {
 /// stages.
 ScheduleLoad schedule_load(const std::string& schedule, int stage, int stages, int micro_batches);
 
-/// Cuts the chain into request.stages stages so that the slowest stage is as fast as it can be;
-/// exact for this chain, the memory limit and the transfer costs included. Among equally fast
-/// plans: the smallest peak memory of a device, then the fewest bytes sent, then the earliest cuts.
-/// A chain shorter than the stages asked for gets one element per stage (and a note). Error
-/// (kResource) when no cut fits into memory: names the stage, its need and settings that fit.
+/// Cuts the chain into request.stages stages of one device each so that the slowest stage is as
+/// fast as it can be; exact for this chain, the memory limit and the transfer costs included. Among
+/// equally fast plans: the smallest peak memory of a device, then the fewest bytes sent, then the
+/// earliest cuts. A chain shorter than the stages asked for gets one element per stage (and a
+/// note). Error (kResource) when no cut fits into memory: names the stage, its need and settings
+/// that fit.
 Plan plan_stages(const ChainCosts& chain, const PlanRequest& request);
+
+/// Distributes the chain over at most request.devices devices, in any number of stages (or exactly
+/// request.stages), each on one device or on several that take the micro-batches in turns. Replicas
+/// lie within one group of the topology, or are whole groups. For kThroughput exact, by bisection
+/// of the slowest stage's time and the fewest devices that reach it; for kMiniBatch within a proven
+/// gap. Ties: fewest devices, smallest peak memory, fewest bytes sent, earliest cuts. Says in the
+/// notes why devices stay idle. Error (kResource) as plan_stages().
+/// Cf. Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning" (2004), and
+/// Harlap et al., "PipeDream" (2019), for the replication.
+Plan plan_devices(const ChainCosts& chain, const PlanRequest& request);
+
+/// Where a stage lies: `count` devices from `first` on.
+struct DeviceRange {
+  int first = 0;
+  int count = 1;
+};
 
 /// The plan with the given cuts (first elements of stages 1, 2, …, ascending): its numbers, or an
 /// Error (kUsage) for impossible cuts, (kResource) for too little memory. `recompute` says it for
-/// each stage instead of the request, if given; request.stages is not read.
+/// each stage instead of the request, and `devices` where each stage lies, if given; request.stages
+/// is not read.
 Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::span<const int> cuts,
-                    std::span<const Recompute> recompute = {});
+                    std::span<const Recompute> recompute = {},
+                    std::span<const DeviceRange> devices = {});
 
 }  // namespace pipetrain

@@ -1,5 +1,6 @@
 #include "partition/plan_file.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -14,6 +15,8 @@ Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& cha
       {"index", index},
       {"first_node", chain.elements[first].name},
       {"first_index", stage.first},
+      {"first_device", stage.first_device},
+      {"replicas", stage.replicas},
       {"recompute", stage.recompute},
       {"nodes", stage.last - stage.first},
       {"seconds", stage.seconds},
@@ -21,6 +24,7 @@ Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& cha
       {"backward_seconds", stage.backward_seconds},
       {"step_seconds", stage.step_seconds},
       {"transfer_seconds", stage.transfer_seconds},
+      {"all_reduce_seconds", stage.all_reduce_seconds},
       {"parameter_bytes", stage.parameter_bytes},
       {"saved_bytes", stage.saved_bytes},
       {"in_flight", stage.in_flight},
@@ -92,6 +96,24 @@ void check_last(const DocumentField& stage, int last, const Names& names) {
   }
 }
 
+// The devices of a stage, which may be missing: then one, after those of the stage before.
+DeviceRange devices_of(const DocumentField& stage, int free) {
+  constexpr std::int64_t kMostDevices = 1 << 20;
+  DeviceRange out{free, 1};
+  if (stage.has("replicas")) {
+    out.count = static_cast<int>(stage.at("replicas").integer(1, kMostDevices));
+  }
+  if (stage.has("first_device")) {
+    const DocumentField first = stage.at("first_device");
+    out.first = static_cast<int>(first.integer(0, kMostDevices));
+    if (out.first < free) {
+      first.fail(fmt::format("is {}, but the stages before take the devices up to {}", out.first,
+                             free - 1));
+    }
+  }
+  return out;
+}
+
 PlanChoice choice_of(const DocumentField& root, const Names& names) {
   if (root.has("chain_nodes")) {
     const std::int64_t count = root.at("chain_nodes").integer(1);
@@ -123,6 +145,8 @@ PlanChoice choice_of(const DocumentField& root, const Names& names) {
       mode = stage.at("recompute").flag() ? Recompute::kAll : Recompute::kNone;
     }
     out.recompute.push_back(mode);
+    const int free = i == 0 ? 0 : out.devices.back().first + out.devices.back().count;
+    out.devices.push_back(devices_of(stage, free));
   }
   for (std::size_t i = 0; i < firsts.size(); ++i) {
     const int end = i + 1 < firsts.size() ? firsts[i + 1] : names.count();
@@ -138,6 +162,11 @@ PlanChoice choice_of(const DocumentField& root, const Names& names) {
 
 }  // namespace
 
+bool PlanChoice::replicated() const {
+  return std::any_of(devices.begin(), devices.end(),
+                     [](const DeviceRange& range) { return range.count > 1; });
+}
+
 std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
                       std::string_view model) {
   Json stages = Json::array();
@@ -149,7 +178,9 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
       {"chain_nodes", chain.elements.size()},
       {"schedule", request.schedule},
       {"micro_batches", request.micro_batches},
+      {"devices", plan.devices()},
       {"bottleneck_seconds", plan.bottleneck_seconds},
+      {"mini_batch_seconds", plan.mini_batch_seconds},
       {"lower_bound_seconds", plan.lower_bound_seconds},
       {"lower_bound_reason", plan.lower_bound_reason},
       {"gap", plan.gap()},
@@ -177,7 +208,7 @@ PlanChoice parse_plan(std::string_view text, const std::string& file,
 Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoice& choice) {
   if (choice.schedule) request.schedule = *choice.schedule;
   if (choice.micro_batches) request.micro_batches = *choice.micro_batches;
-  return plan_with_cuts(chain, request, choice.cuts, choice.recompute);
+  return plan_with_cuts(chain, request, choice.cuts, choice.recompute, choice.devices);
 }
 
 int find_element(std::span<const std::string> names, std::string_view name) {

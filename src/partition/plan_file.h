@@ -19,10 +19,13 @@ inline constexpr std::string_view kPlanSchema = "pipetrain.plan/1";
 struct PlanChoice {
   std::vector<int> cuts;             // first elements of stages 1, 2, …
   std::vector<Recompute> recompute;  // of each stage; kAuto where the file does not say
+  std::vector<DeviceRange> devices;  // of each stage; without a word in the file one after another
   std::optional<std::string> schedule;
   std::optional<int> micro_batches;
 
   int stages() const { return static_cast<int>(cuts.size()) + 1; }
+  /// Some stage has several devices.
+  bool replicated() const;
 };
 
 /// The file's text. A stage is given by its first node, by name and index; it ends where the next

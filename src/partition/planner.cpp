@@ -1,59 +1,17 @@
-// From costs to a plan: the exact cut, its numbers, a lower bound, and reasons in words.
+// From costs to a plan of single devices: the exact cut, its numbers, a lower bound, reasons.
 #include <algorithm>
-#include <numeric>
+#include <chrono>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "partition/chain_cut.h"
 #include "partition/does_not_fit.h"
 #include "partition/plan.h"
+#include "partition/plan_build.h"
 #include "partition/stage_cost.h"
 
 namespace pipetrain {
 namespace {
-
-struct Bound {
-  double seconds = 0;
-  std::string reason;
-};
-
-// Two bounds hold for every cut: work spread evenly (each cut costs both its neighbours), and the
-// largest element.
-Bound lower_bound(const StageCostModel& model, int stages) {
-  const bool twice = model.request().recompute == Recompute::kAll;
-  const RangeCost all = model.ranges_from(0).back();
-  std::vector<double> cuts;
-  for (int cut = 1; cut < model.count(); ++cut) cuts.push_back(model.cut_seconds(cut));
-  std::sort(cuts.begin(), cuts.end());
-  const double transfers = 2 * std::accumulate(cuts.begin(), cuts.begin() + (stages - 1), 0.0);
-  Bound out;
-  out.seconds = (model.compute_seconds(all, twice) + transfers) / stages;
-  out.reason = stages == 1 ? "one stage does all the work"
-                           : fmt::format("the work spread evenly over {} stages", stages);
-  for (int at = 0; at < model.count(); ++at) {
-    const ChainCost& element = model.chain().elements[static_cast<std::size_t>(at)];
-    RangeCost alone;
-    alone.forward_seconds = element.forward_seconds;
-    alone.input_gradient_seconds = element.input_gradient_seconds;
-    alone.weight_gradient_seconds = element.weight_gradient_seconds;
-    alone.step_seconds = element.step_seconds;
-    const double seconds = model.compute_seconds(alone, twice);
-    if (seconds <= out.seconds) continue;
-    out.seconds = seconds;
-    out.reason = fmt::format("the largest node, {}, cannot be divided", printable(element.name));
-  }
-  return out;
-}
-
-std::string cut_reason(const StageCostModel& model, const StagePlan& before,
-                       const StagePlan& after) {
-  const auto cut = static_cast<std::size_t>(after.first);
-  return fmt::format("before {}: {} forward and {} back cross it; {} on the left, {} on the right",
-                     printable(model.chain().elements[cut].name),
-                     bytes_text(model.chain().forward_bytes[cut]),
-                     bytes_text(model.chain().backward_bytes[cut]), seconds_text(before.seconds),
-                     seconds_text(after.seconds));
-}
 
 void check_cuts(const StageCostModel& model, std::span<const int> cuts) {
   int previous = 0;
@@ -69,35 +27,44 @@ void check_cuts(const StageCostModel& model, std::span<const int> cuts) {
   }
 }
 
+void check_devices(std::span<const DeviceRange> devices) {
+  int end = 0;
+  for (std::size_t at = 0; at < devices.size(); ++at) {
+    PT_CHECK(devices[at].count >= 1, kUsage, "stage {} has {} replicas; it needs one at least", at,
+             devices[at].count);
+    PT_CHECK(devices[at].first >= end, kUsage,
+             "stage {} begins on device {}, but the stages before it take devices up to {}", at,
+             devices[at].first, end - 1);
+    end = devices[at].first + devices[at].count;
+  }
+}
+
 Plan build(const StageCostModel& model, std::span<const int> cuts,
-           std::span<const Recompute> recompute) {
-  const int stages = static_cast<int>(cuts.size()) + 1;
-  PT_CHECK(recompute.empty() || recompute.size() == cuts.size() + 1, kUsage,
+           std::span<const Recompute> recompute, std::span<const DeviceRange> devices) {
+  const std::size_t stages = cuts.size() + 1;
+  PT_CHECK(recompute.empty() || recompute.size() == stages, kUsage,
            "{} recompute choices were given for {} stages", recompute.size(), stages);
-  Plan plan;
-  for (int at = 0; at < stages; ++at) {
-    const auto index = static_cast<std::size_t>(at);
-    const int first = at == 0 ? 0 : cuts[index - 1];
-    const int last = at + 1 == stages ? model.count() : cuts[index];
-    const RangeCost range = model.ranges_from(first)[static_cast<std::size_t>(last - first - 1)];
-    const ScheduleLoad load =
-        schedule_load(model.request().schedule, at, stages, model.request().micro_batches);
-    const Recompute mode = recompute.empty() ? model.request().recompute : recompute[index];
-    const std::optional<bool> again = decide_recompute(model, range, first, load, mode);
+  std::vector<StageDecision> decisions;
+  for (std::size_t at = 0; at < stages; ++at) {
+    StageDecision stage;
+    stage.first = at == 0 ? 0 : cuts[at - 1];
+    stage.last = at + 1 == stages ? model.count() : cuts[at];
+    stage.devices = devices.empty() ? DeviceRange{static_cast<int>(at), 1} : devices[at];
+    decisions.push_back(stage);
+  }
+  for (std::size_t at = 0; at < stages; ++at) {
+    StageDecision& stage = decisions[at];
+    const StagePlace place = place_of(model, decisions, at);
+    const RangeCost range = model.ranges().range(stage.first, stage.last);
+    const Recompute mode = recompute.empty() ? model.request().recompute : recompute[at];
+    const std::optional<bool> again = decide_recompute(model, range, stage.first, place, mode);
     if (!again) {
-      fail_for_memory(model, stages, at,
-                      model.stage(range, first, last, load, mode != Recompute::kNone));
+      fail_for_memory(model, static_cast<int>(stages), static_cast<int>(at),
+                      model.stage(stage.first, stage.last, place, mode != Recompute::kNone));
     }
-    plan.stages.push_back(model.stage(range, first, last, load, *again));
-    plan.bottleneck_seconds = std::max(plan.bottleneck_seconds, plan.stages.back().seconds);
+    stage.recompute = *again;
   }
-  const Bound bound = lower_bound(model, stages);
-  plan.lower_bound_seconds = bound.seconds;
-  plan.lower_bound_reason = bound.reason;
-  for (std::size_t at = 1; at < plan.stages.size(); ++at) {
-    plan.cut_reasons.push_back(cut_reason(model, plan.stages[at - 1], plan.stages[at]));
-  }
-  return plan;
+  return build_plan(model, decisions);
 }
 
 }  // namespace
@@ -112,13 +79,23 @@ std::vector<int> Plan::cuts() const {
   return out;
 }
 
+int Plan::devices() const {
+  int out = 0;
+  for (const StagePlan& stage : stages) out += stage.replicas;
+  return out;
+}
+
 Plan plan_stages(const ChainCosts& chain, const PlanRequest& request) {
+  const auto begin = std::chrono::steady_clock::now();
   PT_CHECK(request.stages >= 1, kUsage, "a plan needs one stage at least, got {}", request.stages);
-  const StageCostModel model(chain, request);
-  const int stages = std::min(request.stages, model.count());
-  const std::optional<std::vector<int>> cuts = best_cuts(model, stages);
+  const int stages = std::min(request.stages, std::max(1, static_cast<int>(chain.elements.size())));
+  const StageCostModel model(chain, request, stages);
+  const LowerBound bound = lower_bound_of_stages(model, stages);
+  const std::optional<std::vector<int>> cuts = best_cuts(model, stages, bound.seconds);
   if (!cuts) fail_for_memory(model, stages);
-  Plan plan = build(model, *cuts, {});
+  Plan plan = build(model, *cuts, {}, {});
+  plan.lower_bound_seconds = bound.seconds;
+  plan.lower_bound_reason = bound.reason;
   if (stages < request.stages) {
     plan.notes.push_back(fmt::format(
         "{} stages were asked for, but the model has only {} node{} to put into stages: {} {} "
@@ -130,14 +107,28 @@ Plan plan_stages(const ChainCosts& chain, const PlanRequest& request) {
     plan.notes.push_back(fmt::format("stage {} runs its forward twice to fit into {}", at,
                                      bytes_text(request.memory_limit_bytes)));
   }
+  plan.planning_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return plan;
 }
 
 Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::span<const int> cuts,
-                    std::span<const Recompute> recompute) {
-  const StageCostModel model(chain, request);
+                    std::span<const Recompute> recompute, std::span<const DeviceRange> devices) {
+  const std::size_t stages = cuts.size() + 1;
+  PT_CHECK(devices.empty() || devices.size() == stages, kUsage,
+           "the devices of {} stages were given for {} stages", devices.size(), stages);
+  check_devices(devices);
+  const int last_device =
+      devices.empty() ? static_cast<int>(stages) : devices.back().first + devices.back().count;
+  const StageCostModel model(chain, request, last_device);
   check_cuts(model, cuts);
-  return build(model, cuts, recompute);
+  Plan plan = build(model, cuts, recompute, devices);
+  const bool single = plan.devices() == static_cast<int>(stages);
+  const LowerBound bound = single ? lower_bound_of_stages(model, static_cast<int>(stages))
+                                  : lower_bound_of_devices(model);
+  plan.lower_bound_seconds = bound.seconds;
+  plan.lower_bound_reason = bound.reason;
+  return plan;
 }
 
 }  // namespace pipetrain

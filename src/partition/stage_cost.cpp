@@ -19,39 +19,17 @@ void check_element(const ChainCost& element) {
 
 }  // namespace
 
-StageCostModel::StageCostModel(const ChainCosts& chain, const PlanRequest& request)
-    : chain_(chain), request_(request) {
+ChainRanges::ChainRanges(const ChainCosts& chain) : chain_(chain) {
   const std::size_t count = chain.elements.size();
   PT_CHECK(count > 0, kModel, "the model has no operator that could be put into a stage");
   PT_CHECK(chain.forward_bytes.size() == count + 1 && chain.backward_bytes.size() == count + 1,
            kInternal, "a chain of {} elements came with {} and {} cut sizes", count,
            chain.forward_bytes.size(), chain.backward_bytes.size());
-  PT_CHECK(request.micro_batches >= 1, kUsage, "--micro-batches must be at least 1, got {}",
-           request.micro_batches);
-  PT_CHECK(request.transfer.latency_seconds >= 0 && request.transfer.bytes_per_second > 0, kUsage,
-           "a link needs a latency of at least 0 s and a bandwidth above 0 B/s, got {} and {}",
-           request.transfer.latency_seconds, request.transfer.bytes_per_second);
-  PT_CHECK(std::isfinite(request.optimizer_bytes_per_parameter_byte) &&
-               request.optimizer_bytes_per_parameter_byte >= 0,
-           kInternal, "optimizer state of {} bytes per parameter byte",
-           request.optimizer_bytes_per_parameter_byte);
-  for (const ChainCost& element : chain.elements) check_element(element);
-  cut_seconds_.assign(count + 1, 0.0);
-  for (std::size_t cut = 1; cut < count; ++cut) {
-    for (const std::size_t bytes : {chain.forward_bytes[cut], chain.backward_bytes[cut]}) {
-      if (bytes == 0) continue;  // nothing to send, no message
-      cut_seconds_[cut] += request.transfer.latency_seconds +
-                           static_cast<double>(bytes) / request.transfer.bytes_per_second;
-    }
-  }
-}
-
-std::vector<RangeCost> StageCostModel::ranges_from(int first) const {
-  std::vector<RangeCost> out;
-  out.reserve(static_cast<std::size_t>(count() - first));
-  RangeCost sum;
-  for (int at = first; at < count(); ++at) {
-    const ChainCost& element = chain_.elements[static_cast<std::size_t>(at)];
+  sums_.emplace_back();
+  transient_.emplace_back();
+  for (const ChainCost& element : chain.elements) {
+    check_element(element);
+    RangeCost sum = sums_.back();
     sum.forward_seconds += element.forward_seconds;
     sum.input_gradient_seconds += element.input_gradient_seconds;
     sum.weight_gradient_seconds += element.weight_gradient_seconds;
@@ -59,64 +37,135 @@ std::vector<RangeCost> StageCostModel::ranges_from(int first) const {
     sum.parameter_bytes += element.parameter_bytes;
     sum.fixed_bytes += element.fixed_bytes;
     sum.saved_bytes += element.saved_bytes;
-    sum.transient_bytes = std::max(sum.transient_bytes, element.transient_bytes);
-    for (const Reuse& reuse : element.reuses) {
-      if (reuse.previous >= first) continue;
-      sum.parameter_bytes += reuse.parameter_bytes;
-      sum.fixed_bytes += reuse.fixed_bytes;
-      sum.saved_bytes += reuse.saved_bytes;
+    sums_.push_back(sum);
+    transient_[0].push_back(element.transient_bytes);
+  }
+  for (std::size_t width = 2; width <= count; width *= 2) {
+    const std::vector<std::size_t>& half = transient_.back();
+    std::vector<std::size_t> row(count - width + 1);
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = std::max(half[i], half[i + width / 2]);
+    transient_.push_back(std::move(row));
+  }
+  add_repeated();
+}
+
+void ChainRanges::add_repeated() {
+  std::vector<std::vector<Repeated>> of_first(chain_.elements.size());
+  for (int element = 0; element < count(); ++element) {
+    for (const Reuse& reuse : chain_.elements[at(element)].reuses) {
+      for (int first = reuse.previous + 1; first <= element; ++first) {
+        std::vector<Repeated>& list = of_first[at(first)];
+        Repeated sum = list.empty() ? Repeated{} : list.back();
+        sum.element = element;
+        sum.parameter_bytes += reuse.parameter_bytes;
+        sum.fixed_bytes += reuse.fixed_bytes;
+        sum.saved_bytes += reuse.saved_bytes;
+        if (list.empty() || list.back().element != element) list.emplace_back();
+        list.back() = sum;
+      }
     }
-    out.push_back(sum);
+  }
+  repeated_begin_.push_back(0);
+  for (const std::vector<Repeated>& list : of_first) {
+    repeated_.insert(repeated_.end(), list.begin(), list.end());
+    repeated_begin_.push_back(static_cast<int>(repeated_.size()));
+  }
+}
+
+RangeCost ChainRanges::range(int first, int last) const {
+  const RangeCost& begin = sums_[at(first)];
+  const RangeCost& end = sums_[at(last)];
+  RangeCost out;
+  // Rounding may leave a range of idle elements a little below zero.
+  out.forward_seconds = std::max(0.0, end.forward_seconds - begin.forward_seconds);
+  out.input_gradient_seconds =
+      std::max(0.0, end.input_gradient_seconds - begin.input_gradient_seconds);
+  out.weight_gradient_seconds =
+      std::max(0.0, end.weight_gradient_seconds - begin.weight_gradient_seconds);
+  out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
+  out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
+  out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
+  out.saved_bytes = end.saved_bytes - begin.saved_bytes;
+  int level = 0;
+  while ((2 << level) <= last - first) ++level;
+  out.transient_bytes =
+      std::max(transient_[at(level)][at(first)], transient_[at(level)][at(last - (1 << level))]);
+  const auto list = repeated_.begin() + repeated_begin_[at(first)];
+  const auto list_end = repeated_.begin() + repeated_begin_[at(first + 1)];
+  const auto after = std::lower_bound(
+      list, list_end, last, [](const Repeated& entry, int value) { return entry.element < value; });
+  if (after != list) {
+    const Repeated& sum = *(after - 1);
+    out.parameter_bytes += sum.parameter_bytes;
+    out.fixed_bytes += sum.fixed_bytes;
+    out.saved_bytes += sum.saved_bytes;
   }
   return out;
 }
 
-std::size_t StageCostModel::cut_bytes(int cut) const {
-  if (cut == 0 || cut == count()) return 0;
-  const auto at = static_cast<std::size_t>(cut);
-  return chain_.forward_bytes[at] + chain_.backward_bytes[at];
+StageCostModel::StageCostModel(const ChainCosts& chain, const PlanRequest& request, int devices)
+    : ranges_(chain), pricing_(request, devices) {
+  for (int level = 0; level < pricing_.levels(); ++level) {
+    std::vector<double>& row = cut_seconds_.emplace_back();
+    for (int cut = 0; cut <= count(); ++cut) {
+      row.push_back(pricing_.transfer_seconds(level, ranges_.forward_bytes(cut),
+                                              ranges_.backward_bytes(cut)));
+    }
+  }
 }
 
-double StageCostModel::compute_seconds(const RangeCost& range, bool recompute) const {
-  return (recompute ? 2 : 1) * range.forward_seconds + range.input_gradient_seconds +
-         range.weight_gradient_seconds + range.step_seconds / request_.micro_batches;
-}
-
-MemoryNeed StageCostModel::memory(const RangeCost& range, int first, ScheduleLoad load,
-                                  bool recompute) const {
-  const auto in_flight = static_cast<std::size_t>(load.in_flight);
-  MemoryNeed out;
-  out.weight_bytes =
-      (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions);
-  out.gradient_bytes = range.parameter_bytes;
-  out.optimizer_bytes = static_cast<std::size_t>(std::llround(
-      static_cast<double>(range.parameter_bytes) * request_.optimizer_bytes_per_parameter_byte));
-  // With recompute only the stage's inputs wait; the activations exist for the one micro-batch that
-  // runs again.
-  out.activation_bytes =
-      recompute
-          ? in_flight * chain_.forward_bytes[static_cast<std::size_t>(first)] + range.saved_bytes
-          : in_flight * range.saved_bytes;
-  out.transient_bytes = range.transient_bytes;
+StagePlace StageCostModel::single_place(int stage, int stages) const {
+  StagePlace out;
+  out.devices = {stage, 1};
+  out.after = stages - stage - 1;
+  out.whole = stages == 1;
+  if (stage > 0) out.level_before = pricing_.level_between(stage - 1, stage);
+  if (out.after > 0) out.level_after = pricing_.level_between(stage, stage + 1);
   return out;
 }
 
-StagePlan StageCostModel::stage(const RangeCost& range, int first, int last, ScheduleLoad load,
+double StageCostModel::latency(const RangeCost& range, int first, int last, const StagePlace& place,
+                               bool recompute) const {
+  return pricing_.compute_seconds(range, recompute) /
+             pricing_.speed(place.devices.first, place.devices.count) +
+         cut_seconds(place.level_before, first) + cut_seconds(place.level_after, last);
+}
+
+double StageCostModel::seconds(const RangeCost& range, int first, int last, const StagePlace& place,
+                               bool recompute) const {
+  const DeviceRange& devices = place.devices;
+  return pricing_.seconds(
+      latency(range, first, last, place, recompute),
+      range.step_seconds / pricing_.speed(devices.first, devices.count),
+      pricing_.all_reduce_seconds(range.parameter_bytes, devices.first, devices.count),
+      devices.count);
+}
+
+StagePlan StageCostModel::stage(int first, int last, const StagePlace& place,
                                 bool recompute) const {
+  const RangeCost range = ranges_.range(first, last);
+  const DeviceRange& devices = place.devices;
+  const double speed = pricing_.speed(devices.first, devices.count);
+  const ScheduleLoad held = load(place);
   StagePlan out;
   out.first = first;
   out.last = last;
-  out.forward_seconds = range.forward_seconds;
-  out.backward_seconds = range.input_gradient_seconds + range.weight_gradient_seconds;
-  out.step_seconds = range.step_seconds / request_.micro_batches;
-  out.transfer_seconds = cut_seconds(first) + cut_seconds(last);
-  out.seconds = seconds(range, first, last, recompute);
+  out.first_device = devices.first;
+  out.replicas = devices.count;
+  out.forward_seconds = range.forward_seconds / speed;
+  out.backward_seconds = (range.input_gradient_seconds + range.weight_gradient_seconds) / speed;
+  out.step_seconds = range.step_seconds / request().micro_batches / speed;
+  out.transfer_seconds =
+      cut_seconds(place.level_before, first) + cut_seconds(place.level_after, last);
+  out.all_reduce_seconds =
+      pricing_.all_reduce_seconds(range.parameter_bytes, devices.first, devices.count);
+  out.seconds = seconds(range, first, last, place, recompute);
   out.parameter_bytes = range.parameter_bytes;
   out.saved_bytes = range.saved_bytes;
-  out.in_flight = load.in_flight;
-  out.weight_versions = load.weight_versions;
+  out.in_flight = held.in_flight;
+  out.weight_versions = held.weight_versions;
   out.recompute = recompute;
-  out.memory = memory(range, first, load, recompute);
+  out.memory = memory(range, first, place, recompute);
   return out;
 }
 

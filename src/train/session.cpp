@@ -255,8 +255,12 @@ void Session::plan() {
     StageSeconds seconds;
     seconds.forward = stage.forward_seconds;
     seconds.backward = stage.backward_seconds;
-    seconds.backward_input = stage.input_gradient_seconds;
-    seconds.backward_weight = stage.weight_gradient_seconds;
+    seconds.backward_input = seconds.backward_weight = 0;
+    for (int at = stage.first; at < stage.last; ++at) {
+      const ChainCost& element = costs_.elements[static_cast<std::size_t>(at)];
+      seconds.backward_input += element.input_gradient_seconds;
+      seconds.backward_weight += element.weight_gradient_seconds;
+    }
     seconds.recompute = stage.forward_seconds;
     seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
     simulated_costs_.stage.push_back(seconds);

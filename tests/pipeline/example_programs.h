@@ -12,6 +12,7 @@
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/program.h"
+#include "pipeline/warm_up.h"
 
 namespace pipetrain {
 

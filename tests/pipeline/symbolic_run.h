@@ -27,20 +27,12 @@ inline Hash mix(Hash a, Hash b) {
   return x ^ (x >> 31);
 }
 
-/// What remains of a round: the weights, and the running statistics that forwards leave behind on
-/// every replica.
+/// What remains of a round on each replica of each stage: the weights, and the running statistics
+/// that forwards leave behind.
 struct Result {
-  std::vector<std::vector<Hash>> weights, statistics;  // [stages][replicas]
+  std::vector<Hash> weights, statistics;
   bool operator==(const Result&) const = default;
 };
-
-/// Sum of the gradients of a stage's replicas, in their order; one replica's is left as it is.
-inline Hash reduced(const std::vector<Hash>& sums) {
-  if (sums.size() == 1) return sums[0];
-  Hash total = 17;
-  for (const Hash sum : sums) total = mix(total, sum);
-  return total;
-}
 
 inline Hash initial_weight(int stage) { return mix(101, static_cast<Hash>(stage)); }
 inline Hash forward_value(int stage, int unit, Hash inputs, Hash weight) {
@@ -52,79 +44,97 @@ inline Hash backward_value(int stage, int unit, Hash activation, Hash inputs, Ha
              mix(mix(activation, inputs), mix(gradients, weight)));
 }
 
-/// The round as one device without schedule would compute it: for every unit all forwards, then all
-/// backwards. Of the program it reads what is declared, not the lists. `warm` (kStash, kVertical):
-/// how many forwards a replica runs ahead of its first backward.
-inline Result serial_round(const Program& program, const std::vector<int>& warm) {
-  const UpdateRule rule = program.rule;
-  const auto n = static_cast<std::size_t>(program.stages);
-  std::vector<std::vector<Hash>> history(n), sums(n);  // history: every version of the weights
-  std::vector<std::vector<int>> taken(n);              // units that each replica has had
-  Result result;
-  result.statistics.resize(n);
-  for (std::size_t s = 0; s < n; ++s) {
-    const std::size_t replicas = program.placement[s].size();
-    history[s] = {initial_weight(static_cast<int>(s))};
-    sums[s].assign(replicas, 0);
-    taken[s].assign(replicas, 0);
-    result.statistics[s].assign(replicas, 0);
+/// What the replicas of a stage make of their gradients together.
+inline Hash reduced(const std::vector<Hash>& sums) {
+  Hash total = sums[0];
+  for (std::size_t r = 1; r < sums.size(); ++r) total = mix(total, sums[r]);
+  return total;
+}
+
+/// The version that a unit reads on a stage. `warm` (kStash, kVertical): how many units of its
+/// replica a stage's forward lags behind.
+inline int version_of(const Program& shape, const std::vector<int>& warm, int stage, int unit) {
+  const int group = unit / shape.group_size(stage);
+  switch (shape.rule) {
+    case UpdateRule::kStash:
+      return std::max(0, group - warm.at(static_cast<std::size_t>(stage)));
+    case UpdateRule::kVertical:
+      return std::max(0, group - warm.at(0));
+    case UpdateRule::kDoubleBuffer:
+      return std::max(0, group - 1);
+    default:
+      return 0;
   }
-  const auto replica_of = [&](std::size_t s, int k) {
-    return static_cast<std::size_t>(program.replica_of(static_cast<int>(s), k));
-  };
-  const auto version_of = [&](std::size_t s, int k) {
-    const std::size_t replica = replica_of(s, k);
-    if (rule == UpdateRule::kStash) {
-      int units = 0;
-      for (int j = 0; j < program.units; ++j) units += replica_of(s, j) == replica ? 1 : 0;
-      return std::max(0, taken[s][replica] - std::min(units, warm.at(s)));
-    }
-    if (rule == UpdateRule::kVertical) return std::max(0, k - std::min(program.units, warm.at(0)));
-    if (rule == UpdateRule::kDoubleBuffer) return std::max(0, k / program.units_per_update - 1);
-    return 0;
-  };
-  for (int k = 0; k < program.units; ++k) {
+}
+
+/// The round as one device without schedule would compute it. Of `shape` only the sizes, the edges,
+/// the replicas and the rule are read, not the lists.
+inline Result serial_round(const Program& shape, const std::vector<int>& warm) {
+  const auto n = static_cast<std::size_t>(shape.stages);
+  std::vector<std::vector<Hash>> history(n);              // every version of each stage's weights
+  std::vector<std::vector<Hash>> sums(n), statistics(n);  // of each replica
+  for (std::size_t s = 0; s < n; ++s) {
+    history[s] = {initial_weight(static_cast<int>(s))};
+    sums[s].assign(shape.placement[s].size(), 0);
+    statistics[s] = sums[s];
+  }
+  for (int k = 0; k < shape.units; ++k) {
     std::vector<Hash> values(n), gradients(n), inputs(n, 0), outer(n, 0), weight(n);
     for (std::size_t s = 0; s < n; ++s) {
-      weight[s] = history[s].at(static_cast<std::size_t>(version_of(s, k)));
-      ++taken[s][replica_of(s, k)];
-      for (const Edge& e : program.edges) {
-        if (!e.gradient && e.to_stage == static_cast<int>(s)) {
+      const int stage = static_cast<int>(s);
+      weight[s] = history[s].at(static_cast<std::size_t>(version_of(shape, warm, stage, k)));
+      for (const Edge& e : shape.edges) {
+        if (!e.gradient && e.to_stage == stage) {
           inputs[s] = mix(inputs[s], values[static_cast<std::size_t>(e.from_stage)]);
         }
       }
-      values[s] = forward_value(static_cast<int>(s), k, inputs[s], weight[s]);
-      Hash& statistics = result.statistics[s][replica_of(s, k)];
-      statistics = mix(statistics, values[s]);
+      values[s] = forward_value(stage, k, inputs[s], weight[s]);
+      Hash& seen = statistics[s][static_cast<std::size_t>(shape.replica_of(stage, k))];
+      seen = mix(seen, values[s]);
     }
-    if (rule == UpdateRule::kNone) continue;
+    if (shape.rule == UpdateRule::kNone) continue;
     for (std::size_t s = n; s-- > 0;) {
-      for (const Edge& e : program.edges) {
-        if (e.gradient && e.to_stage == static_cast<int>(s)) {
+      const int stage = static_cast<int>(s);
+      for (const Edge& e : shape.edges) {
+        if (e.gradient && e.to_stage == stage) {
           outer[s] = mix(outer[s], gradients[static_cast<std::size_t>(e.from_stage)]);
         }
       }
-      gradients[s] =
-          backward_value(static_cast<int>(s), k, values[s], inputs[s], outer[s], weight[s]);
-      Hash& sum = sums[s][replica_of(s, k)];
+      gradients[s] = backward_value(stage, k, values[s], inputs[s], outer[s], weight[s]);
+      Hash& sum = sums[s][static_cast<std::size_t>(shape.replica_of(stage, k))];
       sum = mix(sum, gradients[s]);
-      const int size = program.group_size(static_cast<int>(s));
-      const bool ends_group = (k + 1) % size == 0 || k + 1 == program.units;
-      if (rule != UpdateRule::kSync && ends_group) {
-        history[s].push_back(mix(history[s].back(), reduced(sums[s])));
-        std::fill(sums[s].begin(), sums[s].end(), 0);
-      }
+      const bool ends_group = (k + 1) % shape.group_size(stage) == 0 || k + 1 == shape.units;
+      if (shape.rule == UpdateRule::kSync || !ends_group) continue;
+      history[s].push_back(mix(history[s].back(), reduced(sums[s])));
+      sums[s].assign(sums[s].size(), 0);
     }
   }
   Hash norm = 0;
-  for (std::size_t s = 0; s < n && program.gradient_sync; ++s) norm = mix(norm, reduced(sums[s]));
+  if (shape.gradient_sync) {
+    for (const auto& replicas : sums) norm = mix(norm, reduced(replicas));
+  }
+  Result result;
   for (std::size_t s = 0; s < n; ++s) {
-    if (rule == UpdateRule::kSync) {
+    if (shape.rule == UpdateRule::kSync) {
       history[s].push_back(mix(history[s].back(), mix(reduced(sums[s]), norm)));
     }
-    result.weights.emplace_back(program.placement[s].size(), history[s].back());
+    result.weights.insert(result.weights.end(), sums[s].size(), history[s].back());
+    result.statistics.insert(result.statistics.end(), statistics[s].begin(), statistics[s].end());
   }
   return result;
+}
+
+/// The same for a chain of stages without replicas.
+inline Result serial_round(UpdateRule rule, int stages, int units, const std::vector<Edge>& edges,
+                           bool gradient_sync, const std::vector<int>& warm) {
+  Program shape;
+  shape.rule = rule;
+  shape.stages = stages;
+  shape.units = units;
+  shape.gradient_sync = gradient_sync;
+  shape.placement = chain_placement(stages);
+  shape.edges = edges;
+  return serial_round(shape, warm);
 }
 
 /// Runs a lowered program as the runtime would, in a random interleaving of all lanes: compute, and
@@ -132,15 +142,24 @@ inline Result serial_round(const Program& program, const std::vector<int>& warm)
 class Run {
  public:
   Run(const Program& program, std::uint32_t seed) : program_(program), random_(seed) {
-    for (std::size_t s = 0; s < program.placement.size(); ++s) {
-      auto& replicas = replicas_.emplace_back(program.placement[s].size());
-      for (Replica& replica : replicas) {
-        replica.copies.assign(static_cast<std::size_t>(std::max(1, program.versions_per_stage[s])),
-                              0);
-        replica.copies[0] = initial_weight(static_cast<int>(s));
-        replica.slots.assign(static_cast<std::size_t>(program.slots_per_stage[s]), 0);
+    const auto stages = static_cast<std::size_t>(program.stages);
+    for (std::size_t s = 0; s < stages; ++s) {
+      first_row_.push_back(latest_.size());
+      for (std::size_t r = 0; r < program.placement.at(s).size(); ++r) {
+        copies_.emplace_back(
+            static_cast<std::size_t>(std::max(1, program.versions_per_stage.at(s))), 0);
+        copies_.back()[0] = initial_weight(static_cast<int>(s));
+        slots_.emplace_back(static_cast<std::size_t>(program.slots_per_stage.at(s)), 0);
+        latest_.push_back(0);
       }
     }
+    for (std::size_t e = 0; e < program.edges.size(); ++e) {
+      const auto to = static_cast<std::size_t>(program.edges[e].to_stage);
+      const std::vector<Hash> empty(static_cast<std::size_t>(program.slots_per_edge.at(e)), 0);
+      buffers_.emplace_back(program.placement.at(to).size(), empty);
+    }
+    sums_.assign(latest_.size(), 0);
+    result_.statistics.assign(latest_.size(), 0);
     make_lanes();
   }
 
@@ -155,8 +174,12 @@ class Run {
       if (ready.empty()) throw std::runtime_error("stuck");
       Lane& lane = lanes_[ready[random_() % ready.size()]];
       const Instruction& instruction = lane.head(program_);
-      if (is_joint(instruction)) {
-        left -= run_together(instruction);
+      if (instruction.kind == Kind::kGradientSync) {
+        left -= run_sync();
+        continue;
+      }
+      if (instruction.kind == Kind::kReduce) {
+        left -= run_reduce(instruction);
         continue;
       }
       execute(lane, instruction);
@@ -164,39 +187,14 @@ class Run {
       ++lane.next;
       --left;
     }
-    Result result;
-    for (const auto& replicas : replicas_) {
-      auto& weights = result.weights.emplace_back();
-      auto& statistics = result.statistics.emplace_back();
-      for (const Replica& replica : replicas) {
-        weights.push_back(
-            replica.copies.at(static_cast<std::size_t>(replica.latest) % replica.copies.size()));
-        statistics.push_back(replica.statistics);
-      }
+    for (std::size_t s = 0; s < copies_.size(); ++s) {
+      result_.weights.push_back(
+          copies_[s].at(static_cast<std::size_t>(latest_[s]) % copies_[s].size()));
     }
-    return result;
+    return result_;
   }
 
  private:
-  /// What a device holds of a stage.
-  struct Replica {
-    std::vector<Hash> copies, slots;
-    Hash sum = 0;
-    Hash statistics = 0;
-    int latest = 0;
-  };
-
-  Replica& replica_on(int stage, std::size_t device) {
-    const int replica = program_.replica_on(stage, static_cast<int>(device));
-    if (replica < 0) throw std::runtime_error("a stage that is not on this device");
-    return replicas_.at(static_cast<std::size_t>(stage)).at(static_cast<std::size_t>(replica));
-  }
-
-  /// Instructions that several devices run together.
-  static bool is_joint(const Instruction& instruction) {
-    return instruction.kind == Kind::kGradientSync || instruction.kind == Kind::kReduce;
-  }
-
   struct Lane {
     std::size_t device = 0;
     bool compute = false;
@@ -258,13 +256,18 @@ class Run {
 
   bool can_run(const Lane& lane) const {
     const Instruction& instruction = lane.head(program_);
-    if (is_joint(instruction)) {
+    if (instruction.kind == Kind::kGradientSync) {
+      for (const Lane& other : lanes_) {
+        if (other.compute && (other.done() || other.head(program_).kind != Kind::kGradientSync)) {
+          return false;
+        }
+      }
+      return true;
+    }
+    if (instruction.kind == Kind::kReduce) {
       std::size_t there = 0;
-      for (const Lane& other : lanes_) there += joins(other, instruction) ? 1 : 0;
-      return there ==
-             (instruction.kind == Kind::kReduce
-                  ? program_.placement.at(static_cast<std::size_t>(instruction.stage)).size()
-                  : program_.device.size());
+      for (const Lane& other : lanes_) there += meets(other, instruction) ? 1 : 0;
+      return there == replicas(instruction.stage);
     }
     if (instruction.kind == Kind::kSend) {
       return outputs_.count({instruction.stage, instruction.unit, transfer(instruction).gradient}) >
@@ -281,11 +284,42 @@ class Run {
     return true;
   }
 
-  bool joins(const Lane& lane, const Instruction& instruction) const {
+  std::size_t replicas(int stage) const {
+    return program_.placement.at(static_cast<std::size_t>(stage)).size();
+  }
+
+  // As the functions of Program, but for programs in which anything may be wrong.
+  int replica_of(int stage, int unit) const {
+    const std::size_t count = replicas(stage);
+    if (count == 0 || unit < 0) throw std::runtime_error("a unit that is not there");
+    const int number =
+        program_.route.empty() ? unit : program_.route.at(static_cast<std::size_t>(unit));
+    if (number < 0) throw std::runtime_error("a replica that is not there");
+    return number % static_cast<int>(count);
+  }
+  int device_of(int stage, int unit) const {
+    return program_.placement.at(static_cast<std::size_t>(stage))
+        .at(static_cast<std::size_t>(replica_of(stage, unit)));
+  }
+  int replica_on(int stage, std::size_t device) const {
+    const auto& devices = program_.placement.at(static_cast<std::size_t>(stage));
+    const auto found = std::find(devices.begin(), devices.end(), static_cast<int>(device));
+    if (found == devices.end()) throw std::runtime_error("a stage that is not on this device");
+    return static_cast<int>(found - devices.begin());
+  }
+
+  /// The row of the replica of a stage on a device.
+  std::size_t row(int stage, std::size_t device) const {
+    return first_row_.at(static_cast<std::size_t>(stage)) +
+           static_cast<std::size_t>(replica_on(stage, device));
+  }
+
+  /// A lane has come to this reduce.
+  bool meets(const Lane& lane, const Instruction& reduce) const {
     if (!lane.compute || lane.done()) return false;
     const Instruction& head = lane.head(program_);
-    return head.kind == instruction.kind && head.stage == instruction.stage &&
-           head.unit == instruction.unit;
+    return head.kind == Kind::kReduce && head.stage == reduce.stage && head.unit == reduce.unit &&
+           replica_on(reduce.stage, lane.device) >= 0;
   }
 
   /// There is data, and whoever holds the buffer by the list is through with it.
@@ -320,13 +354,13 @@ class Run {
       for (const std::size_t i : receives(device, instruction.stage, instruction.unit, gradient)) {
         const Instruction& r = program_.device[device][i];
         if (transfer(r).edge != static_cast<int>(e)) continue;
-        value = buffers_.at({static_cast<int>(e), static_cast<int>(device), r.slot});
+        value = buffer(e, instruction, r.slot);
         found = true;
       }
       if (!found) {
         // Handed over inside the device, or missing.
-        if (program_.device_of(edge.from_stage, instruction.unit) !=
-            program_.device_of(edge.to_stage, instruction.unit)) {
+        if (device_of(edge.from_stage, instruction.unit) !=
+            device_of(edge.to_stage, instruction.unit)) {
           throw std::runtime_error("an input that is never received");
         }
         value = outputs_.at({edge.from_stage, instruction.unit, gradient});
@@ -336,8 +370,19 @@ class Run {
     return folded;
   }
 
+  Hash& buffer(std::size_t edge, const Instruction& instruction, int slot) {
+    const int replica = replica_of(instruction.stage, instruction.unit);
+    return buffers_.at(edge)
+        .at(static_cast<std::size_t>(replica))
+        .at(static_cast<std::size_t>(slot));
+  }
+
   void execute(const Lane& lane, const Instruction& instruction) {
-    Replica& replica = replica_on(instruction.stage, lane.device);
+    const std::size_t s = row(instruction.stage, lane.device);
+    if (instruction.kind != Kind::kUpdate &&
+        device_of(instruction.stage, instruction.unit) != static_cast<int>(lane.device)) {
+      throw std::runtime_error("a unit that is not for this device");
+    }
     if (instruction.kind == Kind::kSend) {
       const Transfer& t = transfer(instruction);
       channels_[{t.from_device, t.to_device, t.gradient}].push(
@@ -347,23 +392,20 @@ class Run {
     if (instruction.kind == Kind::kReceive) {
       const Transfer& t = transfer(instruction);
       auto& channel = channels_.at({t.from_device, t.to_device, t.gradient});
-      if (instruction.slot >= program_.slots_per_edge.at(static_cast<std::size_t>(t.edge))) {
-        throw std::runtime_error("a receive buffer that is not declared");
-      }
-      buffers_[{t.edge, t.to_device, instruction.slot}] = channel.front();
+      buffer(static_cast<std::size_t>(t.edge), instruction, instruction.slot) = channel.front();
       channel.pop();
       return;
     }
-    if (instruction.kind == Kind::kUpdate) return update(replica, instruction);
+    if (instruction.kind == Kind::kUpdate) return update(instruction, s);
     const Hash weight =
-        replica.copies.at(static_cast<std::size_t>(instruction.version) % replica.copies.size());
-    Hash& slot = replica.slots.at(static_cast<std::size_t>(instruction.slot));
+        copies_.at(s).at(static_cast<std::size_t>(instruction.version) % copies_[s].size());
+    Hash& slot = slots_.at(s).at(static_cast<std::size_t>(instruction.slot));
     const Hash inputs = read_inputs(lane.device, instruction, false);
     const Hash value = forward_value(instruction.stage, instruction.unit, inputs, weight);
     if (instruction.kind == Kind::kForward) {
       slot = value;
       outputs_[{instruction.stage, instruction.unit, false}] = value;
-      replica.statistics = mix(replica.statistics, value);
+      result_.statistics[s] = mix(result_.statistics[s], value);
       return;
     }
     if (instruction.kind == Kind::kRecompute) {
@@ -375,35 +417,41 @@ class Run {
     if (needs_gradient(instruction.kind)) {
       outputs_[{instruction.stage, instruction.unit, true}] = gradient;
     }
-    if (adds_gradient(instruction.kind)) replica.sum = mix(replica.sum, gradient);
+    if (adds_gradient(instruction.kind)) sums_[s] = mix(sums_[s], gradient);
   }
 
-  void update(Replica& replica, const Instruction& instruction) {
-    auto& copies = replica.copies;
+  void update(const Instruction& instruction, std::size_t s) {
+    const std::size_t count = copies_.at(s).size();
     if (instruction.version < 1) throw std::runtime_error("an update that makes no version");
-    const Hash before = copies[static_cast<std::size_t>(instruction.version - 1) % copies.size()];
-    const Hash sum = program_.rule == UpdateRule::kSync ? mix(replica.sum, norm_) : replica.sum;
-    copies[static_cast<std::size_t>(instruction.version) % copies.size()] = mix(before, sum);
-    replica.sum = 0;
-    replica.latest = instruction.version;
+    const Hash before = copies_[s][static_cast<std::size_t>(instruction.version - 1) % count];
+    const Hash sum = program_.rule == UpdateRule::kSync ? mix(sums_[s], norm_) : sums_[s];
+    copies_[s][static_cast<std::size_t>(instruction.version) % count] = mix(before, sum);
+    sums_[s] = 0;
+    latest_[s] = instruction.version;
   }
 
-  /// Runs a reduce or a gradient sync on all its devices; returns on how many.
-  std::size_t run_together(const Instruction instruction) {
-    if (instruction.kind == Kind::kReduce) {
-      std::vector<Hash> sums;
-      auto& replicas = replicas_.at(static_cast<std::size_t>(instruction.stage));
-      for (const Replica& replica : replicas) sums.push_back(replica.sum);
-      for (Replica& replica : replicas) replica.sum = reduced(sums);
-    } else {
-      // Replicas have been summed before.
-      norm_ = 0;
-      for (const auto& replicas : replicas_) norm_ = mix(norm_, replicas[0].sum);
-    }
+  std::size_t run_sync() {
+    norm_ = 0;
+    for (const std::size_t first : first_row_) norm_ = mix(norm_, sums_[first]);
     std::size_t count = 0;
     for (Lane& lane : lanes_) {
-      if (!joins(lane, instruction)) continue;
-      done_.at(lane.device).at(lane.index()) = true;
+      if (!lane.compute) continue;
+      ++lane.next;
+      ++count;
+    }
+    return count;
+  }
+
+  /// The sum of all replicas on each of them.
+  std::size_t run_reduce(Instruction instruction) {
+    const std::size_t first = first_row_.at(static_cast<std::size_t>(instruction.stage));
+    const auto begin = sums_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = begin + static_cast<std::ptrdiff_t>(replicas(instruction.stage));
+    const Hash total = reduced(std::vector<Hash>(begin, end));
+    std::fill(begin, end, total);
+    std::size_t count = 0;
+    for (Lane& lane : lanes_) {
+      if (!meets(lane, instruction)) continue;
       ++lane.next;
       ++count;
     }
@@ -414,11 +462,15 @@ class Run {
   std::mt19937 random_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> done_;
-  std::vector<std::vector<Replica>> replicas_;  // [stages][replicas]
-  std::map<std::vector<int>, Hash> buffers_;    // edge, device, slot
-  std::map<std::vector<int>, Hash> outputs_;    // stage, unit, gradient
+  std::vector<std::size_t> first_row_;                   // [stages]
+  std::vector<std::vector<Hash>> copies_, slots_;        // [rows]
+  std::vector<std::vector<std::vector<Hash>>> buffers_;  // [edges][receiving replicas]
+  std::vector<Hash> sums_;                               // [rows]
+  std::vector<int> latest_;                              // [rows]
+  std::map<std::vector<int>, Hash> outputs_;             // stage, unit, gradient
   std::map<std::vector<int>, std::queue<Hash>> channels_;
   Hash norm_ = 0;
+  Result result_;
 };
 
 }  // namespace pipetrain::symbolic

@@ -1,0 +1,94 @@
+#include "partition/pipedream_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// Sums of a file's numbers stay far below what a size can hold.
+std::size_t whole_bytes(double bytes) {
+  return static_cast<std::size_t>(std::llround(std::min(bytes, 1e15)));
+}
+
+std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
+                         const std::vector<int>& inputs) {
+  const std::size_t written = whole_bytes(node.output_bytes());
+  if (!node.description.starts_with("Concat")) return written;
+  std::size_t joined = 0;
+  for (const int input : inputs) joined += graph.nodes[at(input)].output_bytes;
+  return std::max(written, joined);
+}
+
+}  // namespace
+
+CostGraph cost_graph_of(const PipeDreamProfile& profile) {
+  CostGraph graph;
+  graph.nodes.resize(profile.nodes.size());
+  for (const PipeDreamEdge& edge : profile.edges) {
+    graph.nodes[at(edge.to)].inputs.push_back(edge.from);
+  }
+  for (const int index : topological_order(profile)) {
+    const PipeDreamNode& from = profile.nodes[at(index)];
+    CostNode& node = graph.nodes[at(index)];
+    std::sort(node.inputs.begin(), node.inputs.end());
+    node.inputs.erase(std::unique(node.inputs.begin(), node.inputs.end()), node.inputs.end());
+    node.name = from.id + " " + from.description;
+    if (node.inputs.empty() && from.is_input()) continue;
+    const double backward = from.backward_milliseconds / 1e3;
+    node.forward_seconds = from.forward_milliseconds / 1e3;
+    node.weight_gradient_seconds = from.parameter_bytes > 0 ? backward / 2 : 0;
+    node.input_gradient_seconds = backward - node.weight_gradient_seconds;
+    node.parameter_bytes = whole_bytes(from.parameter_bytes);
+    node.output_bytes = output_bytes(graph, from, node.inputs);
+    node.gradient_bytes = node.output_bytes;
+    node.saved_bytes = node.output_bytes;
+  }
+  return graph;
+}
+
+GraphPlan price_compat_plan(const PipeDreamProfile& profile, const CostGraph& graph,
+                            const CompatPlan& compat, const PlanRequest& request) {
+  GraphPlan out;
+  out.order = topological_order(profile);
+  const auto stage_of = [&](int node) { return compat.stage_of_node[at(node)]; };
+  std::stable_sort(out.order.begin(), out.order.end(),
+                   [&](int a, int b) { return stage_of(a) < stage_of(b); });
+  out.chain = chain_of(graph, out.order);
+  std::vector<int> cuts;
+  for (int i = 1; at(i) < out.order.size(); ++i) {
+    if (stage_of(out.order[at(i)]) != stage_of(out.order[at(i - 1)])) cuts.push_back(i);
+  }
+  std::vector<DeviceRange> devices;
+  int first = 0;
+  for (const CompatLeaf& stage : compat.stages) {
+    devices.push_back({first, stage.devices});
+    first += stage.devices;
+  }
+  out.plan = plan_with_cuts(out.chain, request, cuts, {}, devices);
+  return out;
+}
+
+GraphPlan plan_not_slower_than(const GraphPlan& known, const CostGraph& graph,
+                               const PlanRequest& request) {
+  GraphPlan best = plan_graph(graph, request);
+  if (best.plan.bottleneck_seconds <= known.plan.bottleneck_seconds) return best;
+  GraphPlan other = known;
+  other.orders = best.orders + 1;
+  other.plan = plan_devices(known.chain, request);
+  if (other.plan.bottleneck_seconds > known.plan.bottleneck_seconds) {
+    other.plan = known.plan;
+    other.plan.notes.push_back(
+        "the stages of the plan to compare with are taken: no stage that lies within one group of "
+        "devices, or on whole groups, is as fast");
+  }
+  other.plan.planning_seconds += best.plan.planning_seconds;
+  return other;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,222 @@
+#include "partition/topology_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/atomic_file.h"
+#include "base/document.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "profile/measure.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::int64_t kMaximumDevices = 1 << 20;
+
+void check_fields(const Json& object, const DocumentField& field,
+                  std::initializer_list<std::string_view> known) {
+  if (!object.is_object()) field.fail("must be an object");
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    std::string list;
+    for (const std::string_view name : known)
+      list += (list.empty() ? "" : ", ") + std::string(name);
+    field.fail(fmt::format("has a field \"{}\", which nobody reads; its fields are {}",
+                           printable(key), list));
+  }
+}
+
+// A number under either of two names; the second one is in plain units. 0 when both are missing.
+double quantity(const DocumentField& field, std::string_view name, double unit,
+                std::string_view plain_name) {
+  if (field.has(name) && field.has(plain_name)) {
+    field.fail(fmt::format("has both {} and {}; one is enough", name, plain_name));
+  }
+  if (field.has(name)) return field.at(name).real(0) * unit;
+  return field.has(plain_name) ? field.at(plain_name).real(0) : 0;
+}
+
+TopologyLevel level_of(const DocumentField& field, const Json& json) {
+  check_fields(json, field,
+               {"name", "count", "gigabytes_per_second", "bytes_per_second", "latency_microseconds",
+                "latency_seconds"});
+  TopologyLevel level;
+  if (field.has("name")) level.name = field.at("name").text();
+  level.count = static_cast<int>(field.at("count").integer(1, kMaximumDevices));
+  level.bytes_per_second = quantity(field, "gigabytes_per_second", 1e9, "bytes_per_second");
+  level.latency_seconds = quantity(field, "latency_microseconds", 1e-6, "latency_seconds");
+  if (level.bytes_per_second <= 0) {
+    field.fail("needs gigabytes_per_second (or bytes_per_second) above 0: of one link, one way");
+  }
+  return level;
+}
+
+void read_device(const DocumentField& device, const Json& json, Topology& topology) {
+  check_fields(json, device,
+               {"memory_gibibytes", "memory_bytes", "teraflops_per_second", "flops_per_second",
+                "memory_gigabytes_per_second", "memory_bytes_per_second", "speed"});
+  const double memory = quantity(device, "memory_gibibytes", 1 << 30, "memory_bytes");
+  if (memory > 1e18) device.fail("has more than 1e18 bytes of memory");
+  topology.memory_bytes = static_cast<std::size_t>(memory);
+  topology.flops_per_second = quantity(device, "teraflops_per_second", 1e12, "flops_per_second");
+  topology.memory_bytes_per_second =
+      quantity(device, "memory_gigabytes_per_second", 1e9, "memory_bytes_per_second");
+  if (!device.has("speed")) return;
+  const DocumentField speeds = device.at("speed");
+  if (speeds.size() != static_cast<std::size_t>(topology.devices())) {
+    speeds.fail(fmt::format("has {} numbers, but the levels make {} devices", speeds.size(),
+                            topology.devices()));
+  }
+  for (std::size_t i = 0; i < speeds.size(); ++i) {
+    const double speed = speeds.item(i).real(0);
+    if (speed <= 0) speeds.item(i).fail("must be above 0");
+    topology.device_speed.push_back(speed);
+  }
+}
+
+Topology topology_of(const Document& document) {
+  const DocumentField root = document.root();
+  const Json& json = document.json();
+  check_fields(json, root, {"schema", "name", "source", "levels", "device"});
+  Topology out;
+  if (root.has("name")) out.name = root.at("name").text();
+  if (root.has("source")) root.at("source").text();
+  const DocumentField levels = root.at("levels");
+  if (levels.size() == 0) levels.fail("lists no level; one device is a level of count 1");
+  std::int64_t devices = 1;
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    out.levels.push_back(level_of(levels.item(i), json["levels"][i]));
+    devices *= out.levels.back().count;
+    if (devices > kMaximumDevices) {
+      levels.fail(fmt::format("make more than {} devices", kMaximumDevices));
+    }
+  }
+  if (root.has("device")) read_device(root.at("device"), json["device"], out);
+  return out;
+}
+
+// Beside the program, beside it as it is installed, and in the sources it was built from.
+std::vector<std::filesystem::path> shipped_folders() {
+  std::vector<std::filesystem::path> out;
+  std::error_code code;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", code);
+  if (!code) {
+    const std::filesystem::path folder = program.parent_path();
+    out.push_back(folder / "topologies");
+    out.push_back(folder.parent_path() / "share/pipetrain/topologies");
+  }
+  out.emplace_back(PIPETRAIN_TOPOLOGIES);
+  return out;
+}
+
+std::string shipped_names() {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& folder : shipped_folders()) {
+    std::error_code code;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+      if (entry.path().extension() == ".json") names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+}  // namespace
+
+Topology read_topology(const std::filesystem::path& path) {
+  return topology_of(Document::read(path, kTopologySchema));
+}
+
+Topology parse_topology(std::string_view text, const std::string& file) {
+  return topology_of(Document::parse(text, file, kTopologySchema));
+}
+
+std::string topology_text(const Topology& topology, std::string_view source) {
+  Json levels = Json::array();
+  for (const TopologyLevel& level : topology.levels) {
+    levels.push_back({{"name", level.name},
+                      {"count", level.count},
+                      {"bytes_per_second", level.bytes_per_second},
+                      {"latency_seconds", level.latency_seconds}});
+  }
+  Json device = {{"memory_bytes", topology.memory_bytes},
+                 {"flops_per_second", topology.flops_per_second},
+                 {"memory_bytes_per_second", topology.memory_bytes_per_second}};
+  if (!topology.device_speed.empty()) device["speed"] = topology.device_speed;
+  Json body = {{"name", topology.name}};
+  if (!source.empty()) body["source"] = source;
+  body["levels"] = std::move(levels);
+  body["device"] = std::move(device);
+  return document_text(kTopologySchema, body);
+}
+
+void write_topology(const std::filesystem::path& path, const Topology& topology,
+                    std::string_view source) {
+  write_file(path, topology_text(topology, source));
+}
+
+std::filesystem::path find_topology(const std::string& name) {
+  std::error_code code;
+  if (std::filesystem::is_regular_file(name, code)) return name;
+  const std::filesystem::path given(name);
+  // A path is meant as it is; a bare name may be one of ours.
+  if (!given.has_parent_path()) {
+    for (const std::filesystem::path& folder : shipped_folders()) {
+      for (const std::string& file : {name, name + ".json"}) {
+        if (std::filesystem::is_regular_file(folder / file, code)) return folder / file;
+      }
+    }
+  }
+  const std::string known = shipped_names();
+  PT_FAIL(
+      kUsage, "no topology \"{}\": it is a file, or one of {}", printable(name),
+      known.empty() ? "those that come with the program, which are not found beside it" : known);
+}
+
+Topology named_topology(const std::string& name) { return read_topology(find_topology(name)); }
+
+Topology first_devices(const Topology& topology, int devices) {
+  PT_CHECK(devices >= 1 && devices <= topology.devices(), kUsage,
+           "{} devices asked for, but the topology \"{}\" has {}", devices,
+           printable(topology.name), topology.devices());
+  Topology out = topology;
+  int inner = 1;  // devices in a group of the level below
+  for (TopologyLevel& level : out.levels) {
+    const int needed = (devices + inner - 1) / inner;
+    inner *= level.count;
+    level.count = std::min(level.count, needed);
+  }
+  if (!out.device_speed.empty()) {
+    // The devices that are left keep their places, since outer levels are only cut short where the
+    // inner ones are whole.
+    out.device_speed.resize(static_cast<std::size_t>(out.devices()));
+  }
+  return out;
+}
+
+std::filesystem::path measured_topology_path() {
+  const std::filesystem::path folder = default_cache_directory();
+  return folder.empty() ? folder : folder / "topology.json";
+}
+
+std::optional<Topology> measured_topology() {
+  const std::filesystem::path path = measured_topology_path();
+  std::error_code code;
+  if (path.empty() || !std::filesystem::exists(path, code)) return std::nullopt;
+  try {
+    return read_topology(path);
+  } catch (const Error& error) {
+    log_warning("partition", "ignoring the measured topology: {}", error.message());
+    return std::nullopt;
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,183 @@
+#include "profile/link_measure.h"
+
+#include <dnnl.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/statistics.h"
+#include "profile/work.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::size_t kCopyBytes = std::size_t{32} << 20;  // more than the caches of a core
+constexpr int kMatrix = 384;                               // three of them: 1.7 MiB
+constexpr int kRoundTrips = 200, kBatches = 15;
+constexpr int kBlocks = 8, kRounds = 40;
+constexpr int kReductions = 9;
+
+class MemoryCopy final : public Work {
+ public:
+  void prepare() override {}
+  void run() override { std::memcpy(to_.data(), from_.data(), kCopyBytes); }
+
+ private:
+  std::vector<std::byte> from_ = std::vector<std::byte>(kCopyBytes, std::byte{1});
+  std::vector<std::byte> to_ = std::vector<std::byte>(kCopyBytes, std::byte{2});
+};
+
+class MatrixProduct final : public Work {
+ public:
+  void prepare() override {}
+  void run() override {
+    const dnnl_status_t status = dnnl_sgemm('N', 'N', kMatrix, kMatrix, kMatrix, 1.0F, a_.data(),
+                                            kMatrix, b_.data(), kMatrix, 0.0F, c_.data(), kMatrix);
+    PT_CHECK(status == dnnl_success, kInternal, "oneDNN refuses a plain matrix product");
+  }
+
+ private:
+  std::vector<float> a_ = std::vector<float>(kMatrix * kMatrix, 0.5F);
+  std::vector<float> b_ = std::vector<float>(kMatrix * kMatrix, 0.25F);
+  std::vector<float> c_ = std::vector<float>(kMatrix * kMatrix, 0.0F);
+};
+
+TimingOptions timing(int threads) {
+  TimingOptions options;
+  options.copies = threads;
+  options.sample_seconds = 2e-2;
+  options.repeats = 7;
+  return options;
+}
+
+// One thread's part of a sum over all buffers, and then of its distribution.
+class AllReduce {
+ public:
+  AllReduce(int threads, std::size_t bytes)
+      : threads_(threads), count_(std::max<std::size_t>(bytes / sizeof(float), 1)) {
+    for (int i = 0; i < threads; ++i) buffers_.emplace_back(count_, 1.0F / (1 + i));
+  }
+
+  void sum(int thread) {
+    const auto [begin, end] = part(thread);
+    float* __restrict own = buffers_[at(thread)].data();
+    for (int other = 0; other < threads_; ++other) {
+      if (other == thread) continue;
+      const float* __restrict term = buffers_[at(other)].data();
+      for (std::size_t i = begin; i < end; ++i) own[i] += term[i];
+    }
+  }
+  void distribute(int thread) {
+    for (int other = 0; other < threads_; ++other) {
+      if (other == thread) continue;
+      const auto [begin, end] = part(other);
+      std::copy(buffers_[at(other)].begin() + static_cast<std::ptrdiff_t>(begin),
+                buffers_[at(other)].begin() + static_cast<std::ptrdiff_t>(end),
+                buffers_[at(thread)].begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+  }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  std::pair<std::size_t, std::size_t> part(int thread) const {
+    return {count_ * at(thread) / at(threads_), count_ * (at(thread) + 1) / at(threads_)};
+  }
+
+  int threads_;
+  std::size_t count_;
+  std::vector<std::vector<float>> buffers_;
+};
+
+}  // namespace
+
+double measure_memory_copy(int threads) {
+  const double seconds =
+      median_seconds([] { return std::make_unique<MemoryCopy>(); }, timing(threads));
+  return static_cast<double>(kCopyBytes) / seconds;
+}
+
+double measure_matrix_product(int threads) {
+  const double seconds =
+      median_seconds([] { return std::make_unique<MatrixProduct>(); }, timing(threads));
+  return 2.0 * kMatrix * kMatrix * kMatrix / seconds;
+}
+
+double measure_hand_over(const MakeThreadLink& make) {
+  const ThreadLink forth = make(), back = make();
+  const std::byte memory{};
+  const int trips = kRoundTrips * kBatches;
+  std::thread other([&] {
+    for (int unit = 0; unit < trips; ++unit) back.send(unit, forth.receive(unit));
+  });
+  std::vector<double> seconds;
+  int unit = 0;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const double start = steady_seconds();
+    for (int i = 0; i < kRoundTrips; ++i, ++unit) {
+      forth.send(unit, &memory);
+      back.receive(unit);
+    }
+    seconds.push_back((steady_seconds() - start) / (2 * kRoundTrips));
+  }
+  other.join();
+  return median(seconds);
+}
+
+double measure_copy_between_threads(const MakeThreadLink& make, std::size_t block_bytes) {
+  const ThreadLink forth = make(), back = make();
+  std::vector<double> seconds;
+  std::thread receiver([&] {
+    std::vector<std::byte> own(block_bytes);
+    for (int unit = 0; unit < kBlocks * kRounds; ++unit) {
+      const std::byte* memory = forth.receive(unit);
+      const double start = steady_seconds();
+      std::memcpy(own.data(), memory, block_bytes);
+      // The first round finds memory that was never used.
+      if (unit >= kBlocks) seconds.push_back(steady_seconds() - start);
+      back.send(unit, own.data());
+    }
+  });
+  std::vector<std::vector<std::byte>> blocks(kBlocks, std::vector<std::byte>(block_bytes));
+  for (int unit = 0; unit < kBlocks * kRounds; ++unit) {
+    std::vector<std::byte>& block = blocks[static_cast<std::size_t>(unit % kBlocks)];
+    std::memset(block.data(), unit % 251, block_bytes);
+    forth.send(unit, block.data());
+    back.receive(unit);
+  }
+  receiver.join();
+  return static_cast<double>(block_bytes) / median(seconds);
+}
+
+double measure_all_reduce(int threads, std::size_t bytes) {
+  AllReduce work(threads, bytes);
+  std::barrier together(threads);
+  std::vector<double> seconds;
+  const auto run = [&](int thread) {
+    for (int i = 0; i < kReductions; ++i) {
+      together.arrive_and_wait();
+      const double start = steady_seconds();
+      work.sum(thread);
+      together.arrive_and_wait();
+      work.distribute(thread);
+      together.arrive_and_wait();
+      if (thread == 0 && i > 0) seconds.push_back(steady_seconds() - start);
+    }
+  };
+  std::vector<std::thread> team;
+  for (int thread = 1; thread < threads; ++thread) team.emplace_back(run, thread);
+  run(0);
+  for (std::thread& thread : team) thread.join();
+  return median(seconds);
+}
+
+double ring_bytes_per_second(int threads, std::size_t bytes, double seconds) {
+  return 2.0 * (threads - 1) / threads * static_cast<double>(bytes) / seconds;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,376 @@
+// The general planner against an enumeration of everything: all cuts, all places on the devices,
+// both ways to keep activations, each priced by a plainly written model of its own.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "base/error.h"
+#include "partition/plan.h"
+#include "partition/random_chain.h"
+
+namespace pipetrain {
+namespace {
+
+int ceil_of(int a, int b) { return (a + b - 1) / b; }
+
+struct PlainStage {
+  int first, last, device, replicas;
+  bool recompute;
+};
+
+struct PlainPlan {
+  double objective = INFINITY;
+  int devices = 0;
+  double memory = 0, traffic = 0;
+  std::vector<int> cuts;
+  auto key() const { return std::tie(objective, devices, memory, traffic, cuts); }
+};
+
+class Enumeration {
+ public:
+  Enumeration(const ChainCosts& chain, const PlanRequest& request)
+      : chain_(chain), request_(request), count_(static_cast<int>(chain.elements.size())) {}
+
+  std::optional<PlainPlan> best() {
+    extend(0, 0);
+    return best_;
+  }
+  // The most that any stage of the best plan needs, over all plans: for infeasible requests.
+  bool found() const { return best_.has_value(); }
+
+ private:
+  bool asynchronous() const {
+    return request_.schedule == "pipedream" || request_.schedule == "pipedream-2bw";
+  }
+  bool mini_batch() const {
+    return request_.objective == Objective::kMiniBatch ||
+           (request_.objective == Objective::kAuto && !asynchronous());
+  }
+
+  // Replicas of one stage: in one group, or whole groups within one group of the next level.
+  bool allowed(int device, int replicas) const {
+    int unit = 1;
+    const std::vector<TopologyLevel>& levels = request_.topology.levels;
+    if (levels.empty()) return true;
+    for (const TopologyLevel& level : levels) {
+      const int group = unit * level.count;
+      if (device % unit == 0 && replicas % unit == 0 &&
+          device / group == (device + replicas - 1) / group) {
+        return true;
+      }
+      unit = group;
+    }
+    return false;
+  }
+
+  void extend(int first, int device) {
+    if (first == count_) {
+      price();
+      return;
+    }
+    const bool equal = request_.topology.levels.empty() && request_.topology.device_speed.empty();
+    const int last_start = equal ? device : request_.devices - 1;
+    for (int last = first + 1; last <= count_; ++last) {
+      for (int start = device; start <= std::min(last_start, request_.devices - 1); ++start) {
+        const int most = request_.replication ? request_.devices - start : 1;
+        for (int replicas = 1; replicas <= most; ++replicas) {
+          if (!allowed(start, replicas)) continue;
+          for (const bool recompute : {false, true}) {
+            if (recompute && request_.recompute == Recompute::kNone) continue;
+            if (!recompute && request_.recompute == Recompute::kAll) continue;
+            stages_.push_back({first, last, start, replicas, recompute});
+            extend(last, start + replicas);
+            stages_.pop_back();
+          }
+        }
+      }
+    }
+  }
+
+  double link_seconds(int left, int right, int cut) const {
+    TransferCost link = request_.transfer;
+    int group = 1;
+    for (const TopologyLevel& level : request_.topology.levels) {
+      group *= level.count;
+      link = {level.latency_seconds, level.bytes_per_second};
+      if (left / group == right / group) break;
+    }
+    double out = 0;
+    for (const std::size_t bytes : {chain_.forward_bytes[cut], chain_.backward_bytes[cut]}) {
+      if (bytes > 0) out += link.latency_seconds + double(bytes) / link.bytes_per_second;
+    }
+    return out;
+  }
+
+  double all_reduce_seconds(double bytes, int replicas) const {
+    std::vector<TopologyLevel> levels = request_.topology.levels;
+    if (levels.empty()) {
+      levels = {{"", request_.devices, request_.transfer.bytes_per_second,
+                 request_.transfer.latency_seconds}};
+    }
+    double out = 0;
+    int left = replicas;
+    for (const TopologyLevel& level : levels) {
+      const int part = std::min(left, level.count);
+      left = ceil_of(left, level.count);
+      if (part == 1) continue;
+      out += 2.0 * (part - 1) / part * bytes / level.bytes_per_second;
+      out += 2 * std::ceil(std::log2(part)) * level.latency_seconds;
+    }
+    return out;
+  }
+
+  void price() {
+    if (request_.stages > 0 && static_cast<int>(stages_.size()) != request_.stages) return;
+    const int m = request_.micro_batches;
+    double slowest = 0, latencies = 0, wait = 0;
+    PlainPlan plan;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const PlainStage& stage = stages_[s];
+      double forward = 0, backward = 0, step = 0, weights = 0, fixed = 0, saved = 0, transient = 0;
+      for (int i = stage.first; i < stage.last; ++i) {
+        const ChainCost& e = chain_.elements[i];
+        forward += e.forward_seconds;
+        backward += e.input_gradient_seconds + e.weight_gradient_seconds;
+        step += e.step_seconds;
+        weights += e.parameter_bytes;
+        fixed += e.fixed_bytes;
+        saved += e.saved_bytes;
+        transient = std::max(transient, double(e.transient_bytes));
+        for (const Reuse& reuse : e.reuses) {
+          if (reuse.previous >= stage.first) continue;
+          weights += reuse.parameter_bytes;
+          fixed += reuse.fixed_bytes;
+          saved += reuse.saved_bytes;
+        }
+      }
+      const int r = stage.replicas;
+      int after = 0;
+      for (std::size_t later = s + 1; later < stages_.size(); ++later) {
+        after += stages_[later].replicas;
+      }
+      const int depth = ceil_of(after + r, r), share = ceil_of(m, r);
+      double in_flight = 0, versions = 1;
+      if (request_.schedule == "gpipe") in_flight = share;
+      if (request_.schedule == "1f1b") in_flight = std::min(depth, share);
+      if (request_.schedule == "1f1b-auto") in_flight = std::min(2 * depth - 1, share);
+      if (request_.schedule == "pipedream") in_flight = versions = depth;
+      if (request_.schedule == "pipedream-2bw") {
+        in_flight = depth;
+        versions = stages_.size() == 1 ? 1 : 2;
+      }
+      const double always = weights * (versions + 1 + request_.optimizer_bytes_per_parameter_byte) +
+                            fixed * versions + transient;
+      const double memory = stage.recompute
+                                ? always + in_flight * chain_.forward_bytes[stage.first] + saved
+                                : always + in_flight * saved;
+      if (request_.memory_limit_bytes > 0 && memory > double(request_.memory_limit_bytes)) return;
+      double speed = 1;
+      if (!request_.topology.device_speed.empty()) {
+        speed = INFINITY;
+        for (int d = stage.device; d < stage.device + r; ++d) {
+          speed = std::min(speed, request_.topology.device_speed[d]);
+        }
+      }
+      double one = (forward * (stage.recompute ? 2 : 1) + backward) / speed;
+      if (s > 0) {
+        const PlainStage& left = stages_[s - 1];
+        one += link_seconds(left.device + left.replicas - 1, stage.device, stage.first);
+        plan.traffic += double(chain_.forward_bytes[stage.first]);
+        plan.traffic += double(chain_.backward_bytes[stage.first]);
+        plan.cuts.push_back(stage.first);
+      }
+      if (s + 1 < stages_.size()) {
+        one += link_seconds(stage.device + r - 1, stages_[s + 1].device, stage.last);
+      }
+      const double sum = all_reduce_seconds(weights, r);
+      double seconds = (share * one + step / speed + sum) / m;
+      if (request_.schedule == "pipedream") seconds = (one + step / speed / m + sum) / r;
+      if (request_.schedule == "pipedream-2bw") seconds = one / r + (step / speed + sum) / m;
+      slowest = std::max(slowest, seconds);
+      latencies += one;
+      wait = std::max(wait, seconds * m - one);
+      plan.devices += r;
+      plan.memory = std::max(plan.memory, memory);
+    }
+    plan.objective = mini_batch() ? latencies + wait : slowest;
+    // Sums in another order differ in the last bits; such plans count as equal.
+    if (best_ && std::abs(plan.objective - best_->objective) <= 1e-11 * plan.objective) {
+      plan.objective = best_->objective;
+    }
+    if (!best_ || plan.key() < best_->key()) best_ = plan;
+  }
+
+  const ChainCosts& chain_;
+  const PlanRequest& request_;
+  int count_;
+  std::vector<PlainStage> stages_;
+  std::optional<PlainPlan> best_;
+};
+
+struct Picker {
+  std::mt19937 random;
+  int operator()(int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  }
+};
+
+PlanRequest random_request(Picker& pick) {
+  PlanRequest request;
+  request.stages = 0;
+  request.micro_batches = 1 << pick(0, 3);
+  request.schedule = std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto", "pipedream",
+                                              "pipedream-2bw"}[pick(0, 4)];
+  request.optimizer_bytes_per_parameter_byte = pick(0, 2);
+  request.recompute = static_cast<Recompute>(pick(0, 2));
+  if (pick(0, 2)) request.transfer = {double(pick(0, 2)), pick(0, 1) ? 2.0 : 0.5};
+  if (pick(0, 2)) request.memory_limit_bytes = static_cast<std::size_t>(pick(10, 160));
+  request.replication = pick(0, 4) > 0;
+  return request;
+}
+
+struct Counts {
+  int compared = 0, infeasible = 0, replicated = 0, recomputed = 0, idle = 0;
+};
+
+// Compares one plan with the enumeration; the plan if there is one.
+std::optional<Plan> compare(const ChainCosts& chain, const PlanRequest& request, double factor,
+                            Counts& counts, const std::string& name) {
+  const std::optional<PlainPlan> expected = Enumeration(chain, request).best();
+  if (!expected) {
+    ++counts.infeasible;
+    try {
+      plan_devices(chain, request);
+      ADD_FAILURE() << name << " planned what does not fit";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kResource) << name << error.what();
+    }
+    return std::nullopt;
+  }
+  ++counts.compared;
+  const Plan plan = plan_devices(chain, request);
+  const bool asynchronous = request.schedule == "pipedream" || request.schedule == "pipedream-2bw";
+  const bool mini_batch = request.objective == Objective::kMiniBatch ||
+                          (request.objective == Objective::kAuto && !asynchronous);
+  const double objective = mini_batch ? plan.mini_batch_seconds : plan.bottleneck_seconds;
+  EXPECT_LE(objective, expected->objective * factor + 1e-9) << name;
+  EXPECT_GE(objective, expected->objective * (1 - 1e-9) - 1e-9) << name;
+  EXPECT_LE(plan.lower_bound_seconds, plan.bottleneck_seconds * (1 + 1e-9)) << name;
+  EXPECT_LE(plan.mini_batch_bound_seconds, plan.mini_batch_seconds * (1 + 1e-9)) << name;
+  EXPECT_LE(plan.mini_batch_bound_seconds, expected->objective * (1 + 1e-9)) << name;
+  for (const StagePlan& stage : plan.stages) {
+    counts.replicated += stage.replicas > 1;
+    counts.recomputed += stage.recompute;
+    if (request.memory_limit_bytes > 0) {
+      EXPECT_LE(stage.memory.total(), request.memory_limit_bytes) << name;
+    }
+  }
+  counts.idle += plan.devices() < request.devices;
+  EXPECT_LE(plan.stages.back().first_device + plan.stages.back().replicas, request.devices) << name;
+  return plan;
+}
+
+double peak_of(const Plan& plan) {
+  double out = 0;
+  for (const StagePlan& stage : plan.stages) {
+    out = std::max(out, double(stage.memory.total()));
+  }
+  return out;
+}
+
+TEST(DevicePlanner, EqualsBruteForceOnEqualDevices) {
+  Picker pick{std::mt19937(71)};
+  Counts counts;
+  for (int trial = 0; trial < 3000; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, pick(1, 6));
+    PlanRequest request = random_request(pick);
+    request.devices = pick(1, 5);
+    request.objective = Objective::kThroughput;
+    const std::string name = "trial " + std::to_string(trial);
+    const std::optional<Plan> plan = compare(chain, request, 1 + 1e-9, counts, name);
+    if (!plan) continue;
+    // Ties: fewest devices, smallest peak, fewest bytes, earliest cuts.
+    const std::optional<PlainPlan> expected = Enumeration(chain, request).best();
+    EXPECT_EQ(plan->devices(), expected->devices) << name;
+    if (request.recompute == Recompute::kAuto) continue;  // recomputes only where it must
+    EXPECT_EQ(peak_of(*plan), expected->memory) << name;
+    EXPECT_EQ(plan->cuts(), expected->cuts) << name;
+  }
+  EXPECT_GT(counts.compared, 600);
+  EXPECT_GT(counts.infeasible, 60);
+  EXPECT_GT(counts.replicated, 300);
+  EXPECT_GT(counts.recomputed, 200);
+  EXPECT_GT(counts.idle, 100);
+}
+
+TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {
+  Picker pick{std::mt19937(72)};
+  Counts counts;
+  for (int trial = 0; trial < 1500; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, pick(1, 4));
+    PlanRequest request = random_request(pick);
+    request.objective = Objective::kThroughput;
+    const int inner = pick(2, 3);
+    request.topology.levels = {{"inner", inner, pick(0, 1) ? 8.0 : 2.0, 0.25 * pick(0, 1)},
+                               {"outer", 6 / inner, pick(0, 1) ? 1.0 : 0.25, 1.0 * pick(0, 1)}};
+    request.devices = pick(2, 6);
+    compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
+  }
+  EXPECT_GT(counts.compared, 250);
+  EXPECT_GT(counts.replicated, 100);
+}
+
+TEST(DevicePlanner, EqualsBruteForceOnUnequalDevices) {
+  Picker pick{std::mt19937(73)};
+  Counts counts;
+  for (int trial = 0; trial < 800; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, pick(1, 5));
+    PlanRequest request = random_request(pick);
+    request.objective = Objective::kThroughput;
+    request.devices = pick(1, 5);
+    request.topology.levels = {
+        {"bus", 5, request.transfer.bytes_per_second, request.transfer.latency_seconds}};
+    for (int d = 0; d < 5; ++d) request.topology.device_speed.push_back(0.25 * pick(1, 4));
+    compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
+  }
+  EXPECT_GT(counts.compared, 150);
+  EXPECT_GT(counts.idle, 20);
+}
+
+TEST(DevicePlanner, MiniBatchIsWithinThreePercentOfTheBest) {
+  Picker pick{std::mt19937(74)};
+  Counts counts;
+  for (int trial = 0; trial < 2000; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, pick(1, 6));
+    PlanRequest request = random_request(pick);
+    request.schedule = std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto"}[pick(0, 2)];
+    request.devices = pick(1, 5);
+    compare(chain, request, 1.03, counts, "trial " + std::to_string(trial));
+  }
+  EXPECT_GT(counts.compared, 300);
+  EXPECT_GT(counts.replicated, 100);
+}
+
+TEST(DevicePlanner, KeepsTheNumberOfStagesThatIsAskedFor) {
+  Picker pick{std::mt19937(75)};
+  Counts counts;
+  for (int trial = 0; trial < 800; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, 5);
+    PlanRequest request = random_request(pick);
+    request.devices = pick(2, 5);
+    request.stages = pick(1, request.devices);
+    request.objective = Objective::kThroughput;
+    const auto plan = compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
+    if (!plan) continue;
+    EXPECT_EQ(static_cast<int>(plan->stages.size()), request.stages);
+  }
+  EXPECT_GT(counts.compared, 100);
+}
+
+}  // namespace
+}  // namespace pipetrain
