@@ -1,9 +1,9 @@
 // The one table of options.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "cli/options.h"
@@ -309,18 +309,25 @@ void describe_pipeline(Table& table, Options& options) {
             "1f1b, gpipe, zb-h1, pipedream, …; list them with: pipetrain schedule list",
             kPlanCommands)
       .in_short_help = true;
-  OptionSpec& replicas = table.add("--replicas", "N,N,…",
-                                   "devices of each stage, which share its micro-batches", kPlanCommands);
+  OptionSpec& replicas = table.add(
+      "--replicas", "N,N,…|auto",
+      "devices of each stage, which share its micro-batches; auto: as the planner finds best",
+      kPlanCommands);
   replicas.set = [&pipeline](const std::string& v) {
     pipeline.replicas.clear();
-    for (std::size_t begin = 0; begin <= v.size();) {
+    pipeline.plan_replicas = v == "auto";
+    for (std::size_t begin = 0; begin <= v.size() && !pipeline.plan_replicas;) {
       const std::size_t comma = std::min(v.find(',', begin), v.size());
       pipeline.replicas.push_back(
           static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
       begin = comma + 1;
     }
   };
-  replicas.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.replicas, ",")); };
+  replicas.get = [&pipeline] {
+    return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
+  };
+  table.text("--topology", pipeline.topology, "FILE|NAME",
+             "devices and links; what doctor --measure found by default", kPlanCommands);
   table.integer("--virtual-stages", pipeline.chunks, 1,
                 "stages of each device in interleaved schedules", kPlanCommands);
   table.integer("--memory-units", pipeline.memory_units, 0,
@@ -386,7 +393,9 @@ void describe_optimization(Table& table, Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", kTrainCommands)
       .in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", kTrainCommands)
+  table
+      .integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs",
+               kTrainCommands)
       .aliases = {"--max-iters"};
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
       .aliases = {"-b", "--global-batch-size"};
@@ -404,8 +413,8 @@ void describe_optimization(Table& table, Options& options) {
   table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", kTrainCommands);
   table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", kTrainCommands);
   table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", kTrainCommands);
-  OptionSpec& schedule =
-      table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", kTrainCommands);
+  OptionSpec& schedule = table.add("--lr-schedule", "constant|cosine|linear|step",
+                                   "over the whole run", kTrainCommands);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
     optimization.learning_rate.kind = learning_rate_named(v);
@@ -421,14 +430,16 @@ void describe_optimization(Table& table, Options& options) {
              kTrainCommands);
   table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors",
                 kTrainCommands);
-  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", kTrainCommands)
+  table
+      .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
+            kTrainCommands)
       .aliases = {"--max-grad-norm", "--grad-clip"};
   OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
                                    "of order, masks, held-out samples and new weights",
                                    "train profile plan simulate eval verify new");
   seed.in_short_help = true;
-  OptionSpec& on_nan =
-      table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", kTrainCommands);
+  OptionSpec& on_nan = table.add("--on-nan", "stop|ignore",
+                                 "what to do when the loss is not finite", kTrainCommands);
   on_nan.set = [&optimization](const std::string& v) {
     PT_CHECK(v == "stop" || v == "ignore", kUsage,
              "--on-nan cannot be \"{}\"; one of: stop, ignore", printable(v));

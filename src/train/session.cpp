@@ -11,6 +11,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "partition/plan_file.h"
+#include "partition/topology_file.h"
 #include "passes/linearise.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
@@ -234,6 +235,9 @@ void Session::plan() {
                  : read_profile(config_.pipeline.profile_path, graph);
   costs_ = chain_costs(graph, chain_, profile_);
 
+  topology_ = config_.pipeline.topology.empty()
+                  ? measured_topology()
+                  : std::optional(named_topology(config_.pipeline.topology));
   plan_stages_of_chain();
 
   std::vector<int> starts = {0};
@@ -265,6 +269,7 @@ void Session::plan() {
     seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
     simulated_costs_.stage.push_back(seconds);
   }
+  if (topology_) simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
   programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
                              static_cast<int>(micro_batches_));
   // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
@@ -278,15 +283,32 @@ void Session::plan_stages_of_chain() {
   request.stages = programs_of_run_->stages();
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
-  request.memory_limit_bytes = config_.pipeline.memory_limit_bytes;
+  request.memory_limit_bytes =
+      config_.pipeline.memory_limit_bytes * static_cast<std::size_t>(config_.pipeline.devices) /
+      static_cast<std::size_t>(std::max(request.stages, config_.pipeline.devices));
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
+  if (topology_) {
+    request.transfer = {topology_->levels.front().latency_seconds,
+                        topology_->levels.front().bytes_per_second};
+  }
+  const std::vector<int>& replicas = config_.pipeline.replicas;
   if (!config_.pipeline.plan_path.empty()) {
     plan_ = plan_of_choice(costs_, request,
                            read_plan(config_.pipeline.plan_path, element_names(costs_)));
-  } else if (!config_.pipeline.split.empty()) {
+    return;
+  }
+  if (config_.pipeline.plan_replicas) {
+    request.stages = 0;
+    request.devices = config_.pipeline.devices;
+    if (topology_) request.topology = first_devices(*topology_, request.devices);
+    plan_ = plan_devices(costs_, request);
+    return;
+  }
+  request.loads = programs_of_run_->loads(request.micro_batches);
+  std::vector<int> cuts;
+  if (!config_.pipeline.split.empty()) {
     const std::vector<std::string> names = element_names(costs_);
-    std::vector<int> cuts;
     for (const std::string& name : config_.pipeline.split) {
       const int element = find_element(names, name);
       PT_CHECK(element >= 0, kUsage,
@@ -294,18 +316,27 @@ void Session::plan_stages_of_chain() {
                printable(name));
       cuts.push_back(element);
     }
-    plan_ = plan_with_cuts(costs_, request, cuts);
   } else {
+    // A stage of r devices gets r times the work.
+    request.topology.device_speed.assign(replicas.begin(), replicas.end());
     plan_ = plan_stages(costs_, request);
+    request.topology.device_speed.clear();
+    if (replicas.empty()) return;
+    cuts = plan_.cuts();
   }
+  std::vector<DeviceRange> places;
+  for (const int count : replicas)
+    places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
+  request.loads.clear();
+  plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
 }
 
 bool Session::shares_cores() const { return devices() * threads_ > available_cores(); }
 
 double Session::predicted_step_seconds() const {
-  const double simulated =
-      asynchronous() ? prediction_.unit_period * static_cast<double>(micro_batches_)
-                     : prediction_.makespan;
+  const double simulated = asynchronous()
+                               ? prediction_.unit_period * static_cast<double>(micro_batches_)
+                               : prediction_.makespan;
   if (!shares_cores()) return simulated;
   double work = 0;
   for (const StagePlan& stage : plan_.stages) {

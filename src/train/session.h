@@ -95,7 +95,8 @@ class Session {
   int variant(std::int64_t samples, bool evaluation) const;
   /// What the simulator says about one step of the full mini-batch.
   const Simulation& prediction() const { return prediction_; }
-  /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that the stages share.
+  /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that
+  /// the stages share.
   double predicted_step_seconds() const;
   /// Whether there are fewer cores than stages times threads.
   bool shares_cores() const;
@@ -138,6 +139,7 @@ class Session {
   std::vector<Variant> evaluations_;
   Chain chain_;
   ChainCosts costs_;
+  std::optional<Topology> topology_;
   Plan plan_;
   Profile profile_;
   std::vector<int> stage_of_forward_;
