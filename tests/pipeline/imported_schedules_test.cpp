@@ -45,7 +45,7 @@ TEST(ImportedSchedules, Chimera) {
 TEST(ImportedSchedules, DualPipeV) {
   const Program program = imported("dualpipev-4x8.schedule");
   EXPECT_EQ(program, dual_pipe_v(4, 8).program);
-  // 24 s of work and (p - 1) / 2 idle; as pairs it would be p - 1 (closed_forms_test.cpp).
+  // 24 s of work and (p - 1) / 2 idle; as pairs it would be p - 1 (schedule_forms_test.cpp).
   const StageSeconds seconds = {0.5, 1, 0.5, 0.5, 0, 0};
   EXPECT_NEAR(simulate(program, uniform_costs(program, seconds)).makespan, 25.5, 1e-9);
 }
