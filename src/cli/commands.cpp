@@ -15,6 +15,7 @@ const std::vector<CommandSpec>& commands() {
       {"profile", "measure the kernels of a training step", profile_command},
       {"plan", "where the model is cut, and what step time and memory that predicts", plan_command},
       {"simulate", "compare schedules and numbers of micro-batches on a plan", simulate_command},
+      {"verify", "whether a schedule gives the bits that one device gives", verify_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
       {"new", "write a small untrained model: mlp, lenet, resnet18, gpt-nano", new_command},
       {"doctor", "what this machine offers", doctor_command},
@@ -33,7 +34,7 @@ void resolve_device(Options& options, const std::string& command) {
            printable(device));
   const std::string start =
       fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
-                  pipeline.stages ? printable(options.run.model.path) : "x.onnx");
+                  pipeline.devices ? printable(options.run.model.path) : "x.onnx");
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
   if (device == "cuda" ||
       (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
@@ -46,7 +47,11 @@ void resolve_device(Options& options, const std::string& command) {
             std::max(options.gpus, 1), rest, printable(options.run.model.path),
             std::max(options.gpus, 1));
   }
-  pipeline.stages = std::max(1, options.gpus);
+  int devices = 0;
+  for (const int count : pipeline.replicas) devices += count;
+  PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
+           "--replicas takes {} devices, --gpus says {}", devices, options.gpus);
+  pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
 }
 

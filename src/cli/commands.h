@@ -12,6 +12,7 @@ int profile_command(Options& options);
 int plan_command(Options& options);
 int simulate_command(Options& options);
 int eval_command(Options& options);
+int verify_command(Options& options);
 int new_command(Options& options);
 int doctor_command(Options& options);
 

@@ -167,9 +167,10 @@ std::pair<std::string, std::string> split_pair(const std::string& name, const st
   return {text.substr(0, equal), text.substr(equal + 1)};
 }
 
-constexpr const char* kModelCommands = "train inspect profile plan simulate eval";
-constexpr const char* kRunCommands = "train profile plan simulate eval";
-constexpr const char* kPlanCommands = "train plan simulate";
+constexpr const char* kModelCommands = "train inspect profile plan simulate eval verify";
+constexpr const char* kRunCommands = "train profile plan simulate eval verify";
+constexpr const char* kPlanCommands = "train plan simulate verify";
+constexpr const char* kTrainCommands = "train verify";
 
 void describe_model(Table& table, Options& options) {
   table.group = "Model";
@@ -303,8 +304,30 @@ void describe_pipeline(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
                "what the stages run on", kModelCommands);
-  table.text("--schedule", pipeline.schedule, "NAME", "1f1b, gpipe, pipedream", kPlanCommands)
+  table
+      .text("--schedule", pipeline.schedule, "NAME|FILE",
+            "1f1b, gpipe, zb-h1, pipedream, …; list them with: pipetrain schedule list",
+            kPlanCommands)
       .in_short_help = true;
+  OptionSpec& replicas = table.add("--replicas", "N,N,…",
+                                   "devices of each stage, which share its micro-batches", kPlanCommands);
+  replicas.set = [&pipeline](const std::string& v) {
+    pipeline.replicas.clear();
+    for (std::size_t begin = 0; begin <= v.size();) {
+      const std::size_t comma = std::min(v.find(',', begin), v.size());
+      pipeline.replicas.push_back(
+          static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
+      begin = comma + 1;
+    }
+  };
+  replicas.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.replicas, ",")); };
+  table.integer("--virtual-stages", pipeline.chunks, 1,
+                "stages of each device in interleaved schedules", kPlanCommands);
+  table.integer("--memory-units", pipeline.memory_units, 0,
+                "of schedule zb: micro-batches that a device may hold; 0: one a stage",
+                kPlanCommands);
+  table.real("--warm-up-tolerance", pipeline.warm_up_tolerance,
+             "of schedule 1f1b-auto: speed given up for memory, as a share", kPlanCommands);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
                  "per update; auto: up to 8 of 8 samples or more", kRunCommands)
@@ -361,28 +384,28 @@ void describe_pipeline(Table& table, Options& options) {
 void describe_optimization(Table& table, Options& options) {
   table.group = "Optimise";
   OptimizationConfig& optimization = options.run.optimization;
-  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
+  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", kTrainCommands)
       .in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
+  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", kTrainCommands)
       .aliases = {"--max-iters"};
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
   table
       .choice("--optimizer", options.optimizer, {"adamw", "adam", "sgd", "rmsprop"},
-              "formulas and defaults are PyTorch's", "train")
+              "formulas and defaults are PyTorch's", kTrainCommands)
       .in_short_help = true;
-  table.late_real("--lr", options.lr, "learning rate; adam, adamw 1e-3, sgd 1e-2", "train")
+  table.late_real("--lr", options.lr, "learning rate; adam, adamw 1e-3, sgd 1e-2", kTrainCommands)
       .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
-  table.late_real("--momentum", options.momentum, "of sgd; 0.9", "train");
-  table.flag("--nesterov", optimization.optimizer.nesterov, "of sgd", "train");
-  table.late_real("--weight-decay", options.weight_decay, "adamw 0.01, else 0", "train");
-  table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", "train");
-  table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", "train");
-  table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", "train");
+  table.late_real("--momentum", options.momentum, "of sgd; 0.9", kTrainCommands);
+  table.flag("--nesterov", optimization.optimizer.nesterov, "of sgd", kTrainCommands);
+  table.late_real("--weight-decay", options.weight_decay, "adamw 0.01, else 0", kTrainCommands);
+  table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", kTrainCommands);
+  table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", kTrainCommands);
+  table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", kTrainCommands);
   OptionSpec& schedule =
-      table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", "train");
+      table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", kTrainCommands);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
     optimization.learning_rate.kind = learning_rate_named(v);
@@ -390,22 +413,22 @@ void describe_optimization(Table& table, Options& options) {
   schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
   table
       .text("--warmup", options.warmup, "N|P%|Nep",
-            "of the learning rate: steps, share of the run, epochs", "train")
+            "of the learning rate: steps, share of the run, epochs", kTrainCommands)
       .aliases = {"--warmup-steps"};
   table.real("--min-lr", optimization.learning_rate.minimum,
-             "learning rate at the end of cosine and linear", "train");
+             "learning rate at the end of cosine and linear", kTrainCommands);
   table.real("--lr-gamma", optimization.learning_rate.gamma, "factor of --lr-schedule step",
-             "train");
+             kTrainCommands);
   table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors",
-                "train");
-  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", "train")
+                kTrainCommands);
+  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", kTrainCommands)
       .aliases = {"--max-grad-norm", "--grad-clip"};
   OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
                                    "of order, masks, held-out samples and new weights",
-                                   "train profile plan simulate eval new");
+                                   "train profile plan simulate eval verify new");
   seed.in_short_help = true;
   OptionSpec& on_nan =
-      table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", "train");
+      table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", kTrainCommands);
   on_nan.set = [&optimization](const std::string& v) {
     PT_CHECK(v == "stop" || v == "ignore", kUsage,
              "--on-nan cannot be \"{}\"; one of: stop, ignore", printable(v));
@@ -429,7 +452,7 @@ void describe_output(Table& table, Options& options) {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
-             "inspect profile plan simulate eval doctor");
+             "inspect profile plan simulate eval verify doctor");
   table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
              "eval");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");

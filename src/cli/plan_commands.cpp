@@ -162,7 +162,7 @@ int simulate_command(Options& options) {
     }
   }
   print(options.json ? Json{{"schema", "pipetrain.simulation/1"},
-                            {"stages", options.run.pipeline.stages},
+                            {"stages", options.run.pipeline.devices},
                             {"rows", rows}}
                                .dump(2) +
                            "\n"

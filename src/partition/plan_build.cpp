@@ -1,7 +1,7 @@
 #include "partition/plan_build.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -171,22 +171,26 @@ LowerBound lower_bound_of_devices(const StageCostModel& model) {
   out.seconds = work / speeds;
   out.reason = devices == 1 ? "one device does all the work"
                             : fmt::format("the work spread evenly over {} devices", devices);
-  const double compute = pricing.compute_seconds(all, twice) / pricing.highest_speed();
+  const double fastest = pricing.highest_speed();
+  const double compute = pricing.compute_seconds(all, twice) / fastest;
   for (int at = 0; at < model.count(); ++at) {
     const double alone = element_seconds(model, at);
     if (alone <= out.seconds) continue;
     const RangeCost range = model.ranges().range(at, at + 1);
     const double step = range.step_seconds / pricing.highest_speed();
-    // Its replicas are not there for the rest of the work.
+    // Not what it shares with earlier elements, which may be in its stage.
+    const std::size_t parameter_bytes =
+        model.chain().elements[static_cast<std::size_t>(at)].parameter_bytes;
+    // What its replicas spend on gradient sums and on uneven shares is lost to all others.
     double least = std::numeric_limits<double>::infinity();
     const int most = model.request().replication ? devices : 1;
     for (int replicas = 1; replicas <= most && least > out.seconds; ++replicas) {
-      const double sum = pricing.all_reduce_seconds(range.parameter_bytes,
-                                                    std::min(replicas, pricing.group_size(0)));
+      const double sum =
+          pricing.all_reduce_seconds(parameter_bytes, std::min(replicas, pricing.group_size(0)));
       const double now = pricing.seconds(alone, step, sum, replicas);
       if (now >= least) continue;
-      const double others = replicas < devices ? (compute - alone) / (devices - replicas) : 0;
-      least = std::min(least, std::max(now, others));
+      const double everything = (compute + replicas * now - alone) * fastest / speeds;
+      least = std::min(least, std::max(now, everything));
     }
     if (least <= out.seconds) continue;
     out.seconds = least;

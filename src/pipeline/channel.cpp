@@ -4,42 +4,41 @@
 
 namespace pipetrain {
 
-void Channel::reset() {
+void Channel::reset(int units) {
   const std::lock_guard lock(mutex_);
-  sent_ = released_ = 0;
+  entries_.assign(static_cast<std::size_t>(units), Entry{});
   aborted_ = false;
-}
-
-void Channel::wait_released(int unit, int reuse) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return aborted_ || released_ > unit - reuse; });
-  if (aborted_) throw ChannelAborted();
 }
 
 void Channel::send(int unit, const std::byte* base) {
   {
     const std::lock_guard lock(mutex_);
-    PT_CHECK(unit == sent_ && sent_ - released_ < static_cast<int>(base_.size()), kInternal,
-             "unit {} is sent when unit {} is due", unit, sent_);
-    base_[static_cast<std::size_t>(unit) % base_.size()] = base;
-    ++sent_;
+    Entry& entry = at(unit);
+    PT_CHECK(entry.state == State::kNothing, kInternal, "unit {} is sent twice", unit);
+    entry = {base, State::kSent};
   }
   changed_.notify_all();
 }
 
 const std::byte* Channel::receive(int unit) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return aborted_ || sent_ > unit; });
+  changed_.wait(lock, [&] { return aborted_ || at(unit).state != State::kNothing; });
   if (aborted_) throw ChannelAborted();
-  return base_[static_cast<std::size_t>(unit) % base_.size()];
+  return at(unit).base;
 }
 
 void Channel::release(int unit) {
   {
     const std::lock_guard lock(mutex_);
-    released_ = std::max(released_, unit + 1);
+    at(unit).state = State::kReleased;
   }
   changed_.notify_all();
+}
+
+void Channel::wait_released(int unit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return aborted_ || at(unit).state == State::kReleased; });
+  if (aborted_) throw ChannelAborted();
 }
 
 void Channel::abort() {

@@ -1,10 +1,12 @@
 // A channel hands one edge's values from stage to stage inside a process, without copying: the
 // sender publishes where its values lie, the receiver reads them there and says when it is done,
-// the sender then reuses the memory. Units go through in order.
+// the sender then reuses the memory. Units are addressed by number: the replicas of a stage send
+// theirs in any order.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <vector>
@@ -13,29 +15,30 @@ namespace pipetrain {
 
 class Channel {
  public:
-  /// A channel that remembers at most `capacity` units that are published and not yet released.
-  explicit Channel(int capacity) : base_(static_cast<std::size_t>(capacity)) {}
-
-  /// Forgets everything: the start of a round.
-  void reset();
-  /// Waits until unit `unit - reuse` is released, so that its memory may be overwritten. Throws
-  /// ChannelAborted.
-  void wait_released(int unit, int reuse);
-  /// Publishes the memory that holds the values of the next unit.
+  /// Forgets everything and makes room for the units of a round.
+  void reset(int units);
+  /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
   void send(int unit, const std::byte* base);
   /// Waits for a unit and returns its memory. Throws ChannelAborted.
   const std::byte* receive(int unit);
-  /// Says that every unit up to this one has been read for the last time.
+  /// Says that a unit has been read for the last time.
   void release(int unit);
+  /// Waits until a unit is released, so that its memory may be overwritten. Throws ChannelAborted.
+  void wait_released(int unit);
   /// Wakes everybody with ChannelAborted, now and later, until reset().
   void abort();
 
  private:
+  enum class State : std::uint8_t { kNothing, kSent, kReleased };
+  struct Entry {
+    const std::byte* base = nullptr;
+    State state = State::kNothing;
+  };
+  Entry& at(int unit) { return entries_.at(static_cast<std::size_t>(unit)); }
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<const std::byte*> base_;
-  int sent_ = 0;      // units published
-  int released_ = 0;  // units released
+  std::vector<Entry> entries_;
   bool aborted_ = false;
 };
 
@@ -45,7 +48,7 @@ struct ChannelAborted : std::exception {
   const char* what() const noexcept override { return "another stage failed"; }
 };
 
-/// Where all stages meet. Throws ChannelAborted.
+/// Where all stages, or the replicas of one, meet. Throws ChannelAborted.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}

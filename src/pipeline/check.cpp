@@ -12,19 +12,23 @@ void Checker::run() const {
   check_instructions();
   check_edges();
   check_coverage();
-  check_placement();
-  const ComputeTable table(program_);
-  check_local_order(table);
-  check_transfers();
-  check_transfer_places(table);
+  const ReplicaRows rows(program_);
+  check_placement(rows);
+  {
+    const ComputeTable table(program_);
+    check_local_order(table);
+    check_unit_order(rows);
+    check_updates(rows);
+    check_gradient_sync();
+    check_collectives();
+    check_transfers();
+    check_transfer_places(table);
+  }
   check_channels();
   check_progress();
-  check_activations();
+  check_activations(rows);
   check_receive_buffers();
-  check_versions();
-  check_updates();
-  check_gradient_sync();
-  check_unit_order();
+  check_versions(rows);
 }
 
 void Checker::check_sizes() const {
@@ -36,15 +40,20 @@ void Checker::check_sizes() const {
   require(program_.units >= 1, "there must be a unit");
   const std::size_t stages = at(program_.stages);
   require(program_.device.size() == at(program_.devices), "there must be one list per device");
-  require(program_.device_of_stage.size() == stages, "each stage must have a device");
+  require(program_.placement.size() == stages, "each stage must have a device");
   require(program_.recompute.size() == stages, "each stage must say whether it recomputes");
   require(program_.slots_per_stage.size() == stages, "each stage must say its activation slots");
   require(program_.versions_per_stage.size() == stages, "each stage must say its weight copies");
   require(program_.slots_per_edge.size() == program_.edges.size(),
           "each edge must say its receive buffers");
-  for (const int device : program_.device_of_stage) {
-    require(inside(device, program_.device.size()), "each stage must be on a device there is");
+  require(program_.route.empty() || program_.route.size() == at(program_.units),
+          "the route must name a replica for each unit");
+  for (const int replica : program_.route) {
+    require(replica >= 0, "the route must name a replica for each unit");
   }
+  require(program_.units_per_update >= 1, "an update needs a unit");
+  require(program_.units_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
+          "only rule double-buffer adds several units on a replica before an update");
   for (const int copies : program_.versions_per_stage) {
     require(copies >= 1, "each stage must have a copy of its weights");
   }
@@ -55,6 +64,31 @@ void Checker::check_sizes() const {
   // Coverage would say so too, but its tables must not be larger than the program.
   require(instructions / stages >= at(program_.units),
           "there are fewer instructions than forwards to run");
+  check_replicas();
+}
+
+void Checker::check_replicas() const {
+  std::vector<int> stage_on(program_.device.size(), -1);  // last stage seen on each device
+  for (std::size_t s = 0; s < program_.placement.size(); ++s) {
+    const std::vector<int>& replicas = program_.placement[s];
+    if (replicas.empty()) fail(CheckRule::kForm, "stage {} must have a device", s);
+    for (const int device : replicas) {
+      if (!inside(device, program_.device.size())) {
+        fail(CheckRule::kForm, "stage {} is on device {}, which is not there", s, device);
+      }
+      if (stage_on[at(device)] == static_cast<int>(s)) {
+        fail(CheckRule::kPlacement, "device {} has two replicas of stage {}", device, s);
+      }
+      stage_on[at(device)] = static_cast<int>(s);
+    }
+    // A version counts the updates of its stage; along a unit's path it must mean the same.
+    if (program_.rule == UpdateRule::kVertical && replicas.size() != program_.placement[0].size()) {
+      fail(CheckRule::kForm,
+           "with vertical sync all stages must have the same number of replicas, but stage 0 has "
+           "{} and stage {} has {}",
+           program_.placement[0].size(), s, replicas.size());
+    }
+  }
 }
 
 bool Checker::kind_is_known(Kind kind) const {
@@ -65,6 +99,7 @@ bool Checker::kind_is_known(Kind kind) const {
     case Kind::kBackwardInput:
     case Kind::kBackwardWeight:
     case Kind::kRecompute:
+    case Kind::kReduce:
     case Kind::kUpdate:
       return program_.rule != UpdateRule::kNone;
     case Kind::kGradientSync:
@@ -87,7 +122,8 @@ void Checker::check_instructions() const {
       require(instruction.stage == -1 && instruction.unit == -1, "must name no stage and no unit");
     } else {
       require(inside(instruction.stage, at(program_.stages)), "names a stage that is not there");
-      const bool whole_round = kind == Kind::kUpdate && program_.rule == UpdateRule::kSync;
+      const bool whole_round =
+          (kind == Kind::kReduce || kind == Kind::kUpdate) && program_.rule == UpdateRule::kSync;
       require(whole_round ? instruction.unit == -1 : inside(instruction.unit, at(program_.units)),
               "names a unit that is not there");
     }
@@ -127,6 +163,16 @@ const char* to_text(CheckRule rule) {
       return "placement";
     case CheckRule::kLocalOrder:
       return "local order";
+    case CheckRule::kUnitOrder:
+      return "unit order";
+    case CheckRule::kReduces:
+      return "reduces";
+    case CheckRule::kUpdates:
+      return "updates";
+    case CheckRule::kGradientSync:
+      return "gradient sync";
+    case CheckRule::kCollectives:
+      return "collectives";
     case CheckRule::kTransfers:
       return "transfers";
     case CheckRule::kTransferPlace:
@@ -143,12 +189,8 @@ const char* to_text(CheckRule rule) {
       return "receive buffers";
     case CheckRule::kVersions:
       return "weight versions";
-    case CheckRule::kUpdates:
-      return "updates";
-    case CheckRule::kGradientSync:
-      return "gradient sync";
-    case CheckRule::kUnitOrder:
-      return "unit order";
+    case CheckRule::kMemory:
+      return "memory";
   }
   return "?";
 }

@@ -36,19 +36,24 @@ void Checker::check_coverage() const {
       }
       if (wrong != nullptr) {
         fail(CheckRule::kCoverage, "device {} has {} of unit {} on stage {}",
-             program_.device_of_stage[at(stage)], wrong, unit, stage);
+             program_.device_of(stage, unit), wrong, unit, stage);
       }
     }
   }
 }
 
-void Checker::check_placement() const {
+void Checker::check_placement(const ReplicaRows& rows) const {
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
     if (instruction.stage < 0) return;
-    const int home = program_.device_of_stage[at(instruction.stage)];
+    if (!is_compute(instruction.kind) && !is_transfer(instruction.kind)) {
+      if (rows.on(instruction.stage, static_cast<int>(d)) >= 0) return;
+      fail(CheckRule::kPlacement, "{}, but stage {} is not on this device", where(d, i),
+           instruction.stage);
+    }
+    const int home = program_.device_of(instruction.stage, instruction.unit);
     if (at(home) != d) {
-      fail(CheckRule::kPlacement, "{}, but stage {} is on device {}", where(d, i),
-           instruction.stage, home);
+      fail(CheckRule::kPlacement, "{}, but stage {} runs unit {} on device {}", where(d, i),
+           instruction.stage, instruction.unit, home);
     }
   });
 }
@@ -71,12 +76,13 @@ void Checker::check_local_order(const ComputeTable& table) const {
   }
 }
 
-void Checker::check_unit_order() const {
-  std::vector<int> forwards(at(program_.stages), -1), gradients(at(program_.stages), -1);
+void Checker::check_unit_order(const ReplicaRows& rows) const {
+  std::vector<int> forwards(at(rows.count()), -1), gradients(at(rows.count()), -1);
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
     const bool forward = instruction.kind == Kind::kForward;
     if (!forward && !adds_gradient(instruction.kind)) return;
-    int& last = (forward ? forwards : gradients)[at(instruction.stage)];
+    const int row = rows.running(instruction.stage, instruction.unit);
+    int& last = (forward ? forwards : gradients)[at(row)];
     if (instruction.unit < last) {
       fail(CheckRule::kUnitOrder, "{} comes after the same of unit {}", where(d, i), last);
     }

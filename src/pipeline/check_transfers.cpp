@@ -1,7 +1,6 @@
 // Rules on data between stages: every transfer there, in its place, in order, and none that waits
 // for ever.
 #include <map>
-#include <set>
 #include <tuple>
 #include <vector>
 
@@ -40,7 +39,8 @@ void Checker::check_transfers() const {
 }
 
 void Checker::check_transfer_records() const {
-  std::set<std::pair<int, int>> seen;
+  std::vector<bool> seen(program_.edges.size() * at(program_.units), false);
+  const auto key = [&](int edge, int unit) { return at(edge) * at(program_.units) + at(unit); };
   for (std::size_t t = 0; t < program_.transfers.size(); ++t) {
     const Transfer& transfer = program_.transfers[t];
     bool fits =
@@ -49,21 +49,21 @@ void Checker::check_transfer_records() const {
       const Edge& edge = program_.edges[at(transfer.edge)];
       fits = transfer.from_stage == edge.from_stage && transfer.to_stage == edge.to_stage &&
              transfer.gradient == edge.gradient &&
-             transfer.from_device == program_.device_of_stage[at(edge.from_stage)] &&
-             transfer.to_device == program_.device_of_stage[at(edge.to_stage)] &&
-             transfer.from_device != transfer.to_device &&
-             seen.emplace(transfer.edge, transfer.unit).second;
+             transfer.from_device == program_.device_of(edge.from_stage, transfer.unit) &&
+             transfer.to_device == program_.device_of(edge.to_stage, transfer.unit) &&
+             transfer.from_device != transfer.to_device && !seen[key(transfer.edge, transfer.unit)];
     }
     if (!fits) {
       fail(CheckRule::kTransfers, "transfer {} (unit {} from stage {} to stage {}) fits no edge", t,
            transfer.unit, transfer.from_stage, transfer.to_stage);
     }
+    seen[key(transfer.edge, transfer.unit)] = true;
   }
   for (std::size_t e = 0; e < program_.edges.size(); ++e) {
     const Edge& edge = program_.edges[e];
-    if (!crosses_devices(edge)) continue;
     for (int unit = 0; unit < program_.units; ++unit) {
-      if (seen.count({static_cast<int>(e), unit}) == 0) {
+      if (!crosses_devices(edge, unit)) continue;
+      if (!seen[key(static_cast<int>(e), unit)]) {
         fail(CheckRule::kTransfers, "unit {} is never sent from stage {} to stage {}", unit,
              edge.from_stage, edge.to_stage);
       }
@@ -71,9 +71,8 @@ void Checker::check_transfer_records() const {
   }
 }
 
-bool Checker::crosses_devices(const Edge& edge) const {
-  return program_.device_of_stage[at(edge.from_stage)] !=
-         program_.device_of_stage[at(edge.to_stage)];
+bool Checker::crosses_devices(const Edge& edge, int unit) const {
+  return program_.device_of(edge.from_stage, unit) != program_.device_of(edge.to_stage, unit);
 }
 
 void Checker::check_transfer_places(const ComputeTable& table) const {
@@ -95,8 +94,8 @@ void Checker::check_transfer_places(const ComputeTable& table) const {
     }
   });
   for (const Edge& edge : program_.edges) {
-    if (crosses_devices(edge)) continue;
     for (int unit = 0; unit < program_.units; ++unit) {
+      if (crosses_devices(edge, unit)) continue;
       const Place producer = table.producer(edge, unit);
       const Place consumer = table.consumer(edge, unit);
       if (producer.index > consumer.index) {
@@ -131,9 +130,9 @@ void Checker::check_channels() const {
 }
 
 void Checker::check_progress() const {
-  if (!program_.lowered) return;
   const std::string one_lane = find_deadlock(program_, Lanes::kOne);
   if (one_lane.empty()) return;
+  if (!program_.lowered) fail(CheckRule::kLanes, "deadlock: {}", one_lane);
   const std::string three_lanes = find_deadlock(program_, Lanes::kThree);
   if (!three_lanes.empty()) fail(CheckRule::kLanes, "deadlock: {}", three_lanes);
   fail(CheckRule::kRendezvous, "deadlock where sends wait for their receives: {}", one_lane);

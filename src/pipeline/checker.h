@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "pipeline/check.h"
 #include "pipeline/compute_table.h"
 #include "pipeline/program.h"
+#include "pipeline/replica_rows.h"
 
 namespace pipetrain {
 
@@ -25,24 +27,27 @@ class Checker {
   static bool inside(int number, std::size_t count) { return number >= 0 && at(number) < count; }
 
   void check_sizes() const;
+  void check_replicas() const;
   bool kind_is_known(Kind kind) const;
   void check_instructions() const;
   void check_edges() const;
   void check_coverage() const;
-  void check_placement() const;
+  void check_placement(const ReplicaRows& rows) const;
   void check_local_order(const ComputeTable& table) const;
+  void check_unit_order(const ReplicaRows& rows) const;
+  void check_updates(const ReplicaRows& rows) const;
+  void check_gradient_sync() const;
+  void check_collectives() const;
   void check_transfers() const;
   void check_transfer_records() const;
-  bool crosses_devices(const Edge& edge) const;
+  bool crosses_devices(const Edge& edge, int unit) const;
   void check_transfer_places(const ComputeTable& table) const;
   void check_channels() const;
   void check_progress() const;
-  void check_activations() const;
+  void check_activations(const ReplicaRows& rows) const;
   void check_receive_buffers() const;
-  void check_versions() const;
-  void check_updates() const;
-  void check_gradient_sync() const;
-  void check_unit_order() const;
+  std::vector<int> versions_on_first_stage(const ReplicaRows& rows) const;
+  void check_versions(const ReplicaRows& rows) const;
 
   template <class... Values>
   [[noreturn]] void fail(CheckRule rule, fmt::format_string<Values...> format,

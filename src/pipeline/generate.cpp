@@ -2,180 +2,163 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 #include "base/error.h"
-#include "pipeline/annotate.h"
+#include "pipeline/complete.h"
+#include "pipeline/schedule_table.h"
+#include "pipeline/warm_up.h"
 
 namespace pipetrain {
 namespace {
 
-using List = std::vector<Instruction>;
+using schedule::Schedule;
 
-Instruction forward(int stage, int unit) { return {Kind::kForward, stage, unit}; }
-Instruction backward(int stage, int unit) { return {Kind::kBackward, stage, unit}; }
-
-/// Runs the forwards of all units and nothing else.
-std::vector<List> forward_only(const ScheduleOptions& options) {
-  std::vector<List> lists(static_cast<std::size_t>(options.stages));
-  for (int s = 0; s < options.stages; ++s) {
-    for (int k = 0; k < options.units; ++k)
-      lists[static_cast<std::size_t>(s)].push_back(forward(s, k));
+int stages_per_device(Placement placement, int chunks) {
+  switch (placement) {
+    case Placement::kChain:
+      return 1;
+    case Placement::kLoop:
+      return chunks;
+    case Placement::kV:
+      return 2;
   }
-  return lists;
+  return 1;
 }
 
-/// All forwards, then all backwards (Huang et al., GPipe, 2019). Backwards run first-in first-out,
-/// not last-in first-out as in the paper: equally fast, and gradients add in micro-batch order.
-std::vector<List> gpipe(const ScheduleOptions& options) {
-  std::vector<List> lists = forward_only(options);
-  for (int s = 0; s < options.stages; ++s) {
-    for (int k = 0; k < options.units; ++k)
-      lists[static_cast<std::size_t>(s)].push_back(backward(s, k));
-  }
-  return lists;
-}
-
-/// Warm-up forwards, then one forward and one backward in turn, then the backwards that are left
-/// (Narayanan et al., PipeDream, 2019; with a flush: DAPPLE, Megatron-LM). Free of deadlock for
-/// every warm-up that never rises.
-std::vector<List> one_forward_one_backward(const ScheduleOptions& options) {
-  std::vector<List> lists;
-  for (int s = 0; s < options.stages; ++s) {
-    const int ahead = std::min(options.units, options.warm[static_cast<std::size_t>(s)]);
-    List list;
-    for (int k = 0; k < ahead; ++k) list.push_back(forward(s, k));
-    for (int k = 0; k < options.units - ahead; ++k) {
-      list.push_back(forward(s, ahead + k));
-      list.push_back(backward(s, k));
-    }
-    for (int k = options.units - ahead; k < options.units; ++k) list.push_back(backward(s, k));
-    lists.push_back(std::move(list));
-  }
-  return lists;
-}
-
-struct Schedule {
-  ScheduleDescription description;
-  std::vector<List> (*lists)(const ScheduleOptions&);
-  bool takes_warm_up;
-};
-
-const std::vector<Schedule>& table() {
-  static const std::vector<Schedule> schedules = {
-      {{"gpipe", "all forwards, then all backwards, then one update", UpdateRule::kSync},
-       gpipe,
-       false},
-      {{"1f1b", "forwards and backwards in turn, then one update: the numbers of one device",
-        UpdateRule::kSync},
-       one_forward_one_backward,
-       true},
-      {{"pipedream", "forwards and backwards in turn without a drain, stashed weights",
-        UpdateRule::kStash},
-       one_forward_one_backward,
-       true},
-      {{"forward", "forwards only: evaluation", UpdateRule::kNone}, forward_only, false},
-  };
-  return schedules;
-}
-
-/// Levenshtein distance, to find what a user may have meant.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-const Schedule& find_schedule(const std::string& name) {
-  std::string names;
-  const Schedule* nearest = nullptr;
-  std::size_t least = 3;  // more letters than this are another word
-  for (const Schedule& schedule : table()) {
-    const std::string& known = schedule.description.name;
-    if (known == name) return schedule;
-    names += names.empty() ? known : ", " + known;
-    const std::size_t letters = name.size() > 64 ? least : distance(name, known);
-    if (letters < least) {
-      least = letters;
-      nearest = &schedule;
-    }
-  }
-  const std::string hint =
-      nearest ? fmt::format("; did you mean '{}'?", nearest->description.name) : "";
-  PT_FAIL(kUsage, "unknown schedule '{}'{} (known: {})", printable(name), hint, names);
-}
-
-void check_options(const ScheduleOptions& options, const Schedule& schedule) {
+void check_sizes(const ScheduleOptions& options, const ScheduleDescription& schedule) {
   constexpr int kMaximumStages = 4096;
   constexpr int kMaximumUnits = 1 << 20;
-  const auto stages = static_cast<std::size_t>(std::max(options.stages, 0));
   PT_CHECK(options.stages >= 1 && options.stages <= kMaximumStages, kUsage,
            "a pipeline needs 1 to {} stages, got {}", kMaximumStages, options.stages);
   PT_CHECK(options.units >= 1 && options.units <= kMaximumUnits, kUsage,
            "a round needs 1 to {} micro-batches, got {}", kMaximumUnits, options.units);
+  if (schedule.placement == Placement::kLoop) {
+    PT_CHECK(options.chunks >= 1 && options.chunks <= options.stages, kUsage,
+             "schedule '{}' needs 1 to {} chunks on each device, got {}", schedule.name,
+             options.stages, options.chunks);
+  }
+  const int per_device = stages_per_device(schedule.placement, options.chunks);
+  PT_CHECK(options.stages % per_device == 0, kUsage,
+           "schedule '{}' runs {} stages on each device, so the number of stages must be a "
+           "multiple of that, got {}",
+           schedule.name, per_device, options.stages);
+}
+
+void check_per_stage(const ScheduleOptions& options, const ScheduleDescription& schedule) {
+  const auto stages = static_cast<std::size_t>(options.stages);
   PT_CHECK(options.recompute.empty() || options.recompute.size() == stages, kUsage,
            "recompute is given for {} stages, but there are {}", options.recompute.size(), stages);
+  PT_CHECK(options.replicas.empty() || options.replicas.size() == stages, kUsage,
+           "replicas are given for {} stages, but there are {}", options.replicas.size(), stages);
+  constexpr int kMaximumDevices = 1 << 16;
+  for (std::size_t s = 0; s < options.replicas.size(); ++s) {
+    PT_CHECK(options.replicas[s] >= 1 && options.replicas[s] <= kMaximumDevices, kUsage,
+             "stage {} needs 1 to {} replicas, got {}", s, kMaximumDevices, options.replicas[s]);
+    PT_CHECK(options.replicas[s] == 1 || schedule.takes_replicas, kUsage,
+             "schedule '{}' cannot replicate a stage; use one replica each, or 1f1b",
+             schedule.name);
+  }
   PT_CHECK(options.warm.empty() || schedule.takes_warm_up, kUsage,
-           "schedule '{}' has no warm-up to set", options.name);
+           "schedule '{}' has no warm-up to set", schedule.name);
   PT_CHECK(options.warm.empty() || options.warm.size() == stages, kUsage,
            "the warm-up is given for {} stages, but there are {}", options.warm.size(), stages);
   for (std::size_t s = 0; s < options.warm.size(); ++s) {
-    PT_CHECK(options.warm[s] >= 0, kUsage, "the warm-up of stage {} is negative: {}", s,
-             options.warm[s]);
-    PT_CHECK(s == 0 || options.warm[s] <= options.warm[s - 1], kUsage,
-             "the warm-up must not rise from stage to stage, but stage {} has {} and stage {} has "
-             "{}: it would wait for ever",
-             s - 1, options.warm[s - 1], s, options.warm[s]);
+    PT_CHECK(options.warm[s] >= 0 && options.warm[s] <= (1 << 20), kUsage,
+             "the warm-up of stage {} must not be negative or huge, got {}", s, options.warm[s]);
   }
-  PT_CHECK(!options.gradient_sync || schedule.description.rule == UpdateRule::kSync, kUsage,
+}
+
+void check_rest(const ScheduleOptions& options, const ScheduleDescription& schedule) {
+  PT_CHECK(options.memory_units >= 0 && options.memory_units <= (1 << 20), kUsage,
+           "the units a device may hold must not be negative or huge, got {}",
+           options.memory_units);
+  PT_CHECK(options.memory_units == 0 || schedule.takes_memory, kUsage,
+           "schedule '{}' cannot be told how many units to hold; use zb or 1f1b", schedule.name);
+  PT_CHECK(options.units_per_update >= 0, kUsage, "units per update must not be negative, got {}",
+           options.units_per_update);
+  PT_CHECK(options.units_per_update == 0 || schedule.rule == UpdateRule::kDoubleBuffer, kUsage,
+           "schedule '{}' has its own units per update; only pipedream-2bw lets you set them",
+           schedule.name);
+  PT_CHECK(!options.gradient_sync || schedule.rule == UpdateRule::kSync, kUsage,
            "schedule '{}' makes each stage update alone, so it cannot clip a global norm or tie "
            "weights over stages; use a synchronous schedule such as 1f1b",
-           options.name);
+           schedule.name);
 }
 
-/// Puts a recompute before the first backward of each unit on the stages that recompute.
-List with_recompute(const List& list, const std::vector<bool>& recompute) {
-  List result;
-  for (const Instruction& instruction : list) {
-    const bool first =
-        instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
-    if (first && recompute[static_cast<std::size_t>(instruction.stage)]) {
-      result.push_back({Kind::kRecompute, instruction.stage, instruction.unit});
-    }
-    result.push_back(instruction);
-  }
-  return result;
-}
-
-/// One update per stage at the end of the round.
-void append_updates(Program& program) {
-  if (program.gradient_sync) {
-    for (List& list : program.device) list.push_back({Kind::kGradientSync});
-  }
-  for (int s = 0; s < program.stages; ++s) {
-    const int device = program.device_of_stage[static_cast<std::size_t>(s)];
-    program.device[static_cast<std::size_t>(device)].push_back({Kind::kUpdate, s});
+void check_warm_up(const ScheduleOptions& options) {
+  const auto ahead = [&](std::size_t s) {
+    return std::int64_t{options.warm[s]} * options.replicas[s];
+  };
+  for (std::size_t s = 1; s < options.warm.size(); ++s) {
+    PT_CHECK(ahead(s) <= ahead(s - 1), kUsage,
+             "the warm-up must not rise from stage to stage, but stage {} has {} and stage {} has "
+             "{}: it would wait for ever",
+             s - 1, ahead(s - 1), s, ahead(s));
   }
 }
 
-/// One update per stage and unit, directly after the gradient is complete.
-List with_updates(const List& list) {
-  List result;
-  for (const Instruction& instruction : list) {
-    result.push_back(instruction);
-    if (adds_gradient(instruction.kind))
-      result.push_back({Kind::kUpdate, instruction.stage, instruction.unit});
+/// A unit reads the weights before the last update, so that update must have been made when the
+/// unit starts: a group is no smaller than what a stage runs ahead.
+void choose_units_per_update(ScheduleOptions& options) {
+  int least = 1;
+  for (std::size_t s = 0; s < options.replicas.size(); ++s) {
+    least = std::max({least, options.warm[s] * options.replicas[s], options.replicas[s]});
   }
-  return result;
+  if (options.units_per_update == 0) options.units_per_update = std::max(least, options.stages);
+  PT_CHECK(options.units_per_update >= least, kUsage,
+           "schedule 'pipedream-2bw' needs at least {} micro-batches per update here, as many as "
+           "a stage runs ahead, got {}; use more, or fewer stages",
+           least, options.units_per_update);
+}
+
+/// Options without gaps.
+ScheduleOptions resolved(const ScheduleOptions& given, const Schedule& schedule) {
+  const ScheduleDescription& description = schedule.description;
+  check_sizes(given, description);
+  check_per_stage(given, description);
+  check_rest(given, description);
+  ScheduleOptions options = given;
+  const auto stages = static_cast<std::size_t>(options.stages);
+  options.recompute.resize(stages, false);
+  if (options.replicas.empty()) options.replicas.assign(stages, 1);
+  if (schedule.warm_up == nullptr) return options;
+
+  if (description.splits_backward && options.memory_units == 0) {
+    options.memory_units = std::max(options.stages, options.warm.empty() ? 0 : options.warm[0] + 1);
+  }
+  if (options.warm.empty()) options.warm = schedule.warm_up(options);
+  check_warm_up(options);
+  if (options.memory_units > 0) {
+    options.warm = limited_warm_up(options.warm, options.replicas, options.memory_units);
+  }
+  if (description.rule == UpdateRule::kDoubleBuffer) choose_units_per_update(options);
+  return options;
+}
+
+Program without_lists(const ScheduleOptions& options, const ScheduleDescription& schedule) {
+  Program program;
+  program.schedule = schedule.name;
+  program.rule = schedule.rule;
+  program.stages = options.stages;
+  program.units = options.units;
+  program.gradient_sync = options.gradient_sync;
+  if (program.rule == UpdateRule::kDoubleBuffer) {
+    program.units_per_update = options.units_per_update;
+  }
+  program.recompute = options.recompute;
+  program.edges = chain_edges(options.stages);
+  if (program.rule == UpdateRule::kNone) {
+    // Nothing is kept and nothing repeated.
+    program.recompute.assign(program.recompute.size(), false);
+    std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
+  }
+  const int per_device = stages_per_device(schedule.placement, options.chunks);
+  program.devices = schedule.placement == Placement::kChain
+                        ? std::accumulate(options.replicas.begin(), options.replicas.end(), 0)
+                        : options.stages / per_device;
+  program.placement =
+      place_stages(schedule.placement, options.stages / per_device, options.replicas);
+  return program;
 }
 
 }  // namespace
@@ -183,50 +166,57 @@ List with_updates(const List& list) {
 const std::vector<ScheduleDescription>& schedules() {
   static const std::vector<ScheduleDescription> descriptions = [] {
     std::vector<ScheduleDescription> all;
-    for (const Schedule& schedule : table()) all.push_back(schedule.description);
+    for (const Schedule& schedule : schedule::table()) all.push_back(schedule.description);
     return all;
   }();
   return descriptions;
 }
 
-std::vector<int> standard_warm_up(int stages) {
-  std::vector<int> warm;
-  for (int s = 0; s < stages; ++s) warm.push_back(stages - 1 - s);
-  return warm;
+const ScheduleDescription& describe_schedule(const std::string& name) {
+  return schedule::find(name).description;
+}
+
+int stages_per_device(const std::string& name, int chunks) {
+  return stages_per_device(describe_schedule(name).placement, chunks);
+}
+
+std::vector<std::vector<int>> place_stages(Placement placement, int devices,
+                                           const std::vector<int>& replicas) {
+  const auto stages = static_cast<int>(replicas.size());
+  std::vector<std::vector<int>> placed;
+  int next = 0;
+  for (int s = 0; s < stages; ++s) {
+    auto& of_stage = placed.emplace_back();
+    if (placement == Placement::kLoop) of_stage.push_back(s % devices);
+    if (placement == Placement::kV) of_stage.push_back(s < devices ? s : stages - 1 - s);
+    if (placement != Placement::kChain) continue;
+    for (int r = 0; r < replicas[static_cast<std::size_t>(s)]; ++r) of_stage.push_back(next++);
+  }
+  return placed;
 }
 
 Program generate(const ScheduleOptions& given) {
-  const Schedule& schedule = find_schedule(given.name);
-  check_options(given, schedule);
-  ScheduleOptions options = given;
-  if (options.warm.empty()) options.warm = standard_warm_up(options.stages);
-  options.recompute.resize(static_cast<std::size_t>(options.stages), false);
+  const Schedule& schedule = schedule::find(given.name);
+  const ScheduleOptions options = resolved(given, schedule);
+  Program program = without_lists(options, schedule.description);
+  program.device = schedule.lists(options);
+  complete(program);
+  return program;
+}
 
+Program forward_program(const Program& training, int units) {
   Program program;
-  program.schedule = options.name;
-  program.rule = schedule.description.rule;
-  program.stages = options.stages;
-  program.devices = options.stages;
-  program.units = options.units;
-  program.gradient_sync = options.gradient_sync;
-  program.recompute = options.recompute;
-  if (program.rule == UpdateRule::kNone) {
-    program.recompute.assign(program.recompute.size(), false);  // nothing is kept, nothing repeated
-  }
-  program.device_of_stage.resize(static_cast<std::size_t>(options.stages));
-  std::iota(program.device_of_stage.begin(), program.device_of_stage.end(), 0);
-  program.edges = chain_edges(options.stages);
-  if (program.rule == UpdateRule::kNone) {
-    std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
-  }
-  for (const List& list : schedule.lists(options)) {
-    program.device.push_back(with_recompute(list, program.recompute));
-  }
-  if (program.rule == UpdateRule::kSync) append_updates(program);
-  if (program.rule == UpdateRule::kStash) {
-    for (List& list : program.device) list = with_updates(list);
-  }
-  annotate(program);
+  program.schedule = "forward";
+  program.rule = UpdateRule::kNone;
+  program.stages = training.stages;
+  program.devices = training.devices;
+  program.units = units;
+  program.placement = training.placement;
+  program.recompute.assign(training.recompute.size(), false);
+  program.edges = chain_edges(training.stages);
+  std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
+  program.device = schedule::forward_groups(program);
+  complete(program);
   return program;
 }
 

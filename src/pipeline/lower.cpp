@@ -51,10 +51,10 @@ std::vector<KeyedTransfer> add_transfers(Program& program, const Events& unit_ru
   std::vector<KeyedTransfer> keyed;
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     const Edge& edge = program.edges[e];
-    const int from = program.device_of_stage[static_cast<std::size_t>(edge.from_stage)];
-    const int to = program.device_of_stage[static_cast<std::size_t>(edge.to_stage)];
-    if (from == to) continue;  // handed over inside the device
     for (int unit = 0; unit < program.units; ++unit) {
+      const int from = program.device_of(edge.from_stage, unit);
+      const int to = program.device_of(edge.to_stage, unit);
+      if (from == to) continue;  // handed over inside the device
       const Place place = table.producer(edge, unit);
       PT_CHECK(place.exists(), kInternal, "stage {} never makes unit {} for stage {}",
                edge.from_stage, unit, edge.to_stage);

@@ -20,6 +20,17 @@ void Moments::merge(std::span<const float> mean, std::span<const float> variance
   count_ = total;
 }
 
+void Moments::merge(const Moments& other) {
+  if (other.count_ == 0) return;
+  const double total = count_ + other.count_;
+  for (std::size_t c = 0; c < mean_.size(); ++c) {
+    const double delta = other.mean_[c] - mean_[c];
+    squares_[c] += other.squares_[c] + delta * delta * count_ * other.count_ / total;
+    mean_[c] += delta * other.count_ / total;
+  }
+  count_ = total;
+}
+
 void Moments::apply(double momentum, std::span<float> running_mean,
                     std::span<float> running_variance) {
   if (count_ == 0) return;

@@ -13,6 +13,8 @@ class Moments {
   void reset(std::size_t channels);
   /// Adds a micro-batch: per channel its mean and its biased variance over `count` values.
   void merge(std::span<const float> mean, std::span<const float> variance, double count);
+  /// Adds what another has merged.
+  void merge(const Moments& other);
   /// running = momentum * running + (1 - momentum) * merged, with the unbiased variance as in
   /// PyTorch; then forgets the moments. Does nothing when nothing was merged.
   void apply(double momentum, std::span<float> running_mean, std::span<float> running_variance);

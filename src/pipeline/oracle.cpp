@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "optim/update.h"
+#include "pipeline/annotate.h"
 
 namespace pipetrain {
 namespace {
@@ -18,6 +19,11 @@ HostTensor copy_of(const HostTensor& tensor) {
   HostTensor out(tensor.type());
   std::memcpy(out.view().data, tensor.view().data, tensor.type().bytes());
   return out;
+}
+
+void add_to(HostTensor& sum, const HostTensor& tensor) {
+  for (std::int64_t e = 0; e < sum.type().count(); ++e)
+    sum.view().as<float>()[e] += tensor.view().as<float>()[e];
 }
 
 }  // namespace
@@ -44,29 +50,48 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
 void Oracle::run(const Program& program, UnitSource& source) {
   omp_set_num_threads(options_.threads);  // kernels may give other bits with another number
   units_.assign(static_cast<std::size_t>(program.units), {});
+  stages_left_.assign(static_cast<std::size_t>(program.units), program.stages);
   done_.clear();
-  finished_.assign(stages_.size(), false);
-  for (StageState& stage : stages_) stage.accumulating = false;
+  group_version_ = versions_of_groups(program);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    stages_[s].replicas.resize(program.placement[s].size());
+    for (ReplicaState& replica : stages_[s].replicas) replica.accumulating = false;
+  }
   std::vector<std::size_t> next(program.device.size(), 0);
+  const auto head = [&](std::size_t device) -> const Instruction* {
+    const auto& list = program.device[device];
+    return next[device] < list.size() ? &list[next[device]] : nullptr;
+  };
   bool progress = true;
   while (progress) {
     progress = false;
     for (std::size_t d = 0; d < program.device.size(); ++d) {
-      while (next[d] < program.device[d].size() && is_ready(program, program.device[d][next[d]])) {
-        const Instruction& instruction = program.device[d][next[d]];
-        if (instruction.kind == Kind::kGradientSync) {
-          const bool all =
-              std::all_of(program.device.begin(), program.device.end(), [&](const auto& list) {
-                const std::size_t e = static_cast<std::size_t>(&list - program.device.data());
-                return next[e] < list.size() && list[next[e]].kind == Kind::kGradientSync;
-              });
-          if (!all) break;
-          synchronise();
-          for (std::size_t& index : next) ++index;
-        } else {
-          execute(program, instruction, source);
+      while (const Instruction* instruction = head(d)) {
+        if (!is_ready(program, *instruction)) break;
+        const bool together =
+            instruction->kind == Kind::kGradientSync || instruction->kind == Kind::kReduce;
+        if (!together) {
+          execute(program, *instruction, static_cast<int>(d), source);
           ++next[d];
+          progress = true;
+          continue;
         }
+        std::vector<std::size_t> members(program.device.size());
+        std::iota(members.begin(), members.end(), std::size_t{0});
+        if (instruction->kind == Kind::kReduce) {
+          const auto& devices = program.placement[static_cast<std::size_t>(instruction->stage)];
+          members.assign(devices.begin(), devices.end());
+        }
+        const bool all = std::all_of(members.begin(), members.end(), [&](std::size_t member) {
+          return head(member) && *head(member) == *instruction;
+        });
+        if (!all) break;
+        if (instruction->kind == Kind::kReduce) {
+          reduce(stages_[static_cast<std::size_t>(instruction->stage)]);
+        } else {
+          synchronise();
+        }
+        for (const std::size_t member : members) ++next[member];
         progress = true;
       }
     }
@@ -185,93 +210,139 @@ void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vecto
   }
 }
 
-void Oracle::execute(const Program& program, const Instruction& instruction, UnitSource& source) {
+void Oracle::execute(const Program& program, const Instruction& instruction, int device,
+                     UnitSource& source) {
+  if (instruction.stage < 0) return;
   const int s = instruction.stage;
-  StageState* stage = s >= 0 ? &stages_[static_cast<std::size_t>(s)] : nullptr;
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  ReplicaState& replica =
+      stage.replicas[static_cast<std::size_t>(program.replica_on(s, device))];
   switch (instruction.kind) {
-    case Kind::kForward: {
-      UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
-      if (!unit.data) unit.data = &source.acquire(instruction.unit);
-      const auto variant = static_cast<std::size_t>(unit.data->variant);
-      Values results;
-      run_nodes(s, instruction.version, unit,
-                slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
-      unit.values.merge(results);
-      if (program.rule != UpdateRule::kNone) collect_statistics(s, unit);
-      if (program.rule == UpdateRule::kStash) apply_statistics(s);
-      const Loss& loss = variants_[variant].training->loss;
-      if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
-        unit.data->loss_sum = *found->second.view().as<float>();
-        if (loss.correct) unit.data->correct = *unit.values.at(loss.correct).view().as<float>();
-      }
-      done_[{s, instruction.unit}] = 1;
+    case Kind::kForward:
+      run_forward(program, instruction, replica, source);
+      if (program.rule != UpdateRule::kNone) return;
       break;
-    }
     case Kind::kBackward:
     case Kind::kBackwardInput:
-    case Kind::kBackwardWeight: {
-      UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
-      const auto variant = static_cast<std::size_t>(unit.data->variant);
-      const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
-      const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
-                          : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
-                                                                     : slice.weight_gradient;
-      Values results;
-      run_nodes(s, instruction.version, unit, nodes, results);
-      unit.values.merge(results);
-      if (instruction.kind != Kind::kBackwardInput) {
-        const auto& all = variants_[variant].training->accumulations;
-        Values local;
-        for (const int i : slice.accumulations) {
-          const HostTensor contribution =
-              content(s, instruction.version, &unit, unit.data->variant,
-                      all[static_cast<std::size_t>(i)].contribution, local);
-          HostTensor& sum = stage->accumulators[i];
-          if (!stage->accumulating) {
-            sum = copy_of(contribution);
-            continue;
-          }
-          for (std::int64_t e = 0; e < sum.type().count(); ++e)
-            sum.view().as<float>()[e] += contribution.view().as<float>()[e];
-        }
-        stage->accumulating = true;
-      }
-      if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.unit}] = 2;
-      if (s == 0 && instruction.kind != Kind::kBackwardInput) source.release(instruction.unit);
+    case Kind::kBackwardWeight:
+      run_backward(instruction, replica);
+      if (instruction.kind == Kind::kBackwardInput) return;
       break;
-    }
-    case Kind::kUpdate: {
-      const bool stash = program.rule == UpdateRule::kStash;
-      const int unit = std::max(instruction.unit, 0);
-      const int from = stage->weights.rbegin()->first;
-      if (!program.gradient_sync) finish(s, from);
-      auto next = stage->weights.at(from);
-      const TrainingGraph& training = *variants_[0].training;
-      for (auto& [i, gradient] : stage->gradients) {
-        const std::string& name = training.parameters[static_cast<std::size_t>(i)].name;
-        HostTensor weight = copy_of(next.at(name));
-        auto& [state0, state1] = stage->optimizer[name];
-        const int slots = state_slots(options_.optimizer);
-        if (slots > 0 && !state0) state0 = HostTensor(weight.type());
-        if (slots > 1 && !state1) state1 = HostTensor(weight.type());
-        update(options_.optimizer, source.learning_rate(unit), source.update_number(unit),
-               program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
-               std::span<const float>(gradient.span<float>()),
-               state0 ? state0.span<float>() : std::span<float>(),
-               state1 ? state1.span<float>() : std::span<float>());
-        next[name] = weight;
-      }
-      stage->weights[from + 1] = std::move(next);
-      if (!stash) apply_statistics(s);
-      stage->accumulating = false;
-      break;
-    }
-    case Kind::kRecompute:
-    case Kind::kSend:
-    case Kind::kReceive:
-    case Kind::kGradientSync:
-      break;
+    case Kind::kUpdate:
+      // The first replica to come updates for all.
+      if (stage.weights.rbegin()->first < instruction.version)
+        run_update(program, instruction, source);
+      replica.accumulating = false;
+      return;
+    default:
+      return;
   }
+  if (--stages_left_[static_cast<std::size_t>(instruction.unit)] == 0)
+    source.release(instruction.unit);
+}
+
+void Oracle::run_forward(const Program& program, const Instruction& instruction,
+                         ReplicaState& replica, UnitSource& source) {
+  const int s = instruction.stage;
+  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  if (!unit.data) unit.data = &source.acquire(instruction.unit);
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  Values results;
+  run_nodes(s, instruction.version, unit,
+            slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
+  unit.values.merge(results);
+  if (program.rule != UpdateRule::kNone) collect_statistics(s, unit, replica);
+  if (applies_statistics_at_once(program, s)) apply_statistics(replica);
+  const Loss& loss = variants_[variant].training->loss;
+  if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
+    unit.data->loss_sum = *found->second.view().as<float>();
+    if (loss.correct) unit.data->correct = *unit.values.at(loss.correct).view().as<float>();
+  }
+  done_[{s, instruction.unit}] = 1;
+}
+
+void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
+  const int s = instruction.stage;
+  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
+  const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
+                      : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
+                                                                 : slice.weight_gradient;
+  Values results;
+  run_nodes(s, instruction.version, unit, nodes, results);
+  unit.values.merge(results);
+  if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.unit}] = 2;
+  if (instruction.kind == Kind::kBackwardInput) return;
+  const auto& all = variants_[variant].training->accumulations;
+  Values local;
+  for (const int i : slice.accumulations) {
+    const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
+                                            all[static_cast<std::size_t>(i)].contribution, local);
+    HostTensor& sum = replica.accumulators[i];
+    if (!replica.accumulating) {
+      sum = copy_of(contribution);
+      continue;
+    }
+    add_to(sum, contribution);
+  }
+  replica.accumulating = true;
+}
+
+/// Sums the replicas' accumulators, in their order, into those of the first.
+void Oracle::reduce(StageState& stage) {
+  ReplicaState& first = stage.replicas.front();
+  bool started = first.accumulating;
+  for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
+    ReplicaState& other = stage.replicas[r];
+    if (other.accumulating) {
+      for (auto& [i, tensor] : other.accumulators) {
+        if (started) {
+          add_to(first.accumulators[i], tensor);
+        } else {
+          first.accumulators[i] = copy_of(tensor);
+        }
+      }
+      started = true;
+    }
+    for (auto& [name, moments] : other.moments) {
+      const auto [sum, added] = first.moments.try_emplace(name, moments);
+      if (!added) sum->second.merge(moments);
+    }
+    other.moments.clear();
+  }
+}
+
+void Oracle::run_update(const Program& program, const Instruction& instruction,
+                        UnitSource& source) {
+  const int s = instruction.stage;
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  const int unit = std::max(instruction.unit, 0);
+  const int group = unit / program.group_size(s);
+  const int from = stage.weights.rbegin()->first;
+  if (!program.gradient_sync)
+    finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
+  ++stage.updates;
+  const std::int64_t number =
+      is_asynchronous(program.rule) ? stage.updates : source.updates_before() + 1;
+  auto next = stage.weights.at(from);
+  const TrainingGraph& training = *variants_[0].training;
+  for (auto& [i, gradient] : stage.gradients) {
+    const std::string& name = training.parameters[static_cast<std::size_t>(i)].name;
+    HostTensor weight = copy_of(next.at(name));
+    auto& [state0, state1] = stage.optimizer[name];
+    const int slots = state_slots(options_.optimizer);
+    if (slots > 0 && !state0) state0 = HostTensor(weight.type());
+    if (slots > 1 && !state1) state1 = HostTensor(weight.type());
+    update(options_.optimizer, source.learning_rate(unit), number,
+           program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
+           std::span<const float>(gradient.span<float>()),
+           state0 ? state0.span<float>() : std::span<float>(),
+           state1 ? state1.span<float>() : std::span<float>());
+    next[name] = weight;
+  }
+  stage.weights[from + 1] = std::move(next);
+  if (!applies_statistics_at_once(program, s)) apply_statistics(stage.replicas.front());
 }
 
 void Oracle::finish(int s, int version) {
@@ -282,8 +353,9 @@ void Oracle::finish(int s, int version) {
   for (const auto* list : {&slice.accumulations, &slice.remote_accumulations}) {
     for (const int i : *list) {
       for (StageState& holder : stages_) {
-        const auto found = holder.accumulators.find(i);
-        if (found != holder.accumulators.end())
+        const auto& accumulators = holder.replicas.front().accumulators;
+        const auto found = accumulators.find(i);
+        if (found != accumulators.end())
           values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
       }
     }
@@ -315,14 +387,14 @@ void Oracle::synchronise() {
                                 options_.clip_norm);
 }
 
-void Oracle::collect_statistics(int s, UnitState& unit) {
+void Oracle::collect_statistics(int s, UnitState& unit, ReplicaState& replica) {
   const auto variant = static_cast<std::size_t>(unit.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
   for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
     const HostTensor& mean = unit.values.at(statistic.batch_mean);
-    const auto [moments, added] = stages_[static_cast<std::size_t>(s)].moments.try_emplace(
-        training.graph[statistic.state_mean].name);
+    const auto [moments, added] =
+        replica.moments.try_emplace(training.graph[statistic.state_mean].name);
     if (added) moments->second.reset(static_cast<std::size_t>(mean.type().count()));
     moments->second.merge(mean.span<float>(),
                           unit.values.at(statistic.batch_variance).span<float>(),
@@ -330,9 +402,9 @@ void Oracle::collect_statistics(int s, UnitState& unit) {
   }
 }
 
-void Oracle::apply_statistics(int s) {
+void Oracle::apply_statistics(ReplicaState& replica) {
   const TrainingGraph& training = *variants_[0].training;
-  auto& all = stages_[static_cast<std::size_t>(s)].moments;
+  auto& all = replica.moments;
   for (const RunningStatistic& statistic : training.statistics) {
     const auto moments = all.find(training.graph[statistic.state_mean].name);
     if (moments == all.end()) continue;
@@ -350,6 +422,16 @@ HostTensor Oracle::read(const std::string& name) const {
   }
   const auto found = running_.find(name);
   return found == running_.end() ? HostTensor() : copy_of(found->second);
+}
+
+HostTensor Oracle::read_gradient(const std::string& name) const {
+  for (const StageState& stage : stages_) {
+    for (const auto& [i, gradient] : stage.gradients) {
+      if (variants_[0].training->parameters[static_cast<std::size_t>(i)].name == name)
+        return copy_of(gradient);
+    }
+  }
+  return {};
 }
 
 }  // namespace pipetrain

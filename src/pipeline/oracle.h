@@ -24,16 +24,24 @@ class Oracle {
   void run(const Program& program, UnitSource& source);
   /// A parameter or running statistic, as the first stage that holds it sees it.
   HostTensor read(const std::string& name) const;
+  /// The gradient that the last update of a parameter was made with, likewise.
+  HostTensor read_gradient(const std::string& name) const;
 
  private:
   using Values = std::map<ValueId, HostTensor>;
+  /// What a stage holds for each of its replicas; after a reduce the first has the sums.
+  struct ReplicaState {
+    std::map<int, HostTensor> accumulators;
+    std::map<std::string, Moments> moments;
+    bool accumulating = false;
+  };
+  /// One device with an accumulator per replica.
   struct StageState {
     std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
-    std::map<int, HostTensor> accumulators;
+    std::vector<ReplicaState> replicas;
     std::map<int, HostTensor> gradients;  // parameter → after finish
-    std::map<std::string, Moments> moments;
     std::map<std::string, std::pair<HostTensor, HostTensor>> optimizer;
-    bool accumulating = false;
+    std::int64_t updates = 0;
   };
   struct UnitState {
     RoundUnit* data = nullptr;
@@ -41,13 +49,19 @@ class Oracle {
   };
 
   bool is_ready(const Program& program, const Instruction& instruction) const;
-  void execute(const Program& program, const Instruction& instruction, UnitSource& source);
+  void execute(const Program& program, const Instruction& instruction, int device,
+               UnitSource& source);
+  void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
+                   UnitSource& source);
+  void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
+  void reduce(StageState& stage);
   HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
                      Values& local);
   void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
                  Values& results);
-  void collect_statistics(int stage, UnitState& unit);
-  void apply_statistics(int stage);
+  void collect_statistics(int stage, UnitState& unit, ReplicaState& replica);
+  void apply_statistics(ReplicaState& replica);
   void finish(int stage, int version);
   void synchronise();
 
@@ -57,9 +71,10 @@ class Oracle {
   std::vector<StageState> stages_;
   std::map<std::string, HostTensor> running_;
   std::vector<UnitState> units_;
+  std::vector<int> stages_left_;  // [unit]: stages that still need its data
   std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
   double gradient_scale_ = 1;
-  std::vector<bool> finished_;
+  std::vector<std::vector<int>> group_version_;  // [stage][group]
 };
 
 }  // namespace pipetrain

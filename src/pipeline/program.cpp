@@ -1,5 +1,7 @@
 #include "pipeline/program.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace pipetrain {
@@ -20,6 +22,49 @@ bool is_compute(Kind kind) {
 bool is_transfer(Kind kind) { return kind == Kind::kSend || kind == Kind::kReceive; }
 
 bool adds_gradient(Kind kind) { return kind == Kind::kBackward || kind == Kind::kBackwardWeight; }
+
+int Program::replica_of(int stage, int unit) const {
+  const int count = replicas(stage);
+  if (count == 1) return 0;
+  return (route.empty() ? unit : route[static_cast<std::size_t>(unit)]) % count;
+}
+
+int Program::replica_on(int stage, int device) const {
+  const auto& devices = placement[static_cast<std::size_t>(stage)];
+  const auto found = std::find(devices.begin(), devices.end(), device);
+  return found == devices.end() ? -1 : static_cast<int>(found - devices.begin());
+}
+
+int Program::group_size(int stage) const {
+  switch (rule) {
+    case UpdateRule::kNone:
+    case UpdateRule::kSync:
+      return units;
+    case UpdateRule::kStash:
+    case UpdateRule::kVertical:
+      return replicas(stage);
+    case UpdateRule::kDoubleBuffer:
+      return units_per_update;
+  }
+  return units;
+}
+
+int Program::updates(int stage) const {
+  if (rule == UpdateRule::kNone) return 0;
+  const int size = group_size(stage);
+  return (units + size - 1) / size;
+}
+
+bool is_asynchronous(UpdateRule rule) {
+  return rule == UpdateRule::kStash || rule == UpdateRule::kVertical ||
+         rule == UpdateRule::kDoubleBuffer;
+}
+
+std::vector<std::vector<int>> chain_placement(int stages) {
+  std::vector<std::vector<int>> placement;
+  for (int s = 0; s < stages; ++s) placement.push_back({s});
+  return placement;
+}
 
 std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_unit) {
   std::vector<Edge> edges;
@@ -65,6 +110,8 @@ std::string to_text(const Program& program, const Instruction& instruction) {
       return plain('R');
     case Kind::kUpdate:
       return plain('U');
+    case Kind::kReduce:
+      return plain('A');
     case Kind::kGradientSync:
       return "G";
     case Kind::kSend:
@@ -82,6 +129,10 @@ std::string to_text(UpdateRule rule) {
       return "sync";
     case UpdateRule::kStash:
       return "stash";
+    case UpdateRule::kVertical:
+      return "vertical";
+    case UpdateRule::kDoubleBuffer:
+      return "double-buffer";
   }
   return "?";
 }

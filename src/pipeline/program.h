@@ -18,15 +18,19 @@ enum class Kind : std::uint8_t {
   kRecompute,     // run the forward again before the backward: the stage kept its inputs only
   kSend,          // hand one transfer to its channel
   kReceive,       // take one transfer from its channel
+  kReduce,        // the replicas of a stage together: sum of their gradients, in replica order
   kGradientSync,  // all devices together: tied weights, global gradient norm
-  kUpdate,        // the optimizer's step of one stage
+  kUpdate,        // the optimizer's step of one stage, on each of its replicas
 };
 
-/// When weights change.
+/// When weights change, and which of them a unit reads. A stage adds the gradients of a group of
+/// consecutive units and then updates; with g the group of a unit, forward and backward read
 enum class UpdateRule : std::uint8_t {
-  kNone,   // never: evaluation
-  kSync,   // once, at the end of the round, from the sum over all units
-  kStash,  // after every backward; a unit's backward reads the weights its forward read
+  kNone,          // the only weights there are: evaluation
+  kSync,          // version 0: the whole round is one group, its update ends the round
+  kStash,         // the latest at the unit's forward, each stage for itself (PipeDream's stashing)
+  kVertical,      // the latest of stage 0 at the unit's forward there, on every stage
+  kDoubleBuffer,  // max(0, g - 1) on every stage (PipeDream-2BW)
 };
 
 /// One step of one device. Fields that a kind does not use are -1.
@@ -34,8 +38,8 @@ struct Instruction {
   Kind kind = Kind::kForward;
   /// Virtual stage: the sender's for a send, the receiver's for a receive; -1 for a gradient sync.
   int stage = -1;
-  /// Micro-batch of the round (mini-batch where the rule is kStash); -1 where it concerns all
-  /// units.
+  /// Micro-batch of the round (mini-batch where the rule is kStash or kVertical). Reduces and
+  /// updates: the last unit of their group; -1 where the rule is kSync.
   int unit = -1;
   /// Sends and receives: index into Program::transfers.
   int transfer = -1;
@@ -71,16 +75,22 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// A whole round: one mini-batch (kSync), or as many as are to run without a drain (kStash).
+/// A whole round: one mini-batch (kSync), or as many as are to run without a drain (the
+/// asynchronous rules).
 struct Program {
   std::string schedule;
   UpdateRule rule = UpdateRule::kNone;
   int stages = 0;
   int devices = 0;
   int units = 0;
-  bool gradient_sync = false;        // a kGradientSync on each device before its updates
-  std::vector<int> device_of_stage;  // [stages]
-  std::vector<bool> recompute;       // [stages]
+  bool gradient_sync = false;  // a kGradientSync on each device before its updates
+  int units_per_update = 1;    // kDoubleBuffer: units in a group
+  /// [stages][replicas]: the devices that run a stage, each on units of its own.
+  std::vector<std::vector<int>> placement;
+  /// [units]: replica route[unit] mod replicas runs the unit; empty: route[unit] = unit, round
+  /// robin. Schedules that run units in two directions give each direction a replica.
+  std::vector<int> route;
+  std::vector<bool> recompute;  // [stages]
   std::vector<std::vector<Instruction>> device;
 
   /// True once sends and receives are in the lists (lower()). Before, an edge is only an ordering.
@@ -91,8 +101,9 @@ struct Program {
 
   // What follows is derived by annotate().
 
-  /// Activation slots of each stage. A slot is held from the forward to the last backward of a
-  /// unit; with recompute for the forward alone, then from the recompute to the last backward.
+  /// Activation slots of each stage, on each of its replicas. A slot is held from the forward to
+  /// the last backward of a unit; with recompute for the forward alone, then from the recompute to
+  /// the last backward.
   std::vector<int> slots_per_stage;
   /// Copies of the weights needed at once; version v may live in copy v mod versions_per_stage.
   std::vector<int> versions_per_stage;
@@ -103,7 +114,31 @@ struct Program {
   std::vector<int> slots_per_edge;
 
   bool operator==(const Program&) const = default;
+
+  int replicas(int stage) const {
+    return static_cast<int>(placement[static_cast<std::size_t>(stage)].size());
+  }
+  /// Index into placement[stage] of the replica that runs a unit.
+  int replica_of(int stage, int unit) const;
+  /// The device that runs a unit on a stage.
+  int device_of(int stage, int unit) const {
+    return placement[static_cast<std::size_t>(stage)]
+                    [static_cast<std::size_t>(replica_of(stage, unit))];
+  }
+  /// Index of the replica of a stage that a device holds; -1 when it holds none.
+  int replica_on(int stage, int device) const;
+  /// Units of one update of a stage: all (kSync), one a replica (kStash, kVertical),
+  /// units_per_update (kDoubleBuffer). The last group of a round may be smaller.
+  int group_size(int stage) const;
+  /// Updates of each stage in the round.
+  int updates(int stage) const;
 };
+
+/// True where stages update on their own while units are in flight: kStash, kVertical,
+/// kDoubleBuffer.
+bool is_asynchronous(UpdateRule rule);
+/// One device for each stage, in order.
+std::vector<std::vector<int>> chain_placement(int stages);
 
 /// True for the five kinds that run a stage's network on one unit.
 bool is_compute(Kind kind);
@@ -117,7 +152,7 @@ std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_unit = 0);
 
 /// Returns the short form, as in the text of a schedule: `2F0`, `1B3`, `1I3`, `1W3`, `1R3`
 /// (recompute), `1SF3>2` (send the activations of unit 3 to stage 2), `2RF3<1`, `2SB3>1`
-/// (gradient), `1RB3<2`, `G` (gradient sync), `1U`, `1U3`.
+/// (gradient), `1RB3<2`, `1A` or `1A3` (reduce), `G` (gradient sync), `1U`, `1U3`.
 std::string to_text(const Program& program, const Instruction& instruction);
 std::string to_text(UpdateRule rule);
 

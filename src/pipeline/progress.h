@@ -13,8 +13,10 @@ enum class Lanes {
   kThree,  // compute, sends, receives
 };
 
-/// Runs a lowered program whose transfers are complete, with sends that wait for their receives.
-/// Returns an empty text if it ends, else who waits for whom.
+/// Runs a program whose transfers are complete, with sends that wait for their receives; before
+/// lower() an edge is an order between two instructions. Replicas wait for each other at a reduce,
+/// all devices at a gradient sync. O(instructions). Returns an empty text if the program ends, else
+/// who waits for whom.
 std::string find_deadlock(const Program& program, Lanes lanes);
 
 }  // namespace pipetrain

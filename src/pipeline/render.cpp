@@ -1,39 +1,18 @@
 #include "pipeline/render.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "pipeline/palette.h"
 
 namespace pipetrain {
 namespace {
 
-struct Look {
-  char letter;
-  const char* fill;
-};
-
-Look look_of(Kind kind) {
-  switch (kind) {
-    case Kind::kForward:
-      return {'F', "░"};
-    case Kind::kBackward:
-      return {'B', "▓"};
-    case Kind::kBackwardInput:
-      return {'I', "▓"};
-    case Kind::kBackwardWeight:
-      return {'W', "▒"};
-    case Kind::kRecompute:
-      return {'R', "┄"};
-    case Kind::kGradientSync:
-      return {'G', "═"};
-    default:
-      return {'U', "█"};
-  }
-}
-
-std::string seconds_text(double seconds) {
+std::string time_text(double seconds, bool unitless) {
+  if (unitless) return fmt::format("{:.6g}", seconds);
   if (seconds >= 1) return fmt::format("{:.4g} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.4g} ms", seconds * 1e3);
   return fmt::format("{:.4g} µs", seconds * 1e6);
@@ -46,31 +25,48 @@ std::size_t columns_of(const std::string& text) {
   }));
 }
 
-/// One device's row of columns, each a character.
+std::string background(int colour) { return fmt::format("\033[48;5;{};38;5;231m", colour); }
+constexpr const char* kPlain = "\033[0m";
+
+/// One device's row of columns, each a character and a background.
 class Row {
  public:
-  explicit Row(std::size_t columns) : cells_(columns, " ") {}
+  Row(std::size_t columns, bool colour)
+      : characters_(columns, " "), backgrounds_(columns, -1), colour_(colour) {}
 
-  void draw(std::size_t first, std::size_t last, const Instruction& instruction) {
-    const Look look = look_of(instruction.kind);
-    std::string label(1, look.letter);
+  void draw(std::size_t first, std::size_t last, const Instruction& instruction, int chunk) {
+    const KindLook& look = look_of(instruction.kind);
+    std::string label(colour_ && instruction.unit >= 0 ? 0 : 1, look.letter);
     if (instruction.unit >= 0) label += fmt::format("{}", instruction.unit);
-    // A cell without room for its whole label shows its kind by shade alone.
+    // A cell without room for its whole label shows its kind alone.
     if (label.size() > last - first) label.clear();
     for (std::size_t c = first; c < last; ++c) {
       const std::size_t letter = c - first;
-      cells_[c] = letter < label.size() ? std::string(1, label[letter]) : look.fill;
+      characters_[c] = letter < label.size() ? std::string(1, label[letter])
+                       : colour_             ? " "
+                                             : look.shade;
+      if (colour_) backgrounds_[c] = chunk % 2 == 0 ? look.terminal : look.terminal_next_chunk;
     }
   }
 
   std::string text() const {
     std::string result;
-    for (const std::string& cell : cells_) result += cell;
+    int now = -1;
+    for (std::size_t c = 0; c < characters_.size(); ++c) {
+      if (backgrounds_[c] != now) {
+        now = backgrounds_[c];
+        result += now < 0 ? kPlain : background(now);
+      }
+      result += characters_[c];
+    }
+    if (now >= 0) result += kPlain;
     return result;
   }
 
  private:
-  std::vector<std::string> cells_;
+  std::vector<std::string> characters_;
+  std::vector<int> backgrounds_;
+  bool colour_;
 };
 
 struct Extent {
@@ -91,45 +87,95 @@ Extent extent_of(const Program& program, const std::vector<std::vector<Event>>& 
   return extent;
 }
 
+/// The time axis: columns per second, and how many columns.
+struct Axis {
+  double scale = 1;
+  std::size_t columns = 1;
+
+  Axis(const Extent& extent, double room) : scale(room / extent.end) {
+    // Equal instructions shall look equal: a whole number of columns for the shortest, where it
+    // fits.
+    const double columns_of_shortest = std::floor(scale * extent.shortest);
+    if (columns_of_shortest >= 1) scale = columns_of_shortest / extent.shortest;
+    columns = static_cast<std::size_t>(std::clamp(std::ceil(scale * extent.end), 1.0, room));
+  }
+  std::size_t column(double time) const {
+    return static_cast<std::size_t>(std::llround(std::max(time, 0.0) * scale));
+  }
+};
+
+Row row_of(const Program& program, const std::vector<Event>& events, std::size_t device,
+           const Axis& axis, bool colour) {
+  Row row(axis.columns, colour);
+  const std::vector<int> chunk = chunks_on(program, static_cast<int>(device));
+  // Collectives first: where one goes on behind the compute, the compute is what shows.
+  for (const bool collectives : {true, false}) {
+    for (const Event& event : events) {
+      const Instruction& instruction =
+          program.device[device][static_cast<std::size_t>(event.index)];
+      if (is_transfer(instruction.kind) || event.end <= event.start) continue;
+      if (is_work(instruction.kind) == collectives) continue;
+      const std::size_t first = std::min(axis.column(event.start), axis.columns - 1);
+      row.draw(first, std::clamp(axis.column(event.end), first + 1, axis.columns), instruction,
+               instruction.stage < 0 ? 0 : chunk[static_cast<std::size_t>(instruction.stage)]);
+    }
+  }
+  return row;
+}
+
 }  // namespace
 
 std::string render_rows(const Program& program, const std::vector<std::vector<Event>>& events,
                         int width) {
+  RowsOptions options;
+  options.width = width;
+  return render_rows(program, events, options);
+}
+
+std::string render_rows(const Program& program, const std::vector<std::vector<Event>>& events,
+                        const RowsOptions& options) {
   const Extent extent = extent_of(program, events);
   if (extent.end <= 0) return "";
-  std::size_t margin = 0;
-  std::vector<std::string> names;
-  for (std::size_t d = 0; d < events.size(); ++d) {
-    names.push_back(fmt::format("device {} ", d));
-    margin = std::max(margin, names.back().size());
-  }
-  const auto room = static_cast<double>(std::max(width - static_cast<int>(margin) - 2, 10));
-  double scale = room / extent.end;  // columns per second
-  // Equal instructions shall look equal: a whole number of columns for the shortest, where it fits.
-  const double columns_of_shortest = std::floor(scale * extent.shortest);
-  if (columns_of_shortest >= 1) scale = columns_of_shortest / extent.shortest;
-  const auto columns =
-      static_cast<std::size_t>(std::clamp(std::ceil(scale * extent.end), 1.0, room));
+  const std::string last_name = fmt::format("device {} ", events.size() - 1);
+  const std::size_t margin = last_name.size();
+  const Axis axis(extent,
+                  static_cast<double>(std::max(options.width - static_cast<int>(margin) - 2, 10)));
+  const auto most = static_cast<std::size_t>(std::max(options.most_rows, 0));
+  const std::size_t left_out = most > 0 && events.size() > most ? events.size() - most : 0;
 
   std::string text;
   for (std::size_t d = 0; d < events.size(); ++d) {
-    Row row(columns);
-    for (const Event& event : events[d]) {
-      const Instruction& instruction = program.device[d][static_cast<std::size_t>(event.index)];
-      if (is_transfer(instruction.kind) || event.end <= event.start) continue;
-      const auto column = [&](double time) {
-        return static_cast<std::size_t>(std::llround(std::max(time, 0.0) * scale));
-      };
-      const std::size_t first = std::min(column(event.start), columns - 1);
-      row.draw(first, std::clamp(column(event.end), first + 1, columns), instruction);
+    if (left_out > 0 && d == (most + 1) / 2) {
+      text += fmt::format("{}⋮ {} more\n", std::string(margin, ' '), left_out);
+      d += left_out - 1;
+      continue;
     }
-    text +=
-        fmt::format("{}{}│{}│\n", std::string(margin - names[d].size(), ' '), names[d], row.text());
+    const std::string name = fmt::format("device {} ", d);
+    text += fmt::format("{}{}│{}│\n", std::string(margin - name.size(), ' '), name,
+                        row_of(program, events[d], d, axis, options.colour).text());
   }
-  const std::string end = seconds_text(extent.end);
-  const std::size_t gap = columns > columns_of(end) ? columns - columns_of(end) : 1;
+  const std::string end = time_text(extent.end, options.unitless);
+  const std::size_t gap = axis.columns > columns_of(end) ? axis.columns - columns_of(end) : 1;
   text += fmt::format("{}0{}{}\n", std::string(margin, ' '), std::string(gap, ' '), end);
   return text;
+}
+
+std::string render_legend(const Program& program, bool colour) {
+  std::array<bool, 16> seen{};
+  std::string text;
+  for (const auto& list : program.device) {
+    for (const Instruction& instruction : list) {
+      bool& known = seen.at(static_cast<std::size_t>(instruction.kind));
+      if (known || is_transfer(instruction.kind)) continue;
+      known = true;
+      const KindLook& look = look_of(instruction.kind);
+      const std::string sample =
+          colour ? fmt::format("{} {} {}", background(look.terminal), look.letter, kPlain)
+                 : fmt::format("{}{}", look.letter, look.shade);
+      text += fmt::format("{}{} {}", text.empty() ? "" : "  ", sample, look.word);
+    }
+  }
+  return text + "\n";
 }
 
 }  // namespace pipetrain

@@ -9,9 +9,11 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "optim/update.h"
+#include "pipeline/annotate.h"
 
 namespace pipetrain {
 namespace {
@@ -51,9 +53,31 @@ int available_cores() {
 }  // namespace
 
 namespace {
+// What a worker waits for, where it is no device.
 constexpr int kNobody = -1;
 constexpr int kFinished = -2;
 constexpr int kEverybody = -3;  // in a barrier
+
+std::size_t at(int number) { return static_cast<std::size_t>(number); }
+
+double seconds_of(const StageSeconds& stage, Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return stage.forward;
+    case Kind::kBackward:
+      return stage.backward;
+    case Kind::kBackwardInput:
+      return stage.backward_input;
+    case Kind::kBackwardWeight:
+      return stage.backward_weight;
+    case Kind::kRecompute:
+      return stage.recompute;
+    case Kind::kUpdate:
+      return stage.update;
+    default:
+      return 0;
+  }
+}
 }  // namespace
 
 struct Runtime::Worker {
@@ -62,9 +86,22 @@ struct Runtime::Worker {
   std::vector<Event> events;
   double busy_seconds = 0;
   double cpu_seconds = 0;
-  std::atomic<int> at{-1};  // index of the instruction in progress
-  std::atomic<int> waits_for{
-      -1};  // stage it waits for; kNobody while it computes, kFinished after its list
+  std::atomic<int> at{-1};              // index of the instruction in progress
+  std::atomic<int> waits_for{kNobody};  // a device, or one of the above
+
+  /// Notes whom the worker waits for as long as it exists.
+  class Wait {
+   public:
+    Wait(Worker& worker, int device) : worker_(worker) {
+      worker_.waits_for.store(device, std::memory_order_relaxed);
+    }
+    ~Wait() { worker_.waits_for.store(kNobody, std::memory_order_relaxed); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    Worker& worker_;
+  };
 };
 
 Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
@@ -72,64 +109,41 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     : options_(options), variants_(std::move(variants)) {
   PT_CHECK(!programs.empty() && !variants_.empty(), kInternal,
            "a runtime without programs or networks");
-  const int stage_count = programs[0]->stages;
+  program_ = programs[0];
+  for (const Program* program : programs) {
+    PT_CHECK(program->placement == program_->placement, kInternal,
+             "programs of one runtime put stages on different devices");
+  }
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(std::make_unique<Slices>(
-        slice_stages(*variant.training, variant.stage_of_forward, stage_count)));
+        slice_stages(*variant.training, variant.stage_of_forward, program_->stages)));
   }
-  capacity_.resize(static_cast<std::size_t>(stage_count));
-  for (const Program* program : programs) {
-    for (int s = 0; s < stage_count; ++s) {
-      StageCapacity& capacity = capacity_[static_cast<std::size_t>(s)];
-      const auto index = static_cast<std::size_t>(s);
-      capacity.slots = std::max(capacity.slots, program->slots_per_stage[index]);
-      capacity.versions = std::max(capacity.versions, program->versions_per_stage[index]);
-      capacity.recompute =
-          capacity.recompute || (!program->recompute.empty() && program->recompute[index]);
-      // A value that is handed on lives until its last receiver is done with the unit, or this
-      // stage's own backward.
-      int held = program->slots_per_stage[index];
-      for (std::size_t e = 0; e < program->edges.size(); ++e) {
-        const Edge& edge = program->edges[e];
-        if (edge.from_stage == s && !edge.gradient)
-          held = std::max(held, program->slots_per_edge[e]);
-      }
-      capacity.forward_entries =
-          std::max(capacity.forward_entries, std::min(program->units, held + 1));
-      capacity.gradient_entries = std::max(capacity.gradient_entries, std::min(program->units, 3));
-    }
-    for (const auto& list : program->device) {
-      for (const Instruction& instruction : list) {
-        if (instruction.kind == Kind::kBackwardWeight)
-          capacity_[static_cast<std::size_t>(instruction.stage)].split_backward = true;
-      }
-    }
-  }
-  int capacity_units = 1;
-  for (const Program* program : programs)
-    capacity_units = std::max(capacity_units, program->units + 1);
+  capacity_ = stage_capacities(programs);
   for (const auto& slices : slices_) {
     for (const ValueEdge& edge : slices->edges) {
       const bool known = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
         return link.from == edge.from && link.to == edge.to && link.gradient == edge.gradient;
       });
-      if (known) continue;
-      channels_.push_back(std::make_unique<Channel>(capacity_units));
-      links_.push_back({edge.from, edge.to, edge.gradient, channels_.back().get()});
+      if (!known)
+        links_.push_back({edge.from, edge.to, edge.gradient, std::make_unique<Channel>()});
     }
   }
-  stages_.resize(static_cast<std::size_t>(stage_count));
-  base_version_.assign(static_cast<std::size_t>(stage_count), 0);
-  barrier_ = std::make_unique<Barrier>(programs[0]->devices);
+  stages_.resize(at(program_->stages));
+  groups_.resize(at(program_->stages));
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    stages_[s].resize(program_->placement[s].size());
+    for (std::size_t r = 0; r < stages_[s].size(); ++r)
+      stages_[s][r].device = program_->placement[s][r];
+  }
+  barrier_ = std::make_unique<Barrier>(program_->devices);
   squared_norms_.assign(variants_[0].training->parameters.size(), 0);
-  units_.resize(static_cast<std::size_t>(stage_count));
+  units_.resize(at(program_->stages));
 
-  running_ = programs[0]->devices;
-  for (int device = 0; device < programs[0]->devices; ++device) {
+  running_ = program_->devices;
+  for (int device = 0; device < program_->devices; ++device) {
     workers_.push_back(std::make_unique<Worker>());
     workers_.back()->device = device;
   }
-  program_ = programs[0];
   for (auto& worker : workers_)
     worker->thread = std::thread([this, device = worker->device] { work(device); });
   std::unique_lock lock(mutex_);
@@ -140,6 +154,13 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     changed_.notify_all();
     for (auto& worker : workers_) worker->thread.join();
     std::rethrow_exception(error_);
+  }
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const int replicas = static_cast<int>(stages_[s].size());
+    if (replicas == 1) continue;
+    groups_[s] =
+        std::make_unique<ReplicaGroup>(replicas, stages_[s].front().stage->gradient_sizes());
+    for (int r = 0; r < replicas; ++r) stages_[s][at(r)].stage->join(*groups_[s], r);
   }
 }
 
@@ -154,25 +175,31 @@ Runtime::~Runtime() {
   }
 }
 
+void Runtime::compile(int device) {
+  for (int s = 0; s < stages(); ++s) {
+    for (Copy& copy : stages_[at(s)]) {
+      if (copy.device != device) continue;
+      std::vector<StageVariant> variants;
+      for (std::size_t v = 0; v < variants_.size(); ++v)
+        variants.push_back({variants_[v].training, slices_[v].get()});
+      copy.stage = std::make_unique<Stage>(s, variants, options_.backend, capacity_[at(s)],
+                                           options_.optimizer);
+    }
+  }
+}
+
 void Runtime::work(int device) {
-  Worker& worker = *workers_[static_cast<std::size_t>(device)];
-  prctl(PR_SET_NAME, fmt::format("stage {}", device).c_str());
+  Worker& worker = *workers_[at(device)];
+  prctl(PR_SET_NAME, fmt::format("device {}", device).c_str());
+  if (!options_.rehearsal.empty()) prctl(PR_SET_TIMERSLACK, 1UL);  // sleeps end on time
   omp_set_num_threads(options_.threads);
   const int devices = static_cast<int>(workers_.size());
   if (options_.pin && devices * options_.threads <= available_cores())
     pin_to_cores(device * options_.threads, options_.threads);
   try {
-    for (int s = 0; s < static_cast<int>(stages_.size()); ++s) {
-      const auto index = static_cast<std::size_t>(s);
-      if (program_->device_of_stage[index] != device) continue;
-      std::vector<StageVariant> variants;
-      for (std::size_t v = 0; v < variants_.size(); ++v)
-        variants.push_back({variants_[v].training, slices_[v].get()});
-      stages_[index] = std::make_unique<Stage>(s, variants, options_.backend, capacity_[index],
-                                               options_.optimizer);
-    }
+    compile(device);
   } catch (...) {
-    fail(device, std::current_exception());
+    fail(std::current_exception());
   }
   int done = 0;
   for (;;) {
@@ -184,7 +211,7 @@ void Runtime::work(int device) {
       done = round_;
     }
     const double cpu = thread_cpu_seconds();
-    const auto& list = program_->device[static_cast<std::size_t>(device)];
+    const auto& list = program_->device[at(device)];
     std::size_t index = 0;
     try {
       for (; index < list.size(); ++index) {
@@ -198,42 +225,68 @@ void Runtime::work(int device) {
       error.add_frame(fmt::format("stage {} ran {}",
                                   list[index].stage < 0 ? device : list[index].stage,
                                   to_text(*program_, list[index])));
-      fail(device, std::make_exception_ptr(error));
+      fail(std::make_exception_ptr(error));
     } catch (...) {
-      fail(device, std::current_exception());
+      fail(std::current_exception());
     }
     worker.waits_for = kFinished;
     worker.cpu_seconds = thread_cpu_seconds() - cpu;
   }
 }
 
-void Runtime::fail(int, std::exception_ptr error) {
+void Runtime::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = error;
   }
-  for (auto& channel : channels_) channel->abort();
+  abort_waits();
+}
+
+void Runtime::abort_waits() {
+  for (const Link& link : links_) link.channel->abort();
+  for (const auto& group : groups_) {
+    if (group) group->abort();
+  }
   barrier_->abort();
 }
 
-RoundResult Runtime::run(const Program& program, UnitSource& source) {
+void Runtime::start_round(const Program& program) {
   program_ = &program;
-  source_ = &source;
-  for (auto& channel : channels_) channel->reset();
-  barrier_->reset();
-  round_units_.assign(static_cast<std::size_t>(program.units), nullptr);
-  for (auto& units : units_) {
-    if (units.size() < static_cast<std::size_t>(program.units))
-      units.resize(static_cast<std::size_t>(program.units));
+  for (const Link& link : links_) link.channel->reset(program.units);
+  for (const auto& group : groups_) {
+    if (group) group->reset();
   }
-  accumulating_.assign(stages_.size(), 0);
+  barrier_->reset();
+  round_units_.assign(at(program.units), nullptr);
+  if (stages_left_.size() < at(program.units))
+    stages_left_ = std::vector<std::atomic<int>>(at(program.units));
+  for (int unit = 0; unit < program.units; ++unit) stages_left_[at(unit)] = program.stages;
+  for (auto& units : units_) {
+    if (units.size() < at(program.units)) units.resize(at(program.units));
+  }
+  group_version_ = versions_of_groups(program);
   gradient_norm_ = 0;
+  for (int s = 0; s < stages(); ++s) {
+    for (int r = 0; r < program.replicas(s); ++r) {
+      Copy& copy = this->copy(s, r);
+      copy.accumulating = false;
+      copy.adding_left = units_to_add(s, r, 0);
+      copy.forwards = copy.backwards = 0;
+      copy.forward_entry.assign(at(capacity_[at(s)].forward_entries), -1);
+      copy.gradient_entry.assign(at(capacity_[at(s)].gradient_entries), -1);
+    }
+  }
   for (std::size_t d = 0; d < workers_.size(); ++d) {
     workers_[d]->events.assign(program.device[d].size(), Event{});
     workers_[d]->busy_seconds = 0;
     workers_[d]->at = -1;
     workers_[d]->waits_for = kNobody;
   }
+}
+
+RoundResult Runtime::run(const Program& program, UnitSource& source) {
+  start_round(program);
+  source_ = &source;
   std::unique_lock lock(mutex_);
   error_ = nullptr;
   running_ = static_cast<int>(workers_.size());
@@ -253,7 +306,7 @@ RoundResult Runtime::run(const Program& program, UnitSource& source) {
       const std::string text = describe_hang();
       if (text.empty()) continue;
       lock.unlock();
-      fail(-1, std::make_exception_ptr(Error(ErrorKind::kDevice, text)));
+      fail(std::make_exception_ptr(Error(ErrorKind::kDevice, text)));
       lock.lock();
     }
   }
@@ -261,9 +314,9 @@ RoundResult Runtime::run(const Program& program, UnitSource& source) {
   result.seconds = now() - round_start_;
   lock.unlock();
   if (error_) std::rethrow_exception(error_);
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    if (program.rule != UpdateRule::kStash) continue;
-    base_version_[s] = copy_of(static_cast<int>(s), program.units);
+  for (int s = 0; s < stages(); ++s) {
+    for (Copy& copy : stages_[at(s)])
+      copy.base_version = block_of(copy, s, program.updates(s));
   }
   result.gradient_norm = gradient_norm_;
   for (auto& worker : workers_) {
@@ -274,31 +327,36 @@ RoundResult Runtime::run(const Program& program, UnitSource& source) {
   return result;
 }
 
-/// The copy that holds a version of the round. Versions of kSync rounds stay in one copy.
-int Runtime::copy_of(int stage, int version) const {
-  const auto index = static_cast<std::size_t>(stage);
-  if (program_->rule != UpdateRule::kStash) return base_version_[index];
-  return (base_version_[index] + std::max(version, 0)) % capacity_[index].versions;
+/// Versions of kSync rounds stay in one block.
+int Runtime::block_of(const Copy& copy, int stage, int version) const {
+  if (!is_asynchronous(program_->rule)) return copy.base_version;
+  return (copy.base_version + std::max(version, 0)) % capacity_[at(stage)].versions;
+}
+
+/// Units that a replica adds to its gradients for one update.
+int Runtime::units_to_add(int stage, int replica, int group) const {
+  const int size = program_->group_size(stage);
+  int count = 0;
+  for (int unit = group * size; unit < std::min((group + 1) * size, program_->units); ++unit) {
+    if (program_->replica_of(stage, unit) == replica) ++count;
+  }
+  return count;
 }
 
 StageUnit& Runtime::unit_of(const Instruction& instruction) {
-  return units_[static_cast<std::size_t>(instruction.stage)]
-               [static_cast<std::size_t>(instruction.unit)];
+  return units_[at(instruction.stage)][at(instruction.unit)];
 }
 
 /// Binds a unit's inputs: the first thing that a stage does with it.
-void Runtime::start_unit(const Instruction& instruction, StageUnit& unit) {
+void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy) {
   RoundUnit& round_unit = source_->acquire(instruction.unit);
-  if (stages_[static_cast<std::size_t>(instruction.stage)]->has_loss(round_unit.variant)) {
-    round_units_[static_cast<std::size_t>(instruction.unit)] = &round_unit;
-  }
+  if (copy.stage->has_loss(round_unit.variant)) round_units_[at(instruction.unit)] = &round_unit;
   unit.variant = round_unit.variant;
   unit.seed = options_.seed;
   unit.step = round_unit.step;
   unit.first_sample = round_unit.first_sample;
   unit.loss_scale = static_cast<float>(round_unit.loss_scale);
-  const std::size_t size =
-      stages_[static_cast<std::size_t>(instruction.stage)]->table_size(unit.variant);
+  const std::size_t size = copy.stage->table_size(unit.variant);
   if (unit.table.size() < size) unit.table.resize(size);
   std::copy(round_unit.columns.begin(), round_unit.columns.end(), unit.table.begin());
 }
@@ -311,170 +369,207 @@ Channel& Runtime::channel(const ValueEdge& edge) const {
   PT_FAIL(kInternal, "no channel from stage {} to stage {}", edge.from, edge.to);
 }
 
-void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
-                          bool gradient) {
-  for (const ValueEdge& edge : slices_[static_cast<std::size_t>(unit.variant)]->edges) {
-    if (edge.to != instruction.stage || edge.gradient != gradient) continue;
-    worker.waits_for.store(edge.from, std::memory_order_relaxed);
-    const std::byte* base = channel(edge).receive(instruction.unit);
-    worker.waits_for.store(kNobody, std::memory_order_relaxed);
-    stages_[static_cast<std::size_t>(instruction.stage)]->bind_received(
-        unit.variant, edge, *stages_[static_cast<std::size_t>(edge.from)], base, unit);
+void Runtime::send(const Instruction& instruction, bool gradient, const std::byte* base) {
+  const StageUnit& unit = unit_of(instruction);
+  for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
+    if (edge.from != instruction.stage || edge.gradient != gradient) continue;
+    channel(edge).send(instruction.unit, base);
   }
 }
 
-/// Waits until the memory that this unit's handed-on values will overwrite has been read for the
-/// last time.
-void Runtime::wait_handed_on(Worker& worker, const Instruction& instruction, bool gradient,
-                             int entries) {
+void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
+                          const Copy& copy, bool gradient) {
+  for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
+    if (edge.to != instruction.stage || edge.gradient != gradient) continue;
+    const int replica = program_->replica_of(edge.from, instruction.unit);
+    const Copy& sender = this->copy(edge.from, replica);
+    const Worker::Wait wait(worker, sender.device);
+    const std::byte* base = channel(edge).receive(instruction.unit);
+    copy.stage->bind_received(unit.variant, edge, *sender.stage, base, unit);
+  }
+}
+
+/// The next entry for what a unit hands on, once everybody has read what lies in it.
+int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
+                        std::vector<int>& holders) {
+  const int entry = count++ % static_cast<int>(holders.size());
+  const int holder = std::exchange(holders[at(entry)], instruction.unit);
+  if (holder < 0) return entry;
   for (const Link& link : links_) {
     if (link.from != instruction.stage || link.gradient != gradient) continue;
-    worker.waits_for.store(link.to, std::memory_order_relaxed);
-    link.channel->wait_released(instruction.unit, entries);
-    worker.waits_for.store(kNobody, std::memory_order_relaxed);
+    const Worker::Wait wait(worker, program_->device_of(link.to, holder));
+    link.channel->wait_released(holder);
   }
+  return entry;
 }
 
-/// Tells the senders that this stage is done with a unit.
+/// Tells the senders, and at last the source, that this stage is done with a unit.
 void Runtime::release_all(const Instruction& instruction) {
   for (const Link& link : links_) {
     if (link.to == instruction.stage) link.channel->release(instruction.unit);
   }
-  if (instruction.stage == 0) source_->release(instruction.unit);
+  if (--stages_left_[at(instruction.unit)] == 0) source_->release(instruction.unit);
 }
 
 /// Sleeps in place of the kernels; false when they are to run.
-bool Runtime::rehearse(const Instruction& instruction) const {
+bool Runtime::rehearse(const Instruction& instruction, double start) const {
   if (options_.rehearsal.empty()) return false;
-  const StageSeconds& seconds = options_.rehearsal[static_cast<std::size_t>(instruction.stage)];
-  const double time = instruction.kind == Kind::kForward          ? seconds.forward
-                      : instruction.kind == Kind::kRecompute      ? seconds.recompute
-                      : instruction.kind == Kind::kBackward       ? seconds.backward
-                      : instruction.kind == Kind::kBackwardInput  ? seconds.backward_input
-                      : instruction.kind == Kind::kBackwardWeight ? seconds.backward_weight
-                                                                  : seconds.update;
-  std::this_thread::sleep_for(std::chrono::duration<double>(time));
+  const double end =
+      round_start_ + start + seconds_of(options_.rehearsal[at(instruction.stage)], instruction.kind);
+  const auto until = std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+          std::chrono::duration<double>(end)));
+  std::this_thread::sleep_until(until);
   return true;
 }
 
 void Runtime::execute(Worker& worker, const Instruction& instruction) {
-  Event& event = worker.events[static_cast<std::size_t>(worker.at.load(std::memory_order_relaxed))];
+  const int index = worker.at.load(std::memory_order_relaxed);
+  Event& event = worker.events[at(index)];
   event.device = worker.device;
-  event.index = worker.at.load(std::memory_order_relaxed);
-  if (instruction.kind == Kind::kReceive || instruction.kind == Kind::kGradientSync ||
-      instruction.kind == Kind::kSend) {
-    event.start = now() - round_start_;
-    if (instruction.kind == Kind::kGradientSync) sync_gradients(worker);
-    event.end = now() - round_start_;
-    return;
-  }
-  const auto stage_index = static_cast<std::size_t>(instruction.stage);
-  Stage& stage = *stages_[stage_index];
-  const StageCapacity& capacity = capacity_[stage_index];
-  const bool evaluates = program_->rule == UpdateRule::kNone;
-  const auto send = [&](bool gradient, const std::byte* base) {
-    const StageUnit& unit = unit_of(instruction);
-    for (const ValueEdge& edge : slices_[static_cast<std::size_t>(unit.variant)]->edges) {
-      if (edge.from != instruction.stage || edge.gradient != gradient) continue;
-      channel(edge).send(instruction.unit, base);
-    }
-  };
-  if (instruction.kind != Kind::kUpdate) {
-    StageUnit& unit = unit_of(instruction);
-    if (instruction.kind == Kind::kForward) {
-      start_unit(instruction, unit);
-      receive_all(worker, instruction, unit, /*gradient=*/false);
-      wait_handed_on(worker, instruction, /*gradient=*/false, capacity.forward_entries);
-    }
-    if (instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput) {
-      receive_all(worker, instruction, unit, /*gradient=*/true);
-      wait_handed_on(worker, instruction, /*gradient=*/true, capacity.gradient_entries);
-    }
-    unit.slot = instruction.slot;
-    unit.version_copy = copy_of(instruction.stage, instruction.version);
-  }
+  event.index = index;
   event.start = now() - round_start_;
   switch (instruction.kind) {
-    case Kind::kForward: {
-      StageUnit& unit = unit_of(instruction);
-      const std::byte* out = nullptr;
-      if (!rehearse(instruction)) {
-        out = stage.forward(unit, instruction.unit % capacity.forward_entries,
-                            /*count_statistics=*/!evaluates);
-      }
-      if (stage.has_loss(unit.variant)) {
-        RoundUnit& result = *round_units_[static_cast<std::size_t>(instruction.unit)];
-        result.loss_sum = stage.loss_sum();
-        result.correct = stage.correct();
-      }
-      if (program_->rule == UpdateRule::kStash) stage.apply_statistics();
-      send(/*gradient=*/false, out);
-      if (evaluates) release_all(instruction);
-      break;
-    }
-    case Kind::kRecompute:
-      if (!rehearse(instruction)) stage.recompute(unit_of(instruction));
-      break;
-    case Kind::kBackward:
-    case Kind::kBackwardInput:
-    case Kind::kBackwardWeight: {
-      StageUnit& unit = unit_of(instruction);
-      const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
-                               : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
-                                                                          : Stage::Pass::kWeight;
-      const std::byte* out = nullptr;
-      if (!rehearse(instruction)) {
-        out = stage.backward(unit, instruction.unit % capacity.gradient_entries, pass,
-                             !accumulating_[stage_index]);
-      }
-      if (pass != Stage::Pass::kInput) accumulating_[stage_index] = 1;
-      if (pass != Stage::Pass::kWeight) send(/*gradient=*/true, out);
-      if (pass != Stage::Pass::kInput) release_all(instruction);
-      break;
-    }
-    case Kind::kUpdate: {
-      if (rehearse(instruction)) break;
-      const int unit = std::max(instruction.unit, 0);
-      const bool stash = program_->rule == UpdateRule::kStash;
-      const int from = copy_of(instruction.stage, stash ? instruction.version - 1 : 0);
-      const int to = copy_of(instruction.stage, instruction.version);
-      if (!program_->gradient_sync)
-        stage.finish_gradients(0, stash ? unit_of(instruction).version_copy : from);
-      const double scale =
-          program_->gradient_sync ? clip_factor(gradient_norm_, options_.clip_norm) : 1.0;
-      stage.update(0, from, to, source_->learning_rate(unit), source_->update_number(unit), scale);
-      if (!stash) stage.apply_statistics();
-      accumulating_[stage_index] = 0;
-      break;
-    }
     case Kind::kSend:
     case Kind::kReceive:
-    case Kind::kGradientSync:
       break;
+    case Kind::kGradientSync:
+      sync_gradients(worker);
+      break;
+    default: {
+      Copy& copy = copy_on(instruction.stage, worker.device);
+      if (is_compute(instruction.kind)) {
+        StageUnit& unit = unit_of(instruction);
+        unit.slot = instruction.slot;
+        unit.version_copy = block_of(copy, instruction.stage, instruction.version);
+      }
+      if (instruction.kind == Kind::kForward) {
+        run_forward(worker, instruction, copy);
+      } else if (instruction.kind == Kind::kRecompute) {
+        if (!rehearse(instruction, event.start)) copy.stage->recompute(unit_of(instruction));
+      } else if (instruction.kind == Kind::kReduce) {
+        run_reduce(worker, instruction, copy);
+      } else if (instruction.kind == Kind::kUpdate) {
+        if (!rehearse(instruction, event.start)) run_update(instruction, copy);
+      } else {
+        run_backward(worker, instruction, copy);
+      }
+    }
   }
   event.end = now() - round_start_;
-  worker.busy_seconds += event.end - event.start;
+  if (is_compute(instruction.kind) || instruction.kind == Kind::kUpdate)
+    worker.busy_seconds += event.end - event.start;
+}
+
+void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& copy) {
+  StageUnit& unit = unit_of(instruction);
+  start_unit(instruction, unit, copy);
+  receive_all(worker, instruction, unit, copy, /*gradient=*/false);
+  const int entry = take_entry(worker, instruction, /*gradient=*/false, copy.forwards,
+                               copy.forward_entry);
+  Event& event = worker.events[at(worker.at.load(std::memory_order_relaxed))];
+  event.start = now() - round_start_;
+  const bool evaluates = program_->rule == UpdateRule::kNone;
+  const std::byte* out = nullptr;
+  if (!rehearse(instruction, event.start))
+    out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates);
+  if (copy.stage->has_loss(unit.variant)) {
+    RoundUnit& result = *round_units_[at(instruction.unit)];
+    result.loss_sum = copy.stage->loss_sum();
+    result.correct = copy.stage->correct();
+  }
+  if (applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
+  send(instruction, /*gradient=*/false, out);
+  if (evaluates) release_all(instruction);
+}
+
+void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy& copy) {
+  StageUnit& unit = unit_of(instruction);
+  const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
+                           : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
+                                                                      : Stage::Pass::kWeight;
+  int entry = 0;
+  if (pass != Stage::Pass::kWeight) {
+    receive_all(worker, instruction, unit, copy, /*gradient=*/true);
+    entry = take_entry(worker, instruction, /*gradient=*/true, copy.backwards,
+                       copy.gradient_entry);
+  }
+  const bool adds = adds_gradient(instruction.kind);
+  if (adds) unit.completes = --copy.adding_left == 0;
+  Event& event = worker.events[at(worker.at.load(std::memory_order_relaxed))];
+  event.start = now() - round_start_;
+  const std::byte* out = nullptr;
+  if (!rehearse(instruction, event.start))
+    out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
+  if (adds) copy.accumulating = true;
+  if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
+  if (adds) release_all(instruction);
+}
+
+void Runtime::run_reduce(Worker& worker, const Instruction& instruction, Copy& copy) {
+  const Worker::Wait wait(worker, kEverybody);
+  if (!options_.rehearsal.empty()) {
+    groups_[at(instruction.stage)]->meet();
+    Event& event = worker.events[at(worker.at.load(std::memory_order_relaxed))];
+    event.start = now() - round_start_;
+    rehearse(instruction, event.start);
+    return;
+  }
+  std::vector<Stage*> replicas;
+  for (const Copy& other : stages_[at(instruction.stage)]) replicas.push_back(other.stage.get());
+  copy.stage->reduce(replicas, copy.accumulating);
+}
+
+void Runtime::run_update(const Instruction& instruction, Copy& copy) {
+  const int unit = std::max(instruction.unit, 0);
+  const int group = group_of(instruction);
+  const bool asynchronous = is_asynchronous(program_->rule);
+  const int from = block_of(copy, instruction.stage, instruction.version - 1);
+  const int to = block_of(copy, instruction.stage, instruction.version);
+  if (!program_->gradient_sync) {
+    const int read = group_version_[at(instruction.stage)][at(group)];
+    copy.stage->finish_gradients(0, block_of(copy, instruction.stage, read));
+  }
+  const double scale =
+      program_->gradient_sync ? clip_factor(gradient_norm_, options_.clip_norm) : 1.0;
+  ++copy.updates;
+  const std::int64_t number = asynchronous ? copy.updates : source_->updates_before() + 1;
+  copy.stage->update(0, from, to, source_->learning_rate(unit), number, scale);
+  if (!applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
+  copy.accumulating = false;
+  if (asynchronous && group + 1 < program_->updates(instruction.stage)) {
+    copy.adding_left = units_to_add(instruction.stage,
+                                    program_->replica_on(instruction.stage, copy.device), group + 1);
+  }
+}
+
+std::vector<Stage*> Runtime::first_replicas() const {
+  std::vector<Stage*> out;
+  for (const auto& replicas : stages_) out.push_back(replicas.front().stage.get());
+  return out;
 }
 
 /// All stages: tied weights get each other's gradients, then the global norm is the same number
 /// everywhere.
 void Runtime::sync_gradients(Worker& worker) {
   const auto meet = [&] {
-    worker.waits_for.store(kEverybody, std::memory_order_relaxed);
+    const Worker::Wait wait(worker, kEverybody);
     barrier_->arrive_and_wait();
-    worker.waits_for.store(kNobody, std::memory_order_relaxed);
   };
-  const auto each_stage = [&](auto&& body) {
-    for (std::size_t s = 0; s < stages_.size(); ++s) {
-      if (program_->device_of_stage[s] == worker.device) body(s);
+  const auto each_copy = [&](auto&& body) {
+    for (auto& replicas : stages_) {
+      for (Copy& copy : replicas) {
+        if (copy.device == worker.device) body(copy, &copy == &replicas.front());
+      }
     }
   };
+  const std::vector<Stage*> all = first_replicas();
   meet();  // all accumulators are complete
-  each_stage([&](std::size_t s) { stages_[s]->fetch_remote(0, stages_); });
+  each_copy([&](Copy& copy, bool) { copy.stage->fetch_remote(0, all); });
   meet();  // and have been fetched
-  each_stage([&](std::size_t s) {
-    stages_[s]->finish_gradients(0, base_version_[s]);
-    stages_[s]->squared_norms(0, squared_norms_);
+  each_copy([&](Copy& copy, bool first) {
+    copy.stage->finish_gradients(0, copy.base_version);
+    if (first) copy.stage->squared_norms(0, squared_norms_);
   });
   meet();  // all norms are there
   if (worker.device == 0)
@@ -484,19 +579,30 @@ void Runtime::sync_gradients(Worker& worker) {
 
 HostTensor Runtime::read(const std::string& name) const {
   HostTensor out;
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    if (stages_[s]->read(name, base_version_[s], out)) break;
+  for (const auto& replicas : stages_) {
+    if (replicas.front().stage->read(name, replicas.front().base_version, out)) break;
+  }
+  return out;
+}
+
+HostTensor Runtime::read_gradient(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : stages_) {
+    if (replicas.front().stage->read_gradient(name, out)) break;
   }
   return out;
 }
 
 void Runtime::write(const std::string& name, const HostTensor& value) {
-  for (const auto& stage : stages_) stage->write(name, value);
+  for (const auto& replicas : stages_) {
+    for (const Copy& copy : replicas) copy.stage->write(name, value);
+  }
 }
 
 std::string Runtime::first_nonfinite() const {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const std::string name = stages_[s]->first_nonfinite(base_version_[s]);
+    const Copy& copy = stages_[s].front();
+    const std::string name = copy.stage->first_nonfinite(copy.base_version);
     if (!name.empty()) return fmt::format("stage {}, {}", s, name);
   }
   return {};
@@ -505,26 +611,24 @@ std::string Runtime::first_nonfinite() const {
 std::string Runtime::describe_hang() const {
   std::string text = fmt::format("no progress for {:.0f} s", options_.timeout_seconds);
   const auto last = [&](const Worker& worker) -> std::string {
-    const auto& list = program_->device[static_cast<std::size_t>(worker.device)];
-    const int at = worker.at.load();
+    const auto& list = program_->device[at(worker.device)];
+    const int index = worker.at.load();
     if (worker.waits_for.load() == kFinished) return "the end of its list";
-    return at < 0 || at >= static_cast<int>(list.size())
+    return index < 0 || index >= static_cast<int>(list.size())
                ? "its start"
-               : to_text(*program_, list[static_cast<std::size_t>(at)]);
+               : to_text(*program_, list[at(index)]);
   };
   for (const auto& worker : workers_) {
     const int waits = worker->waits_for.load();
     if (waits == kNobody) return {};
     if (waits == kFinished) continue;
     if (waits == kEverybody) {
-      text += fmt::format("; stage {} is at {} and waits for all others", worker->device,
+      text += fmt::format("; device {} is at {} and waits for all others", worker->device,
                           last(*worker));
       continue;
     }
-    const Worker& other = *workers_[static_cast<std::size_t>(
-        program_->device_of_stage[static_cast<std::size_t>(waits)])];
-    text += fmt::format("; stage {} is at {} and waits for stage {}, which is at {}",
-                        worker->device, last(*worker), waits, last(other));
+    text += fmt::format("; device {} is at {} and waits for device {}, which is at {}",
+                        worker->device, last(*worker), waits, last(*workers_[at(waits)]));
   }
   return text;
 }

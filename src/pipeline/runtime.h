@@ -60,10 +60,10 @@ class UnitSource {
   virtual RoundUnit& acquire(int unit) = 0;
   /// No stage needs the unit's data any more.
   virtual void release(int unit) = 0;
-  /// Learning rate of the update that follows the round (kSync) or the unit (kStash), and its
-  /// number from 1.
+  /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many
+  /// updates came before a kSync round.
   virtual double learning_rate(int unit) const = 0;
-  virtual std::int64_t update_number(int unit) const = 0;
+  virtual std::int64_t updates_before() const = 0;
 };
 
 struct RoundResult {
@@ -88,44 +88,82 @@ class Runtime {
   RoundResult run(const Program& program, UnitSource& source);
 
   int stages() const { return static_cast<int>(stages_.size()); }
-  const ArenaBytes& memory(int stage) const {
-    return stages_[static_cast<std::size_t>(stage)]->memory();
-  }
+  /// Of each replica of a stage.
+  const ArenaBytes& memory(int stage) const { return copy(stage, 0).stage->memory(); }
   /// A parameter or running statistic by name; an empty tensor when no stage holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
+  /// The gradient that the last update of a parameter was made with; an empty tensor for a frozen
+  /// one.
+  HostTensor read_gradient(const std::string& name) const;
   /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
   std::string first_nonfinite() const;
 
  private:
   struct Worker;
+  /// One replica of a stage.
+  struct Copy {
+    int device = 0;
+    std::unique_ptr<Stage> stage;
+    int base_version = 0;      // copy of the weights that holds version 0 of the round
+    bool accumulating = false;  // a unit of this step has already written the gradients
+    std::int64_t updates = 0;   // made so far: what bias corrections of asynchronous rules count
+    int adding_left = 0;        // units still to be added before the next update
+    int forwards = 0, backwards = 0;               // of the round so far
+    std::vector<int> forward_entry, gradient_entry;  // unit that holds each entry; -1: none
+  };
+  /// What two stages hand values over by.
+  struct Link {
+    int from, to;
+    bool gradient;
+    std::unique_ptr<Channel> channel;
+  };
   void work(int device);
+  void compile(int device);
+  void start_round(const Program& program);
   void execute(Worker& worker, const Instruction& instruction);
-  bool rehearse(const Instruction& instruction) const;
+  void run_forward(Worker& worker, const Instruction& instruction, Copy& copy);
+  void run_backward(Worker& worker, const Instruction& instruction, Copy& copy);
+  void run_reduce(Worker& worker, const Instruction& instruction, Copy& copy);
+  void run_update(const Instruction& instruction, Copy& copy);
+  bool rehearse(const Instruction& instruction, double start) const;
   void sync_gradients(Worker& worker);
   StageUnit& unit_of(const Instruction& instruction);
-  void start_unit(const Instruction& instruction, StageUnit& unit);
-  Channel& channel(const ValueEdge& edge) const;
-  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit, bool gradient);
-  void wait_handed_on(Worker& worker, const Instruction& instruction, bool gradient, int entries);
+  void start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy);
+  void send(const Instruction& instruction, bool gradient, const std::byte* base);
+  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
+                   const Copy& copy, bool gradient);
+  int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
+                 std::vector<int>& holders);
   void release_all(const Instruction& instruction);
-  int copy_of(int stage, int version) const;
-  void fail(int device, std::exception_ptr error);
+  int group_of(const Instruction& instruction) const {
+    return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
+  }
+  /// Which block of a stage's weights holds a version of the round.
+  int block_of(const Copy& copy, int stage, int version) const;
+  int units_to_add(int stage, int replica, int group) const;
+  Channel& channel(const ValueEdge& edge) const;
+  Copy& copy(int stage, int replica) {
+    return stages_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(replica)];
+  }
+  const Copy& copy(int stage, int replica) const {
+    return stages_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(replica)];
+  }
+  /// The replica of a stage that a device holds.
+  Copy& copy_on(int stage, int device) { return copy(stage, program_->replica_on(stage, device)); }
+  std::vector<Stage*> first_replicas() const;
+  void fail(std::exception_ptr error);
+  void abort_waits();
   /// What everybody waits for; empty while somebody computes.
   std::string describe_hang() const;
 
   RuntimeOptions options_;
   std::vector<RuntimeVariant> variants_;
   std::vector<std::unique_ptr<Slices>> slices_;
-  struct Link {
-    int from, to;
-    bool gradient;
-    Channel* channel;
-  };
-  std::vector<Link> links_;  // every pair of stages between which some variant hands values
-  std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<StageCapacity> capacity_;
-  std::vector<std::unique_ptr<Channel>> channels_;  // as links_
+  std::vector<std::vector<Copy>> stages_;  // [stage][replica]
+  std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
+  std::vector<Link> links_;  // every pair of stages between which some variant hands values
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<Barrier> barrier_;
 
@@ -133,10 +171,9 @@ class Runtime {
   const Program* program_ = nullptr;
   UnitSource* source_ = nullptr;
   std::vector<std::vector<StageUnit>> units_;  // [stage][unit]
+  std::vector<std::atomic<int>> stages_left_;  // [unit]: stages that still need its data
   std::vector<RoundUnit*> round_units_;
-  std::vector<int> base_version_;  // [stage]: copy that holds version 0 of the round
-  std::vector<char>
-      accumulating_;  // [stage]: a unit of this step has already written the gradients
+  std::vector<std::vector<int>> group_version_;  // [stage][group]
   std::vector<double> squared_norms_;
   double gradient_norm_ = 0;
   double round_start_ = 0;

@@ -47,10 +47,8 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
     unit.table[here.table.at(id)] = base + there.location.at(id).offset;
 }
 
-namespace {
-
 /// Base addresses for one run of a list of steps.
-struct Bases {
+struct StageBases {
   const std::vector<std::byte*>* constants;
   const std::vector<std::byte*>* accumulators;
   const StageUnit* unit;
@@ -92,34 +90,22 @@ struct Bases {
   }
 };
 
-void add(const StageStep::Addition& addition, const Bases& bases, bool first) {
-  if (addition.direct && first) return;  // the kernel has written into the accumulator
-  auto* to = reinterpret_cast<float*>(
-      (*bases.accumulators)[static_cast<std::size_t>(addition.accumulation)]);
-  const auto* from = static_cast<const float*>(bases.address(addition.from));
-  if (first) {
-    std::memcpy(to, from, addition.count * sizeof(float));
-  } else {
-    add_into(to, from, addition.count);
+void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool first) {
+  const auto index = static_cast<std::size_t>(addition.accumulation);
+  // A direct contribution of the first unit was written into the accumulator by its kernel.
+  if (!addition.direct || !first) {
+    auto* to = reinterpret_cast<float*>(accumulators_[index]);
+    const auto* from = static_cast<const float*>(bases.address(addition.from));
+    if (first) {
+      std::memcpy(to, from, addition.count * sizeof(float));
+    } else {
+      add_into(to, from, addition.count);
+    }
   }
+  if (group_ && bases.unit->completes) group_->complete(replica_, completed_as_[index]);
 }
 
-void run_steps(std::vector<StageStep>& steps, const Bases& bases, const RunContext& context,
-               bool first) {
-  const auto address = [&](const Location& at, int direct) -> void* {
-    if (first && direct >= 0) return (*bases.accumulators)[static_cast<std::size_t>(direct)];
-    return bases.address(at);
-  };
-  for (StageStep& step : steps) {
-    for (std::size_t i = 0; i < step.in.size(); ++i)
-      step.in[i].data = address(step.in_at[i], step.in_direct[i]);
-    for (std::size_t i = 0; i < step.out.size(); ++i)
-      step.out[i].data = address(step.out_at[i], step.out_direct[i]);
-    with_context([&] { return "running node " + printable(step.name); },
-                 [&] { step.kernel->run(step.in, step.out, context); });
-    for (const StageStep::Addition& addition : step.additions) add(addition, bases, first);
-  }
-}
+namespace {
 
 RunContext context_of(const TrainingGraph& training, const StageUnit& unit, std::byte* workspace) {
   RunContext context;
@@ -137,19 +123,33 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
                 std::byte* forward_base, std::byte* gradient_base, bool first) {
   loss_scale_ = unit.loss_scale;
   const auto copy = static_cast<std::size_t>(unit.version_copy);
-  const Bases bases{&variant.constants,
-                    &accumulators_,
-                    &unit,
-                    parameter_block_ + copy * parameter_block_bytes_,
-                    variant.prepared[copy],
-                    slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
-                    forward_base,
-                    gradient_base,
-                    temporary_,
-                    &loss_scale_};
-  run_steps(steps, bases, context_of(*variant.training, unit, workspace_), first);
+  const StageBases bases{&variant.constants,
+                         &accumulators_,
+                         &unit,
+                         parameter_block_ + copy * parameter_block_bytes_,
+                         variant.prepared[copy],
+                         slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
+                         forward_base,
+                         gradient_base,
+                         temporary_,
+                         &loss_scale_};
+  const RunContext context = context_of(*variant.training, unit, workspace_);
+  const auto address = [&](const Location& at, int direct) -> void* {
+    if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
+    return bases.address(at);
+  };
+  for (StageStep& step : steps) {
+    for (std::size_t i = 0; i < step.in.size(); ++i)
+      step.in[i].data = address(step.in_at[i], step.in_direct[i]);
+    for (std::size_t i = 0; i < step.out.size(); ++i)
+      step.out[i].data = address(step.out_at[i], step.out_direct[i]);
+    with_context([&] { return "running node " + printable(step.name); },
+                 [&] { step.kernel->run(step.in, step.out, context); });
+    for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
+  }
   if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
-    for (const StageStep::Addition& addition : variant.late_additions) add(addition, bases, first);
+    for (const StageStepAddition& addition : variant.late_additions)
+      add(addition, bases, first);
   }
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
@@ -193,15 +193,53 @@ void Stage::recompute(StageUnit& unit) {
 std::byte* Stage::backward(StageUnit& unit, int entry, Pass pass, bool first) {
   Compiled& variant = *variants_[static_cast<std::size_t>(unit.variant)];
   prepare(variant, unit.version_copy);
-  std::byte* out = gradient_out_ + static_cast<std::size_t>(entry) * gradient_out_bytes_;
+  if (pass != Pass::kWeight)
+    unit.gradient_out = gradient_out_ + static_cast<std::size_t>(entry) * gradient_out_bytes_;
   auto& steps = pass == Pass::kFull    ? variant.backward
                 : pass == Pass::kInput ? variant.input_gradient
                                        : variant.weight_gradient;
-  run(variant, steps, unit, unit.forward_out, out, first);
-  return out;
+  run(variant, steps, unit, unit.forward_out, unit.gradient_out, first);
+  return unit.gradient_out;
 }
 
-void Stage::fetch_remote(int variant, std::span<const std::unique_ptr<Stage>> stages) {
+std::vector<std::size_t> Stage::gradient_sizes() const {
+  const TrainingGraph& training = *variants_.front()->training;
+  std::vector<std::size_t> sizes;
+  for (const int i : completion_) {
+    const ValueId id = training.accumulations[static_cast<std::size_t>(i)].accumulator;
+    sizes.push_back(static_cast<std::size_t>(training.graph[id].type.count()));
+  }
+  return sizes;
+}
+
+void Stage::join(ReplicaGroup& group, int replica) {
+  group_ = &group;
+  replica_ = replica;
+  const std::vector<std::size_t> sizes = gradient_sizes();
+  std::vector<std::span<float>> gradients;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    auto* data =
+        reinterpret_cast<float*>(accumulators_[static_cast<std::size_t>(completion_[k])]);
+    gradients.emplace_back(data, sizes[k]);
+  }
+  group.bind(replica, std::move(gradients));
+}
+
+void Stage::reduce(std::span<Stage* const> all, bool contributes) {
+  group_->reduce(replica_, contributes);
+  if (statistics_.empty()) return;
+  // All have arrived, so nobody collects; everybody merges before anybody takes over.
+  std::map<std::string, Moments> merged;
+  for (const auto& [name, state] : statistics_) {
+    Moments& moments = merged[name];
+    moments.reset(state.channels);
+    for (const Stage* other : all) moments.merge(other->statistics_.at(name).moments);
+  }
+  group_->meet();
+  for (auto& [name, state] : statistics_) state.moments = merged[name];
+}
+
+void Stage::fetch_remote(int variant, std::span<Stage* const> stages) {
   const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
   for (const int i : compiled.slice->remote_accumulations) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -274,7 +312,7 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
-  const Bases bases{&variant.constants,
+  const StageBases bases{&variant.constants,
                     &accumulators_,
                     &unit,
                     nullptr,
@@ -338,6 +376,19 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
   if (found == running_.end()) return false;
   std::memcpy(found->second.view().data, value.view().data, found->second.type().bytes());
   return true;
+}
+
+bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
+  const Compiled& compiled = *variants_.front();
+  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
+    const ParameterState& parameter = *compiled.parameter_states[k];
+    const std::byte* gradient = gradient_address(compiled, k);
+    if (parameter.name != name || !gradient) continue;
+    out = HostTensor(parameter.type);
+    std::memcpy(out.view().data, gradient, parameter.type.bytes());
+    return true;
+  }
+  return false;
 }
 
 std::string Stage::first_nonfinite(int version_copy) const {

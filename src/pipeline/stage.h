@@ -18,6 +18,8 @@
 #include "ops/kernel.h"
 #include "ops/registry.h"
 #include "optim/optimizer.h"
+#include "pipeline/capacity.h"
+#include "pipeline/replica_group.h"
 #include "pipeline/slice.h"
 
 namespace pipetrain {
@@ -28,22 +30,14 @@ struct StageVariant {
   const Slices* slices = nullptr;
 };
 
-/// How many copies of everything the programs to be run need of this stage.
-struct StageCapacity {
-  int slots = 1;             // activations of units in flight
-  int versions = 1;          // weights
-  int forward_entries = 1;   // values handed to later stages
-  int gradient_entries = 1;  // gradients handed to earlier stages
-  bool recompute = false;
-  bool split_backward = false;  // I and W are separate instructions
-};
-
 /// One micro-batch as a stage sees it.
 struct StageUnit {
   int variant = 0;
   int slot = 0;
   int version_copy = 0;                 // which copy of the weights
   std::byte* forward_out = nullptr;     // set by the stage: where this unit's handed-on values lie
+  std::byte* gradient_out = nullptr;    // and the gradients handed back
+  bool completes = false;               // the last unit that this replica adds before an update
   std::vector<const std::byte*> table;  // inputs, label, received values: see Stage::table_size
   std::uint64_t seed = 0, step = 0;
   std::int64_t first_sample = 0;
@@ -60,6 +54,8 @@ struct ArenaBytes {
 };
 
 struct StageStep;
+struct StageStepAddition;
+struct StageBases;
 
 class Stage {
  public:
@@ -84,7 +80,7 @@ class Stage {
   void recompute(StageUnit& unit);
   enum class Pass : std::uint8_t { kFull, kInput, kWeight };
   /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten
-  /// instead of added to.
+  /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
 
   /// Loss and count of right answers of the unit whose forward ran last; only on the stage that has
@@ -93,8 +89,17 @@ class Stage {
   double loss_sum() const { return loss_sum_; }
   double correct() const { return correct_; }
 
+  /// Sizes of the gradients that replicas add up, in the order in which a backward completes them.
+  std::vector<std::size_t> gradient_sizes() const;
+  /// Makes this stage one of several that run different units on the same weights. The group
+  /// outlives it.
+  void join(ReplicaGroup& group, int replica);
+  /// Adds up gradients and collected running statistics over the replicas (`all`, in their order).
+  /// `contributes`: whether this one has run a unit since the last update.
+  void reduce(std::span<Stage* const> all, bool contributes);
+
   /// Copies the accumulators that other stages computed for tied weights.
-  void fetch_remote(int variant, std::span<const std::unique_ptr<Stage>> stages);
+  void fetch_remote(int variant, std::span<Stage* const> stages);
   /// Runs what is done once a step: from accumulators to gradients.
   void finish_gradients(int variant, int version_copy);
   /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by
@@ -111,6 +116,9 @@ class Stage {
   /// it.
   bool read(const std::string& name, int version_copy, HostTensor& out) const;
   bool write(const std::string& name, const HostTensor& value);
+  /// Reads the gradient that the last update of a parameter was made with; false when there is none
+  /// here.
+  bool read_gradient(const std::string& name, HostTensor& out) const;
   /// Name of the first value in this stage's gradients or weights that is not finite; empty when
   /// all are.
   std::string first_nonfinite(int version_copy) const;
@@ -123,6 +131,7 @@ class Stage {
   void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
            std::byte* forward_base, std::byte* gradient_base, bool first);
   void prepare(Compiled& variant, int version_copy);
+  void add(const StageStepAddition& addition, const StageBases& bases, bool first);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
 
   int index_;
@@ -135,6 +144,10 @@ class Stage {
   std::map<std::string, StatisticState> statistics_;
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
+  ReplicaGroup* group_ = nullptr;  // null: the only replica
+  int replica_ = 0;
+  std::vector<int> completion_;          // accumulations in the order of their completion
+  std::vector<std::size_t> completed_as_;  // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name
   Buffer arena_;
   Buffer workspace_memory_;

@@ -52,6 +52,7 @@ class StageCompiler {
       resolve_constants(*compiled);
       compile(*compiled);
     }
+    order_completion(*stage_.variants_.front());
     const std::size_t workspace = workspace_bytes_;
     workspace_ = Buffer(workspace);
     stage_.memory_.temporaries += workspace;
@@ -296,7 +297,22 @@ class StageCompiler {
     }
   }
 
-  StageStep::Addition addition(const Compiled& compiled, int i) const {
+  /// In which order a backward completes the gradients.
+  void order_completion(const Compiled& compiled) {
+    for (const auto* steps : {&compiled.backward, &compiled.weight_gradient}) {
+      for (const StageStep& step : *steps) {
+        for (const StageStepAddition& addition : step.additions)
+          stage_.completion_.push_back(addition.accumulation);
+      }
+    }
+    for (const StageStepAddition& addition : compiled.late_additions)
+      stage_.completion_.push_back(addition.accumulation);
+    stage_.completed_as_.assign(compiled.training->accumulations.size(), 0);
+    for (std::size_t k = 0; k < stage_.completion_.size(); ++k)
+      stage_.completed_as_[static_cast<std::size_t>(stage_.completion_[k])] = k;
+  }
+
+  StageStepAddition addition(const Compiled& compiled, int i) const {
     const Accumulation& accumulation =
         compiled.training->accumulations[static_cast<std::size_t>(i)];
     const ValueId root = root_of(compiled, accumulation.contribution);

@@ -13,6 +13,14 @@
 
 namespace pipetrain {
 
+/// Adds one contribution to its accumulator.
+struct StageStepAddition {
+  int accumulation;
+  Location from;
+  std::size_t count;
+  bool direct;
+};
+
 /// One kernel with its operands: addresses are filled in at every run, nothing is allocated.
 struct StageStep {
   std::unique_ptr<Kernel> kernel;
@@ -20,13 +28,7 @@ struct StageStep {
   std::vector<Location> in_at, out_at;
   std::vector<int> in_direct,
       out_direct;  // index of the accumulation that a W contribution goes to, or -1
-  struct Addition {
-    int accumulation;
-    Location from;
-    std::size_t count;
-    bool direct;
-  };
-  std::vector<Addition> additions;  // into accumulators, after the kernel has run
+  std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
 };
 
@@ -36,7 +38,7 @@ struct Stage::Compiled {
   const StageSlice* slice = nullptr;
   StageLayout layout;
   std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient, finish;
-  std::vector<StageStep::Addition> late_additions;  // contributions that no W node computes
+  std::vector<StageStepAddition> late_additions;  // contributions that no W node computes
   std::vector<std::byte*> constants;  // by value: address of constants and running statistics
   std::vector<std::byte*> prepared;   // by version copy
   std::vector<std::uint64_t> prepared_generation;  // weights that each copy was prepared from

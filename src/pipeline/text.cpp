@@ -1,5 +1,7 @@
 #include "pipeline/text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -77,7 +79,7 @@ std::optional<Word> parse_word(std::string_view text) {
   }
   Cursor cursor(text);
   const std::optional<int> stage = cursor.small_number();
-  const char letter = cursor.take_any("FBIWRUS");
+  const char letter = cursor.take_any("FBIWRUSA");
   if (!stage || letter == 0) return std::nullopt;
   word.instruction.stage = *stage;
   const char cargo = letter == 'S' || letter == 'R' ? cursor.take_any("FB") : '\0';
@@ -97,6 +99,9 @@ std::optional<Word> parse_word(std::string_view text) {
     case 'U':
       word.instruction.kind = Kind::kUpdate;
       break;
+    case 'A':
+      word.instruction.kind = Kind::kReduce;
+      break;
     case 'S':
       word.instruction.kind = Kind::kSend;
       break;
@@ -107,7 +112,9 @@ std::optional<Word> parse_word(std::string_view text) {
   if (word.instruction.kind == Kind::kSend && cargo == 0) return std::nullopt;
   word.gradient = cargo == 'B';
   const std::optional<int> unit = cursor.small_number();
-  if (!unit && word.instruction.kind != Kind::kUpdate) return std::nullopt;
+  const bool whole_round =
+      word.instruction.kind == Kind::kUpdate || word.instruction.kind == Kind::kReduce;
+  if (!unit && !whole_round) return std::nullopt;
   word.instruction.unit = unit.value_or(-1);
   if (is_transfer(word.instruction.kind)) {
     if (!cursor.take(word.instruction.kind == Kind::kSend ? '>' : '<')) return std::nullopt;
@@ -181,7 +188,11 @@ class Parser {
     } else if (key == "units") {
       program_.units = read_number(cursor, key);
     } else if (key == "placement") {
-      while (!cursor.done()) program_.device_of_stage.push_back(read_number(cursor, key));
+      while (!cursor.done()) read_devices(cursor.word());
+    } else if (key == "route") {
+      while (!cursor.done()) program_.route.push_back(read_number(cursor, key));
+    } else if (key == "units-per-update") {
+      program_.units_per_update = read_number(cursor, key);
     } else if (key == "recompute") {
       while (!cursor.done()) recompute_.push_back(read_number(cursor, key));
     } else if (key == "gradient-sync") {
@@ -201,12 +212,32 @@ class Parser {
   }
 
   void read_rule(std::string_view word) {
-    for (const UpdateRule rule : {UpdateRule::kNone, UpdateRule::kSync, UpdateRule::kStash}) {
+    for (const UpdateRule rule : {UpdateRule::kNone, UpdateRule::kSync, UpdateRule::kStash,
+                                  UpdateRule::kVertical, UpdateRule::kDoubleBuffer}) {
       if (to_text(rule) != word) continue;
       program_.rule = rule;
       return;
     }
-    require(false, "'rule' is none, sync or stash, not '{}'", printable(word));
+    require(false, "'rule' is none, sync, stash, vertical or double-buffer, not '{}'",
+            printable(word));
+  }
+
+  /// The devices of one stage, `0+1` for two replicas.
+  void read_devices(std::string_view word) {
+    Cursor devices(word);
+    auto& replicas = program_.placement.emplace_back();
+    bool more = true;
+    while (more) {
+      const std::optional<int> device = devices.small_number();
+      require(device.has_value(), "the devices of a stage are written like 0 or 0+1, not '{}'",
+              printable(word));
+      require(std::find(replicas.begin(), replicas.end(), *device) == replicas.end(),
+              "'{}' names device {} twice", printable(word), *device);
+      replicas.push_back(*device);
+      more = devices.take('+');
+    }
+    require(devices.done(), "the devices of a stage are written like 0 or 0+1, not '{}'",
+            printable(word));
   }
 
   void read_edge(Cursor& cursor) {
@@ -246,11 +277,19 @@ class Parser {
     // Keeps tables no larger than the file.
     require(instructions / stages >= units, "{} stages and {} units need more instructions",
             program_.stages, program_.units);
-    require(program_.device_of_stage.size() == stages, "'placement' must name {} devices", stages);
-    for (const int device : program_.device_of_stage) {
-      require(static_cast<std::size_t>(device) < words_.size(),
-              "'placement' names device {}, but there are {} lists", device, words_.size());
+    require(program_.placement.size() == stages, "'placement' must name the devices of {} stages",
+            stages);
+    for (const auto& replicas : program_.placement) {
+      for (const int device : replicas) {
+        require(static_cast<std::size_t>(device) < words_.size(),
+                "'placement' names device {}, but there are {} lists", device, words_.size());
+      }
     }
+    require(program_.route.empty() || program_.route.size() == units,
+            "'route' must name the replica of {} units", units);
+    require(program_.units_per_update >= 1, "'units-per-update' must be at least 1");
+    require(program_.units_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
+            "'units-per-update' needs rule double-buffer");
     program_.devices = static_cast<int>(words_.size());
     program_.recompute.assign(stages, false);
     for (const int stage : recompute_) {
@@ -279,12 +318,12 @@ class Parser {
   void add_transfers(std::size_t instructions) {
     for (std::size_t e = 0; e < program_.edges.size(); ++e) {
       const Edge& edge = program_.edges[e];
-      const int from = program_.device_of_stage[static_cast<std::size_t>(edge.from_stage)];
-      const int to = program_.device_of_stage[static_cast<std::size_t>(edge.to_stage)];
-      if (from == to) continue;
-      require(program_.transfers.size() + static_cast<std::size_t>(program_.units) <= instructions,
-              "the edges need more sends and receives than there are");
       for (int unit = 0; unit < program_.units; ++unit) {
+        const int from = program_.device_of(edge.from_stage, unit);
+        const int to = program_.device_of(edge.to_stage, unit);
+        if (from == to) continue;
+        require(program_.transfers.size() < instructions,
+                "the edges need more sends and receives than there are");
         index_[{edge.from_stage, edge.to_stage, unit}] =
             static_cast<int>(program_.transfers.size());
         program_.transfers.push_back(
@@ -329,10 +368,17 @@ Program parse_program(std::string_view text, const std::string& source) {
 
 std::string to_text(const Program& program) {
   std::string text =
-      fmt::format("{}\nname {}\nrule {}\nstages {}\nunits {}\nplacement", kHeader, program.schedule,
+      fmt::format("{}\nname {}\nrule {}\nstages {}\nunits {}\n", kHeader, program.schedule,
                   to_text(program.rule), program.stages, program.units);
-  for (const int device : program.device_of_stage) text += fmt::format(" {}", device);
+  if (program.rule == UpdateRule::kDoubleBuffer) {
+    text += fmt::format("units-per-update {}\n", program.units_per_update);
+  }
+  text += "placement";
+  for (const auto& replicas : program.placement) {
+    text += fmt::format(" {}", fmt::join(replicas, "+"));
+  }
   text += '\n';
+  if (!program.route.empty()) text += fmt::format("route {}\n", fmt::join(program.route, " "));
   if (std::find(program.recompute.begin(), program.recompute.end(), true) !=
       program.recompute.end()) {
     text += "recompute";

@@ -15,24 +15,19 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
 }
 
-BatchUnits::BatchUnits(const Session& session, bool evaluation)
-    : session_(session), evaluation_(evaluation) {}
-
-void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
-                     double learning_rate) {
-  step_ = step;
-  learning_rate_ = learning_rate;
-  counted_ = counted_elements(session_.graph().loss, columns.back(), samples);
-  const std::int64_t micro = session_.micro_batch();
+void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
+                    std::int64_t samples, bool evaluation, std::uint64_t step,
+                    std::int64_t counted, std::vector<RoundUnit>& units) {
+  const std::int64_t micro = session.micro_batch();
   const auto count = static_cast<std::size_t>((samples + micro - 1) / micro);
-  if (units_.size() != count) units_.resize(count);
+  if (units.size() != count) units.resize(count);
   for (std::size_t k = 0; k < count; ++k) {
-    RoundUnit& unit = units_[k];
+    RoundUnit& unit = units[k];
     unit.first_sample = static_cast<std::int64_t>(k) * micro;
     const std::int64_t size = std::min(micro, samples - unit.first_sample);
-    unit.variant = session_.variant(size, evaluation_);
+    unit.variant = session.variant(size, evaluation);
     unit.step = step;
-    unit.loss_scale = 1.0 / static_cast<double>(counted_);
+    unit.loss_scale = 1.0 / static_cast<double>(counted);
     unit.columns.resize(columns.size());
     for (std::size_t c = 0; c < columns.size(); ++c) {
       const std::size_t sample_bytes =
@@ -41,6 +36,17 @@ void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, s
                         static_cast<std::size_t>(unit.first_sample) * sample_bytes;
     }
   }
+}
+
+BatchUnits::BatchUnits(const Session& session, bool evaluation)
+    : session_(session), evaluation_(evaluation) {}
+
+void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
+                     double learning_rate) {
+  step_ = step;
+  learning_rate_ = learning_rate;
+  counted_ = counted_elements(session_.graph().loss, columns.back(), samples);
+  cut_into_units(session_, columns, samples, evaluation_, step, counted_, units_);
 }
 
 double BatchUnits::loss() const {
@@ -56,54 +62,66 @@ double BatchUnits::correct() const {
 }
 
 StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step,
-                         int in_flight, std::function<double(std::uint64_t)> learning_rate,
+                         int micro_batches, int in_flight,
+                         std::function<double(std::uint64_t)> learning_rate,
                          std::function<void(const Done&)> on_done)
     : session_(session),
       loader_(loader),
       first_step_(first_step),
+      micro_batches_(micro_batches),
       learning_rate_(std::move(learning_rate)),
       on_done_(std::move(on_done)),
       slots_(static_cast<std::size_t>(in_flight)) {}
 
 RoundUnit& StreamUnits::acquire(int unit) {
+  const int batch = unit / micro_batches_;
   std::unique_lock lock(mutex_);
-  if (unit == loaded_) {  // only the first stage gets here first
-    changed_.wait(lock, [&] { return unit - released_ < static_cast<int>(slots_.size()); });
-    load(unit);
+  while (loaded_ <= batch) {
+    const int next = loaded_;
+    changed_.wait(lock, [&] {
+      return loaded_ > next || next - released_ < static_cast<int>(slots_.size());
+    });
+    if (loaded_ > next) continue;  // another replica has read it
+    load(next);
     ++loaded_;
+    changed_.notify_all();
   }
-  return slots_[static_cast<std::size_t>(unit) % slots_.size()].unit;
+  return slot(batch).units[static_cast<std::size_t>(unit % micro_batches_)];
 }
 
-void StreamUnits::load(int unit) {
+void StreamUnits::load(int number) {
   const Batch* batch = loader_.next();
   PT_CHECK(batch != nullptr, kInternal, "the data end before the round");
-  Slot& slot = slots_[static_cast<std::size_t>(unit) % slots_.size()];
+  Slot& slot = this->slot(number);
   if (slot.memory.empty()) {
     for (const Tensor& column : batch->columns) slot.memory.emplace_back(column.type);
   }
   slot.samples = static_cast<std::int64_t>(batch->samples);
   slot.counted = counted_elements(session_.graph().loss, batch->columns.back(), slot.samples);
-  slot.unit.columns.clear();
+  std::vector<Tensor> columns;
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
-    if (slot.memory[c].type().bytes() < batch->columns[c].bytes())
-      slot.memory[c] = HostTensor(batch->columns[c].type);
-    std::memcpy(slot.memory[c].view().data, batch->columns[c].data, batch->columns[c].bytes());
-    slot.unit.columns.push_back(static_cast<const std::byte*>(slot.memory[c].view().data));
+    const Tensor& column = batch->columns[c];
+    if (slot.memory[c].type().bytes() < column.bytes()) slot.memory[c] = HostTensor(column.type);
+    std::memcpy(slot.memory[c].view().data, column.data, column.bytes());
+    columns.push_back({column.type, slot.memory[c].view().data});
   }
-  slot.unit.variant = session_.variant(slot.samples, /*evaluation=*/false);
-  slot.unit.step = batch->step;
-  slot.unit.first_sample = 0;
-  slot.unit.loss_scale = 1.0 / static_cast<double>(slot.counted);
+  cut_into_units(session_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.counted,
+                 slot.units);
+  slot.left = static_cast<int>(slot.units.size());
 }
 
 void StreamUnits::release(int unit) {
-  const Slot& slot = slots_[static_cast<std::size_t>(unit) % slots_.size()];
-  on_done_({first_step_ + static_cast<std::uint64_t>(unit), slot.samples,
-            slot.unit.loss_sum / static_cast<double>(slot.counted), slot.unit.correct,
-            slot.counted});
-  {
-    const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
+  --slot(unit / micro_batches_).left;
+  while (released_ < loaded_ && slot(released_).left == 0) {
+    const Slot& done = slot(released_);
+    double loss = 0, correct = 0;
+    for (const RoundUnit& part : done.units) {
+      loss += part.loss_sum;
+      correct += part.correct;
+    }
+    on_done_({first_step_ + static_cast<std::uint64_t>(released_), done.samples,
+              loss / static_cast<double>(done.counted), correct, done.counted});
     ++released_;
   }
   changed_.notify_all();

@@ -16,6 +16,12 @@ namespace pipetrain {
 /// Elements of the labels that count towards the loss: all but ignore_index.
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
 
+/// Points the units of a mini-batch at their samples. columns: each (samples, …), which stay where
+/// they are; `counted` elements of the labels count.
+void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
+                    std::int64_t samples, bool evaluation, std::uint64_t step,
+                    std::int64_t counted, std::vector<RoundUnit>& units);
+
 /// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
 class BatchUnits final : public UnitSource {
  public:
@@ -27,7 +33,7 @@ class BatchUnits final : public UnitSource {
   RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return learning_rate_; }
-  std::int64_t update_number(int) const override { return static_cast<std::int64_t>(step_) + 1; }
+  std::int64_t updates_before() const override { return static_cast<std::int64_t>(step_); }
 
   double loss() const;     // of the whole mini-batch
   double correct() const;  // count
@@ -42,8 +48,8 @@ class BatchUnits final : public UnitSource {
   std::int64_t counted_ = 1;
 };
 
-/// Mini-batches as units of a round without a drain: read when the first stage asks, kept until it
-/// is done with them.
+/// Mini-batches of a round without a drain, cut into micro-batches: read when a stage asks for the
+/// first of them, kept until every stage is done with the last.
 class StreamUnits final : public UnitSource {
  public:
   struct Done {
@@ -53,38 +59,40 @@ class StreamUnits final : public UnitSource {
     double correct;
     std::int64_t counted;
   };
-  /// `in_flight`: how many units may be between their first and last use. `on_done` is called in
-  /// order of the steps.
-  StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int in_flight,
-              std::function<double(std::uint64_t step)> learning_rate,
+  /// `micro_batches`: units of each mini-batch but the last, which may have fewer. `in_flight`: how
+  /// many mini-batches may be between their first and last use. `on_done` is called in order of the
+  /// steps, by one thread at a time.
+  StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int micro_batches,
+              int in_flight, std::function<double(std::uint64_t step)> learning_rate,
               std::function<void(const Done&)> on_done);
 
   RoundUnit& acquire(int unit) override;
   void release(int unit) override;
   double learning_rate(int unit) const override {
-    return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit));
+    return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit / micro_batches_));
   }
-  std::int64_t update_number(int unit) const override {
-    return static_cast<std::int64_t>(first_step_) + unit + 1;
-  }
+  std::int64_t updates_before() const override { return static_cast<std::int64_t>(first_step_); }
 
  private:
   struct Slot {
-    RoundUnit unit;
+    std::vector<RoundUnit> units;
     std::vector<HostTensor> memory;
     std::int64_t samples = 0, counted = 1;
+    int left = 0;  // units not yet released
   };
-  void load(int unit);
+  void load(int batch);
+  Slot& slot(int batch) { return slots_[static_cast<std::size_t>(batch) % slots_.size()]; }
 
   const Session& session_;
   Loader& loader_;
   std::uint64_t first_step_;
+  int micro_batches_;
   std::function<double(std::uint64_t)> learning_rate_;
   std::function<void(const Done&)> on_done_;
   std::vector<Slot> slots_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int loaded_ = 0, released_ = 0;
+  int loaded_ = 0, released_ = 0;  // mini-batches
 };
 
 }  // namespace pipetrain

@@ -12,9 +12,6 @@
 #include "onnx_io/writer.h"
 #include "partition/plan_file.h"
 #include "passes/linearise.h"
-#include "pipeline/check.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 
@@ -83,14 +80,23 @@ LoadedModel load_model(const ModelConfig& config) {
 
 Session::Session(const RunConfig& config, SessionMode mode)
     : config_(config), mode_(mode), loss_(config.model.loss) {
-  const int stages = std::max(1, config_.pipeline.stages);
-  threads_ = config_.pipeline.threads > 0 ? config_.pipeline.threads
-                                          : std::max(1, available_cores() / stages);
+  programs_of_run_ = std::make_unique<ProgramMaker>(config_.pipeline);
+  threads_ = config_.pipeline.threads > 0
+                 ? config_.pipeline.threads
+                 : std::max(1, available_cores() / std::max(1, config_.pipeline.devices));
 }
 
 Session::~Session() = default;
 
-bool Session::asynchronous() const { return config_.pipeline.schedule.rfind("pipedream", 0) == 0; }
+int Session::units_of(std::int64_t samples) const {
+  return static_cast<int>((samples + micro_batch_ - 1) / micro_batch_);
+}
+
+int Session::batches_in_flight() const {
+  const Program& program = *programs_.front();
+  const int held = program.replicas(0) * (program.slots_per_stage[0] + 1);
+  return (held + static_cast<int>(micro_batches_) - 1) / static_cast<int>(micro_batches_) + 1;
+}
 
 void Session::open() {
   model_ = load_model(config_.model);
@@ -127,12 +133,14 @@ void Session::choose_micro_batch() {
   const PipelineConfig& pipeline = config_.pipeline;
   PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
            "give --micro-batches or --micro-batch-size, not both");
+  const UpdateRule rule = programs_of_run_->rule();
+  const bool whole = rule == UpdateRule::kStash || rule == UpdateRule::kVertical;
   if (fixed > 0) {
     PT_CHECK(batch % fixed == 0, kUsage,
              "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
     micro_batch_ = fixed;
     config_.optimization.drop_last = true;
-  } else if (asynchronous()) {
+  } else if (whole) {
     PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
              "--schedule {} sends each mini-batch as one unit; leave out --micro-batches",
              pipeline.schedule);
@@ -140,16 +148,17 @@ void Session::choose_micro_batch() {
   } else if (pipeline.micro_batch_size > 0) {
     micro_batch_ = std::min(pipeline.micro_batch_size, batch);
   } else {
-    const std::int64_t wanted =
-        pipeline.micro_batches > 0
-            ? pipeline.micro_batches
+    const std::int64_t automatic =
+        programs_of_run_->fixed_units() > 0
+            ? programs_of_run_->fixed_units()
             : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
+    const std::int64_t wanted = pipeline.micro_batches > 0 ? pipeline.micro_batches : automatic;
     PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted,
              batch);
     micro_batch_ = (batch + wanted - 1) / wanted;
   }
   micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
-  PT_CHECK(!asynchronous() || micro_batches_ == 1, kUsage,
+  PT_CHECK(!whole || micro_batches_ == 1, kUsage,
            "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of "
            "{}; use --batch-size {}",
            pipeline.schedule, fixed, fixed);
@@ -219,14 +228,54 @@ void Session::plan() {
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads =
-      std::min(std::max(1, config_.pipeline.stages), std::max(1, available_cores() / threads_));
+      std::min(std::max(1, config_.pipeline.devices), std::max(1, available_cores() / threads_));
   profile_ = config_.pipeline.profile_path.empty()
                  ? measure_profile(graph, config_.pipeline.backend, threads_, options)
                  : read_profile(config_.pipeline.profile_path, graph);
   costs_ = chain_costs(graph, chain_, profile_);
 
+  plan_stages_of_chain();
+
+  std::vector<int> starts = {0};
+  for (const int cut : plan_.cuts()) starts.push_back(cut);
+  stage_of_forward_ = stages_of_chain(graph, chain_, starts);
+  const Slices slices = slice_stages(graph, stage_of_forward_, stages());
+  std::vector<Edge> edges;
+  for (const ValueEdge& edge : slices.edges) {
+    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  }
+  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0;
+  PT_CHECK(
+      !asynchronous() || !gradient_sync || stages() == 1, kUsage,
+      "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",
+      config_.pipeline.schedule,
+      slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
+
+  for (const StagePlan& stage : plan_.stages) {
+    StageSeconds seconds;
+    seconds.forward = stage.forward_seconds;
+    seconds.backward = stage.backward_seconds;
+    seconds.backward_input = seconds.backward_weight = 0;
+    for (int at = stage.first; at < stage.last; ++at) {
+      const ChainCost& element = costs_.elements[static_cast<std::size_t>(at)];
+      seconds.backward_input += element.input_gradient_seconds;
+      seconds.backward_weight += element.weight_gradient_seconds;
+    }
+    seconds.recompute = stage.forward_seconds;
+    seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
+    simulated_costs_.stage.push_back(seconds);
+  }
+  programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
+                             static_cast<int>(micro_batches_));
+  // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
+  const int mini_batches = asynchronous() ? std::max(4 * stages(), 16) : 1;
+  predicted_program_ = programs_of_run_->training(mini_batches * static_cast<int>(micro_batches_));
+  prediction_ = simulate(predicted_program_, simulated_costs_);
+}
+
+void Session::plan_stages_of_chain() {
   PlanRequest& request = plan_request_;
-  request.stages = std::max(1, config_.pipeline.stages);
+  request.stages = programs_of_run_->stages();
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes = config_.pipeline.memory_limit_bytes;
@@ -249,39 +298,14 @@ void Session::plan() {
   } else {
     plan_ = plan_stages(costs_, request);
   }
-
-  std::vector<int> starts = {0};
-  for (const int cut : plan_.cuts()) starts.push_back(cut);
-  stage_of_forward_ = stages_of_chain(graph, chain_, starts);
-  const Slices slices = slice_stages(graph, stage_of_forward_, stages());
-  for (const ValueEdge& edge : slices.edges) {
-    edges_.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
-  }
-  gradient_sync_ = slices.has_tied_stages || config_.optimization.clip_norm > 0;
-  PT_CHECK(
-      !asynchronous() || !gradient_sync_ || stages() == 1, kUsage,
-      "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",
-      config_.pipeline.schedule,
-      slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
-
-  predicted_program_ =
-      make_program(asynchronous() ? static_cast<int>(std::max<std::int64_t>(4 * stages(), 16))
-                                  : static_cast<int>(micro_batches_));
-  for (const StagePlan& stage : plan_.stages) {
-    StageSeconds seconds;
-    seconds.forward = stage.forward_seconds;
-    seconds.backward = stage.backward_seconds;
-    seconds.recompute = stage.forward_seconds;
-    seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
-    simulated_costs_.stage.push_back(seconds);
-  }
-  prediction_ = simulate(predicted_program_, simulated_costs_);
 }
 
-bool Session::shares_cores() const { return stages() * threads_ > available_cores(); }
+bool Session::shares_cores() const { return devices() * threads_ > available_cores(); }
 
 double Session::predicted_step_seconds() const {
-  const double simulated = asynchronous() ? prediction_.unit_period : prediction_.makespan;
+  const double simulated =
+      asynchronous() ? prediction_.unit_period * static_cast<double>(micro_batches_)
+                     : prediction_.makespan;
   if (!shares_cores()) return simulated;
   double work = 0;
   for (const StagePlan& stage : plan_.stages) {
@@ -292,18 +316,6 @@ double Session::predicted_step_seconds() const {
   return std::max(simulated, work * threads_ / available_cores());
 }
 
-Program Session::make_program(int units) const {
-  ScheduleOptions options;
-  options.name = config_.pipeline.schedule;
-  options.stages = stages();
-  options.units = units;
-  for (const StagePlan& stage : plan_.stages) options.recompute.push_back(stage.recompute);
-  options.gradient_sync = gradient_sync_;
-  Program program = lower(generate(options), edges_);
-  check(program);
-  return program;
-}
-
 void Session::add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation) {
   if (samples <= 0) return;
   for (const Variant& variant : variants) {
@@ -312,50 +324,66 @@ void Session::add_variant(std::vector<Variant>& variants, std::int64_t samples, 
   variants.push_back({samples, evaluation, build(samples, !evaluation, !evaluation)});
 }
 
-void Session::start() {
-  std::vector<const Program*> programs;
-  if (mode_ == SessionMode::kTrain) {
-    std::set<std::int64_t> sizes;
-    for (const std::int64_t size : training_batch_sizes()) {
-      if (size >= micro_batch_) add_variant(training_, micro_batch_, false);
-      add_variant(training_, size % micro_batch_, false);
-      sizes.insert(size);
-    }
-    if (asynchronous()) {
-      sizes = {std::min(batches_per_epoch_, std::max<std::int64_t>(total_steps_, 1))};
-      if (total_steps_ % batches_per_epoch_ != 0) sizes.insert(total_steps_ % batches_per_epoch_);
-    }
-    for (const std::int64_t size : sizes) {
-      const std::int64_t units = asynchronous() ? size : (size + micro_batch_ - 1) / micro_batch_;
-      programs_.push_back(std::make_unique<ScheduledProgram>(
-          ScheduledProgram{size, make_program(static_cast<int>(units))}));
-      programs.push_back(&programs_.back()->program);
-    }
+void Session::add_training_programs() {
+  std::set<int> units;
+  for (const std::int64_t size : training_batch_sizes()) {
+    if (size >= micro_batch_) add_variant(training_, micro_batch_, false);
+    add_variant(training_, size % micro_batch_, false);
+    units.insert(units_of(size));
   }
-  if (const Dataset* dataset = evaluation_data()) {
-    const auto samples = static_cast<std::int64_t>(dataset->size());
-    if (samples >= micro_batch_) add_variant(evaluations_, micro_batch_, true);
-    if (!has_fixed_batch()) add_variant(evaluations_, samples % micro_batch_, true);
-    const std::int64_t units =
-        has_fixed_batch() ? samples / micro_batch_ : (samples + micro_batch_ - 1) / micro_batch_;
-    PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
-             micro_batch_);
-    // Evaluated in rounds, so that only a round's samples are in memory.
-    constexpr std::int64_t kRound = 64;
-    evaluated_samples_ = std::min(samples, units * micro_batch_);
-    for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
-      if (size == 0) continue;
-      ScheduleOptions options;
-      options.name = "forward";
-      options.stages = stages();
-      options.units = static_cast<int>(size);
-      evaluation_programs_.push_back(std::make_unique<Program>(lower(generate(options), edges_)));
-      check(*evaluation_programs_.back());
-      programs.push_back(evaluation_programs_.back().get());
-    }
+  if (asynchronous()) {
+    // All mini-batches up to the end of an epoch, and up to the end of the run.
+    units.clear();
+    const std::int64_t last = total_steps_ % batches_per_epoch_;
+    if (total_steps_ >= batches_per_epoch_) units.insert(round_units(batches_per_epoch_));
+    if (last > 0) units.insert(round_units(last));
+    if (units.empty()) units.insert(static_cast<int>(micro_batches_));
+  }
+  for (const int count : units)
+    programs_.push_back(std::make_unique<Program>(programs_of_run_->training(count)));
+}
+
+int Session::round_units(std::int64_t mini_batches) const {
+  const std::int64_t batch = config_.optimization.batch_size;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  const bool short_end =
+      mini_batches == batches_per_epoch_ && !config_.optimization.drop_last && samples % batch != 0;
+  return static_cast<int>((mini_batches - 1) * micro_batches_) +
+         (short_end ? units_of(samples % batch) : static_cast<int>(micro_batches_));
+}
+
+void Session::add_evaluation_programs() {
+  const Dataset* dataset = evaluation_data();
+  if (!dataset) return;
+  const auto samples = static_cast<std::int64_t>(dataset->size());
+  if (samples >= micro_batch_) add_variant(evaluations_, micro_batch_, true);
+  if (!has_fixed_batch()) add_variant(evaluations_, samples % micro_batch_, true);
+  const std::int64_t units = has_fixed_batch() ? samples / micro_batch_ : units_of(samples);
+  PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
+           micro_batch_);
+  // Evaluated in rounds, so that only a round's samples are in memory.
+  constexpr std::int64_t kRound = 64;
+  evaluated_samples_ = std::min(samples, units * micro_batch_);
+  for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
+    if (size == 0) continue;
+    evaluation_programs_.push_back(
+        std::make_unique<Program>(programs_of_run_->evaluation(static_cast<int>(size))));
+  }
+}
+
+void Session::start() {
+  if (mode_ == SessionMode::kTrain) add_training_programs();
+  add_evaluation_programs();
+  std::vector<const Program*> programs;
+  for (const auto* list : {&programs_, &evaluation_programs_}) {
+    for (const auto& program : *list) programs.push_back(program.get());
   }
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
+  runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
+}
+
+std::vector<RuntimeVariant> Session::runtime_variants() const {
   std::vector<RuntimeVariant> variants;
   for (const auto* list : {&training_, &evaluations_}) {
     for (const Variant& variant : *list) {
@@ -363,6 +391,10 @@ void Session::start() {
           {variant.graph.get(), carry_stages(graph(), stage_of_forward_, *variant.graph)});
     }
   }
+  return variants;
+}
+
+RuntimeOptions Session::runtime_options() const {
   RuntimeOptions options;
   options.backend = config_.pipeline.backend;
   options.threads = threads_;
@@ -371,7 +403,12 @@ void Session::start() {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
-  runtime_ = std::make_unique<Runtime>(std::move(variants), std::move(programs), options);
+  return options;
+}
+
+bool Session::has_replicas() const {
+  return std::any_of(predicted_program_.placement.begin(), predicted_program_.placement.end(),
+                     [](const auto& devices) { return devices.size() > 1; });
 }
 
 const TrainingGraph& Session::graph() const {
@@ -388,11 +425,11 @@ bool Session::has_fixed_batch() const {
       [](const OnnxValue& input) { return !input.dims.empty() && input.dims[0].value > 0; });
 }
 
-const Program& Session::program(std::int64_t samples_or_units) const {
-  for (const auto& scheduled : programs_) {
-    if (scheduled->samples == samples_or_units) return scheduled->program;
+const Program& Session::program(int units) const {
+  for (const auto& program : programs_) {
+    if (program->units == units) return *program;
   }
-  PT_FAIL(kInternal, "no program for {} samples", samples_or_units);
+  PT_FAIL(kInternal, "no program for {} micro-batches", units);
 }
 
 const Program& Session::evaluation_program(std::int64_t remaining) const {

@@ -17,6 +17,7 @@
 #include "pipeline/simulate.h"
 #include "profile/profile.h"
 #include "train/config.h"
+#include "train/program_maker.h"
 
 namespace pipetrain {
 
@@ -29,12 +30,6 @@ struct LoadedModel {
 };
 
 LoadedModel load_model(const ModelConfig& config);
-
-/// One program with the sizes it was made for.
-struct ScheduledProgram {
-  std::int64_t samples = 0;  // of the mini-batch (kSync); units of a kStash round
-  Program program;
-};
 
 enum class SessionMode : std::uint8_t {
   kTrain,
@@ -65,18 +60,33 @@ class Session {
   const ChainCosts& costs() const { return costs_; }
   const Plan& the_plan() const { return plan_; }
   int stages() const { return static_cast<int>(plan_.stages.size()); }
+  int devices() const { return predicted_program_.devices; }
   std::int64_t micro_batch() const { return micro_batch_; }
   std::int64_t micro_batches() const { return micro_batches_; }
-  bool asynchronous() const;
+  /// Whether stages update while units are in flight.
+  bool asynchronous() const { return is_asynchronous(programs_of_run_->rule()); }
+  /// Units of one mini-batch of so many samples: one where whole mini-batches travel.
+  int units_of(std::int64_t samples) const;
+  /// Units of an asynchronous round of mini-batches that ends with an epoch or the run.
+  int round_units(std::int64_t mini_batches) const;
+  /// Mini-batches between their first and their last use in an asynchronous round.
+  int batches_in_flight() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
   int threads() const { return threads_; }
   const Profile& profile() const { return profile_; }
 
   Runtime& runtime() { return *runtime_; }
-  /// The program of a mini-batch of `samples` (kSync), of `units` mini-batches (kStash), of an
-  /// evaluation.
-  const Program& program(std::int64_t samples_or_units) const;
+  /// What the runtime was made from, for a replay.
+  std::vector<RuntimeVariant> runtime_variants() const;
+  RuntimeOptions runtime_options() const;
+  /// Whether some stage runs on several devices.
+  bool has_replicas() const;
+  /// A program like those that start() makes; runtime() can run it if start() made one as long.
+  Program make_program(int units) const { return programs_of_run_->training(units); }
+  /// The program of a round of so many units: a mini-batch, or in an asynchronous run all up to
+  /// the end of an epoch.
+  const Program& program(int units) const;
   /// The program of the next round of an evaluation that has `remaining` samples to go.
   const Program& evaluation_program(std::int64_t remaining) const;
   /// Samples that an evaluation covers: all, unless the model's fixed batch leaves some over.
@@ -109,7 +119,9 @@ class Session {
                                        bool with_gradients) const;
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
   void bind_data();
-  Program make_program(int units) const;
+  void plan_stages_of_chain();
+  void add_training_programs();
+  void add_evaluation_programs();
   std::vector<std::int64_t> training_batch_sizes() const;
   bool has_fixed_batch() const;
 
@@ -129,9 +141,8 @@ class Session {
   Plan plan_;
   Profile profile_;
   std::vector<int> stage_of_forward_;
-  std::vector<Edge> edges_;
-  bool gradient_sync_ = false;
-  std::vector<std::unique_ptr<ScheduledProgram>> programs_;
+  std::unique_ptr<ProgramMaker> programs_of_run_;
+  std::vector<std::unique_ptr<Program>> programs_;
   std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
   std::int64_t evaluated_samples_ = 0;
   Costs simulated_costs_;

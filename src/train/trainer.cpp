@@ -95,7 +95,7 @@ class Training {
     const auto samples = static_cast<std::int64_t>(batch->samples);
     const double rate = learning_rate_at(step);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
-    const RoundResult result = session_.runtime().run(session_.program(samples), units_);
+    const RoundResult result = session_.runtime().run(session_.program(session_.units_of(samples)), units_);
     StepReport report;
     report.step = step + 1;
     report.total_steps = session_.total_steps();
@@ -142,10 +142,11 @@ class Training {
       check_finite(report);
     };
     StreamUnits units(
-        session_, loader_, static_cast<std::uint64_t>(first), session_.stages() + 1,
+        session_, loader_, static_cast<std::uint64_t>(first),
+        static_cast<int>(session_.micro_batches()), session_.batches_in_flight(),
         [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
         on_done);
-    const RoundResult result = session_.runtime().run(session_.program(count), units);
+    const RoundResult result = session_.runtime().run(session_.program(session_.round_units(count)), units);
     StepReport utilisation;
     set_utilisation(utilisation, result);
     bubbles_.push_back(*utilisation.bubble);

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/op_check.h"
 
 namespace pipetrain::test {

@@ -254,8 +254,7 @@ std::optional<Plan> compare(const ChainCosts& chain, const PlanRequest& request,
   }
   ++counts.compared;
   const Plan plan = plan_devices(chain, request);
-  const bool asynchronous =
-      request.schedule == "pipedream" || request.schedule == "pipedream-2bw";
+  const bool asynchronous = request.schedule == "pipedream" || request.schedule == "pipedream-2bw";
   const bool mini_batch = request.objective == Objective::kMiniBatch ||
                           (request.objective == Objective::kAuto && !asynchronous);
   const double objective = mini_batch ? plan.mini_batch_seconds : plan.bottleneck_seconds;
@@ -287,7 +286,7 @@ double peak_of(const Plan& plan) {
 TEST(DevicePlanner, EqualsBruteForceOnEqualDevices) {
   Picker pick{std::mt19937(71)};
   Counts counts;
-  for (int trial = 0; trial < 900; ++trial) {
+  for (int trial = 0; trial < 3000; ++trial) {
     const ChainCosts chain = random_chain(pick.random, pick(1, 6));
     PlanRequest request = random_request(pick);
     request.devices = pick(1, 5);
@@ -312,7 +311,7 @@ TEST(DevicePlanner, EqualsBruteForceOnEqualDevices) {
 TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {
   Picker pick{std::mt19937(72)};
   Counts counts;
-  for (int trial = 0; trial < 400; ++trial) {
+  for (int trial = 0; trial < 1500; ++trial) {
     const ChainCosts chain = random_chain(pick.random, pick(1, 4));
     PlanRequest request = random_request(pick);
     request.objective = Objective::kThroughput;
@@ -329,13 +328,13 @@ TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {
 TEST(DevicePlanner, EqualsBruteForceOnUnequalDevices) {
   Picker pick{std::mt19937(73)};
   Counts counts;
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < 800; ++trial) {
     const ChainCosts chain = random_chain(pick.random, pick(1, 5));
     PlanRequest request = random_request(pick);
     request.objective = Objective::kThroughput;
     request.devices = pick(1, 5);
-    request.topology.levels = {{"bus", 5, request.transfer.bytes_per_second,
-                                request.transfer.latency_seconds}};
+    request.topology.levels = {
+        {"bus", 5, request.transfer.bytes_per_second, request.transfer.latency_seconds}};
     for (int d = 0; d < 5; ++d) request.topology.device_speed.push_back(0.25 * pick(1, 4));
     compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
   }
@@ -346,7 +345,7 @@ TEST(DevicePlanner, EqualsBruteForceOnUnequalDevices) {
 TEST(DevicePlanner, MiniBatchIsWithinThreePercentOfTheBest) {
   Picker pick{std::mt19937(74)};
   Counts counts;
-  for (int trial = 0; trial < 500; ++trial) {
+  for (int trial = 0; trial < 2000; ++trial) {
     const ChainCosts chain = random_chain(pick.random, pick(1, 6));
     PlanRequest request = random_request(pick);
     request.schedule = std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto"}[pick(0, 2)];
@@ -360,14 +359,15 @@ TEST(DevicePlanner, MiniBatchIsWithinThreePercentOfTheBest) {
 TEST(DevicePlanner, KeepsTheNumberOfStagesThatIsAskedFor) {
   Picker pick{std::mt19937(75)};
   Counts counts;
-  for (int trial = 0; trial < 200; ++trial) {
+  for (int trial = 0; trial < 800; ++trial) {
     const ChainCosts chain = random_chain(pick.random, 5);
     PlanRequest request = random_request(pick);
     request.devices = pick(2, 5);
     request.stages = pick(1, request.devices);
     request.objective = Objective::kThroughput;
     const auto plan = compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
-    if (plan) EXPECT_EQ(static_cast<int>(plan->stages.size()), request.stages);
+    if (!plan) continue;
+    EXPECT_EQ(static_cast<int>(plan->stages.size()), request.stages);
   }
   EXPECT_GT(counts.compared, 100);
 }

@@ -41,10 +41,7 @@ struct Tally {
 class Judge {
  public:
   Judge(const Program& program, const std::vector<int>& warm, Tally& tally)
-      : original_(program),
-        expected_(symbolic::serial_round(program.rule, program.stages, program.units, program.edges,
-                                         program.gradient_sync, warm)),
-        tally_(tally) {
+      : original_(program), expected_(symbolic::serial_round(program, warm)), tally_(tally) {
     EXPECT_EQ(broken_rule(program), 0);
     EXPECT_TRUE(is_equivalent(program, 8)) << "the symbolic run does not know " << program.schedule;
   }
@@ -205,13 +202,28 @@ void mutate_tables(const Program& program, Judge& judge) {
   entries("slots per stage", &Program::slots_per_stage);
   entries("versions per stage", &Program::versions_per_stage);
   entries("slots per edge", &Program::slots_per_edge);
-  entries("device of stage", &Program::device_of_stage);
+  entries("route", &Program::route);
+  for (std::size_t s = 0; s < program.placement.size(); ++s) {
+    for (std::size_t r = 0; r < program.placement[s].size(); ++r) {
+      for (const int by : {-1, 1, -1000, 1000}) {
+        mutate(program, judge, "placement", [&](Program& p) { p.placement[s][r] += by; });
+      }
+    }
+    mutate(program, judge, "a replica too many",
+           [&](Program& p) { p.placement[s].push_back((p.placement[s][0] + 1) % p.devices); });
+    mutate(program, judge, "a replica too few", [&](Program& p) { p.placement[s].pop_back(); });
+    mutate(program, judge, "replicas turned", [&](Program& p) {
+      std::rotate(p.placement[s].begin(), p.placement[s].begin() + 1, p.placement[s].end());
+    });
+  }
+  mutate(program, judge, "units per update", [&](Program& p) { ++p.units_per_update; });
   for (const int by : {-1, 1, 1 << 30}) {
     mutate(program, judge, "stages", [&](Program& p) { p.stages += by; });
     mutate(program, judge, "units", [&](Program& p) { p.units += by; });
     mutate(program, judge, "devices", [&](Program& p) { p.devices += by; });
   }
-  for (const UpdateRule rule : {UpdateRule::kNone, UpdateRule::kSync, UpdateRule::kStash}) {
+  for (const UpdateRule rule : {UpdateRule::kNone, UpdateRule::kSync, UpdateRule::kStash,
+                                UpdateRule::kVertical, UpdateRule::kDoubleBuffer}) {
     mutate(program, judge, "rule", [&](Program& p) { p.rule = rule; });
   }
   mutate(program, judge, "gradient sync", [](Program& p) { p.gradient_sync = !p.gradient_sync; });
@@ -260,6 +272,20 @@ void report(const std::string& name, const Tally& tally) {
   EXPECT_GT(tally.harmful, tally.sampled / 8);
 }
 
+/// Two stages of two replicas that stand in opposite directions (Li and Hoefler, Chimera, 2021):
+/// unit 0 goes from device 0 to 1, unit 1 from 1 to 0.
+Program two_directions() {
+  Program program = program_of_words({"F0.0 F1.1 B1.1 B0.0", "F0.1 F1.0 B1.0 B0.1"}, 2, 2, {0, 1});
+  program.placement = {{0, 1}, {1, 0}};
+  program.route = {0, 1};
+  for (auto& list : program.device) {
+    std::erase_if(list, [](const Instruction& i) { return i.kind == Kind::kUpdate; });
+    for (const int stage : {0, 1}) list.push_back({Kind::kReduce, stage});
+    for (const int stage : {0, 1}) list.push_back({Kind::kUpdate, stage});
+  }
+  return lower(program, chain_edges(2, 1));
+}
+
 const std::vector<Edge> kSkips = {{0, 1, 4, false}, {1, 0, 4, true},  {1, 2, 4, false},
                                   {2, 1, 4, true},  {0, 2, 4, false}, {2, 0, 4, true}};
 
@@ -301,6 +327,12 @@ TEST(CheckMutation, SplitBackwardAndChunks) {
   mutate_everything(lower(zero_bubble_h1(), chain_edges(3, 1)), {}, tally);
   mutate_everything(lower(interleaved(2, 2, 2), chain_edges(4, 1)), {}, tally);
   report("zero-bubble and interleaved", tally);
+}
+
+TEST(CheckMutation, Replicas) {
+  Tally tally;
+  mutate_everything(two_directions(), {}, tally);
+  report("two directions", tally);
 }
 
 TEST(CheckMutation, ManyChangesAtOnce) {
@@ -425,7 +457,17 @@ TEST(Check, EveryRuleCanBeBroken) {
                 },
                 lowered(options_for("gpipe", 1, 2))),
             CheckRule::kUnitOrder);
-  EXPECT_EQ(broken.size(), static_cast<std::size_t>(CheckRule::kUnitOrder));
+  EXPECT_EQ(rule_of(
+                [](Program& p) {
+                  std::erase_if(p.device[1],
+                                [](const Instruction& i) { return i.kind == Kind::kReduce; });
+                },
+                two_directions()),
+            CheckRule::kReduces);
+  EXPECT_EQ(
+      rule_of([&](Program& p) { std::swap(at(p, 1, "0A"), at(p, 1, "1A")); }, two_directions()),
+      CheckRule::kCollectives);
+  EXPECT_EQ(broken.size(), static_cast<std::size_t>(CheckRule::kVersions));
 }
 
 TEST(Check, AcceptsProgramsWithoutTransfersYet) {

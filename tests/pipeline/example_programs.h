@@ -12,6 +12,7 @@
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/program.h"
+#include "pipeline/warm_up.h"
 
 namespace pipetrain {
 
@@ -38,6 +39,15 @@ inline std::string compute_text(const Program& program, std::size_t device) {
   return text;
 }
 
+/// The whole list of one device.
+inline std::string full_text(const Program& program, std::size_t device) {
+  std::string text;
+  for (const Instruction& instruction : program.device[device]) {
+    text += (text.empty() ? "" : " ") + to_text(program, instruction);
+  }
+  return text;
+}
+
 /// Chain edges with some taken away and some skips put in.
 inline std::vector<Edge> random_edges(int stages, std::mt19937& random) {
   std::vector<Edge> edges;
@@ -54,6 +64,17 @@ inline std::vector<Edge> random_edges(int stages, std::mt19937& random) {
   return edges;
 }
 
+/// Most stages and units of a device that hold activations at once, in list order.
+inline int device_peak(const Program& program, std::size_t device) {
+  int live = 0;
+  int peak = 0;
+  for (const Instruction& instruction : program.device[device]) {
+    if (instruction.kind == Kind::kForward) peak = std::max(peak, ++live);
+    if (adds_gradient(instruction.kind)) --live;
+  }
+  return peak;
+}
+
 /// A warm-up that never rises.
 inline std::vector<int> random_warm_up(int stages, std::mt19937& random) {
   std::vector<int> warm;
@@ -65,14 +86,14 @@ inline std::vector<int> random_warm_up(int stages, std::mt19937& random) {
 /// A synchronous compute-only program from words such as `F0 I0 W0` or, with stages, `F0.2`
 /// (stage.unit).
 inline Program program_of_words(const std::vector<std::string>& lists, int stages, int units,
-                                std::vector<int> device_of_stage) {
+                                const std::vector<int>& device_of_stage) {
   Program program;
   program.schedule = "by hand";
   program.rule = UpdateRule::kSync;
   program.stages = stages;
   program.units = units;
   program.devices = static_cast<int>(lists.size());
-  program.device_of_stage = std::move(device_of_stage);
+  for (const int device : device_of_stage) program.placement.push_back({device});
   program.recompute.assign(static_cast<std::size_t>(stages), false);
   program.edges = chain_edges(stages);
   for (std::size_t d = 0; d < lists.size(); ++d) {
@@ -91,7 +112,7 @@ inline Program program_of_words(const std::vector<std::string>& lists, int stage
     }
   }
   for (int s = 0; s < stages; ++s) {
-    program.device[static_cast<std::size_t>(program.device_of_stage[static_cast<std::size_t>(s)])]
+    program.device[static_cast<std::size_t>(device_of_stage[static_cast<std::size_t>(s)])]
         .push_back({Kind::kUpdate, s});
   }
   annotate(program);

@@ -40,9 +40,14 @@ struct Pipeline {
                   bool clip = false) const {
     ScheduleOptions options;
     options.name = schedule;
-    options.stages = stages;
     options.units = units;
     options.recompute.assign(static_cast<std::size_t>(stages), recompute);
+    return program(options, clip);
+  }
+
+  /// The program of any schedule for the stages of this pipeline.
+  Program program(ScheduleOptions options, bool clip = false) const {
+    options.stages = stages;
     options.gradient_sync = tied_stages || clip;
     Program program = lower(generate(options), edges);
     check(program);
@@ -167,6 +172,104 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
   EXPECT_FALSE(fingerprint(pipeline, stale) == fingerprint(pipeline, fresh));
 }
 
+/// Losses and everything that training has changed after two mini-batches of `units` units each, on
+/// the runtime and on the oracle.
+struct Pair {
+  std::string bits, oracle_bits;
+  std::vector<double> losses, oracle_losses;
+};
+
+Pair run_both(const Pipeline& pipeline, const Program& program, Backend backend, double clip,
+              const Program* reference = nullptr, const Pipeline* reference_pipeline = nullptr) {
+  Pair pair;
+  const bool asynchronous = is_asynchronous(program.rule);
+  test::FixedData data(4 * program.units * kMicroBatch, 7);
+  const auto run = [&](auto& runner, const Program& what, const Pipeline& on,
+                       std::vector<double>& losses) {
+    for (std::int64_t step = 0; step < 2; ++step) {
+      if (asynchronous) {
+        data.set_stream(program.units, kMicroBatch, step * program.units);
+      } else {
+        const std::int64_t samples = program.units * kMicroBatch - 2;  // the last one is uneven
+        data.set_mini_batch(step * samples, samples, kMicroBatch, step, kSizes);
+      }
+      runner.run(what, data);
+      for (const RoundUnit& unit : data.units()) losses.push_back(unit.loss_sum);
+    }
+    return fingerprint(on, runner);
+  };
+  Runtime runtime(pipeline.variants, {&program}, options_for(backend, clip));
+  pair.bits = run(runtime, program, pipeline, pair.losses);
+  const Pipeline& on = reference_pipeline ? *reference_pipeline : pipeline;
+  Oracle oracle(on.variants, on.stages, options_for(backend, clip));
+  pair.oracle_bits = run(oracle, reference ? *reference : program, on, pair.oracle_losses);
+  return pair;
+}
+
+TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
+  const std::vector<std::string> names = {"gpipe", "1f1b",          "1f1b-eager",       "1f1b-auto",
+                                          "zb-h1", "zb-h2",         "zb",               "zb-v",
+                                          "v-half", "v-min", "interleaved-1f1b", "interleaved-zb"};
+  constexpr int kUnits = 12;
+  const Pipeline one(/*tied=*/true, 1, kSizes);
+  const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);
+  for (const std::string& name : names) {
+    for (const int devices : {1, 2, 3, 4}) {
+      for (const bool recompute : {false, true}) {
+        const int stages = devices * stages_per_device(name, 2);
+        if (stages > 8 || (recompute && devices != 2)) continue;
+        const Pipeline pipeline(/*tied=*/true, stages, kSizes);
+        ScheduleOptions options;
+        options.name = name;
+        options.units = kUnits;
+        options.recompute.assign(static_cast<std::size_t>(stages), recompute);
+        const Program program = pipeline.program(options, /*clip=*/true);
+        const Pair pair = run_both(pipeline, program, GetParam(), 0.5, &alone, &one);
+        EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " on " << devices;
+        EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " on " << devices;
+      }
+    }
+  }
+}
+
+TEST_P(SameBits, EveryAsynchronousScheduleIsItsOracle) {
+  for (const std::string name : {"pipedream", "pipedream-vertical", "pipedream-2bw"}) {
+    for (const int stages : {1, 2, 3, 4, 6}) {
+      const Pipeline pipeline(/*tied=*/false, stages, kSizes);
+      ScheduleOptions options;
+      options.name = name;
+      options.units = 4 * stages;
+      if (name == "pipedream-2bw") options.units_per_update = stages;
+      const Program program = pipeline.program(options);
+      const Pair pair = run_both(pipeline, program, GetParam(), 0);
+      EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " on " << stages;
+      EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " on " << stages;
+    }
+  }
+}
+
+TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
+  const std::vector<std::vector<int>> shapes = {{2}, {2, 1}, {1, 2}, {3, 1}, {2, 2}, {1, 3, 2}};
+  for (const std::string name : {"gpipe", "1f1b", "pipedream", "pipedream-2bw"}) {
+    for (const auto& replicas : shapes) {
+      for (const int units : {12, 7}) {
+        const int stages = static_cast<int>(replicas.size());
+        const bool tied = name == "gpipe" || name == "1f1b";
+        const Pipeline pipeline(tied, stages, kSizes);
+        ScheduleOptions options;
+        options.name = name;
+        options.units = units;
+        options.replicas = replicas;
+        if (name == "pipedream-2bw") options.units_per_update = 6;
+        const Program program = pipeline.program(options, /*clip=*/tied);
+        const Pair pair = run_both(pipeline, program, GetParam(), tied ? 0.5 : 0);
+        EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " " << units << " units";
+        EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " " << units << " units";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, SameBits, testing::Values(Backend::kReference, Backend::kCpu),
                          [](const auto& info) {
                            return info.param == Backend::kCpu ? "cpu" : "reference";
@@ -207,7 +310,7 @@ class FailingData final : public UnitSource {
   }
   void release(int unit) override { data_.release(unit); }
   double learning_rate(int unit) const override { return data_.learning_rate(unit); }
-  std::int64_t update_number(int unit) const override { return data_.update_number(unit); }
+  std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
   test::FixedData& data_;

@@ -3,6 +3,7 @@
 // compared with a plain serial loop that knows no schedule.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <queue>
@@ -26,7 +27,8 @@ inline Hash mix(Hash a, Hash b) {
   return x ^ (x >> 31);
 }
 
-/// What remains of a round: the weights, and the running statistics that forwards leave behind.
+/// What remains of a round on each replica of each stage: the weights, and the running statistics
+/// that forwards leave behind.
 struct Result {
   std::vector<Hash> weights, statistics;
   bool operator==(const Result&) const = default;
@@ -42,55 +44,97 @@ inline Hash backward_value(int stage, int unit, Hash activation, Hash inputs, Ha
              mix(mix(activation, inputs), mix(gradients, weight)));
 }
 
-/// The round as one device without schedule would compute it. `warm` (kStash only): how many
-/// updates a stage's forward lags behind.
-inline Result serial_round(UpdateRule rule, int stages, int units, const std::vector<Edge>& edges,
-                           bool gradient_sync, const std::vector<int>& warm) {
-  const auto n = static_cast<std::size_t>(stages);
-  std::vector<std::vector<Hash>> history(n);  // every version of each stage's weights
-  for (int s = 0; s < stages; ++s) history[static_cast<std::size_t>(s)] = {initial_weight(s)};
-  std::vector<Hash> sums(n, 0);
-  Result result;
-  result.statistics.assign(n, 0);
-  for (int k = 0; k < units; ++k) {
+/// What the replicas of a stage make of their gradients together.
+inline Hash reduced(const std::vector<Hash>& sums) {
+  Hash total = sums[0];
+  for (std::size_t r = 1; r < sums.size(); ++r) total = mix(total, sums[r]);
+  return total;
+}
+
+/// The version that a unit reads on a stage. `warm` (kStash, kVertical): how many units of its
+/// replica a stage's forward lags behind.
+inline int version_of(const Program& shape, const std::vector<int>& warm, int stage, int unit) {
+  const int group = unit / shape.group_size(stage);
+  switch (shape.rule) {
+    case UpdateRule::kStash:
+      return std::max(0, group - warm.at(static_cast<std::size_t>(stage)));
+    case UpdateRule::kVertical:
+      return std::max(0, group - warm.at(0));
+    case UpdateRule::kDoubleBuffer:
+      return std::max(0, group - 1);
+    default:
+      return 0;
+  }
+}
+
+/// The round as one device without schedule would compute it. Of `shape` only the sizes, the edges,
+/// the replicas and the rule are read, not the lists.
+inline Result serial_round(const Program& shape, const std::vector<int>& warm) {
+  const auto n = static_cast<std::size_t>(shape.stages);
+  std::vector<std::vector<Hash>> history(n);              // every version of each stage's weights
+  std::vector<std::vector<Hash>> sums(n), statistics(n);  // of each replica
+  for (std::size_t s = 0; s < n; ++s) {
+    history[s] = {initial_weight(static_cast<int>(s))};
+    sums[s].assign(shape.placement[s].size(), 0);
+    statistics[s] = sums[s];
+  }
+  for (int k = 0; k < shape.units; ++k) {
     std::vector<Hash> values(n), gradients(n), inputs(n, 0), outer(n, 0), weight(n);
     for (std::size_t s = 0; s < n; ++s) {
-      const int version =
-          rule == UpdateRule::kStash ? std::max(0, k - std::min(units, warm[s])) : 0;
-      weight[s] = history[s][static_cast<std::size_t>(version)];
-      for (const Edge& e : edges) {
-        if (!e.gradient && e.to_stage == static_cast<int>(s)) {
+      const int stage = static_cast<int>(s);
+      weight[s] = history[s].at(static_cast<std::size_t>(version_of(shape, warm, stage, k)));
+      for (const Edge& e : shape.edges) {
+        if (!e.gradient && e.to_stage == stage) {
           inputs[s] = mix(inputs[s], values[static_cast<std::size_t>(e.from_stage)]);
         }
       }
-      values[s] = forward_value(static_cast<int>(s), k, inputs[s], weight[s]);
-      result.statistics[s] = mix(result.statistics[s], values[s]);
+      values[s] = forward_value(stage, k, inputs[s], weight[s]);
+      Hash& seen = statistics[s][static_cast<std::size_t>(shape.replica_of(stage, k))];
+      seen = mix(seen, values[s]);
     }
-    if (rule == UpdateRule::kNone) continue;
+    if (shape.rule == UpdateRule::kNone) continue;
     for (std::size_t s = n; s-- > 0;) {
-      for (const Edge& e : edges) {
-        if (e.gradient && e.to_stage == static_cast<int>(s)) {
+      const int stage = static_cast<int>(s);
+      for (const Edge& e : shape.edges) {
+        if (e.gradient && e.to_stage == stage) {
           outer[s] = mix(outer[s], gradients[static_cast<std::size_t>(e.from_stage)]);
         }
       }
-      gradients[s] =
-          backward_value(static_cast<int>(s), k, values[s], inputs[s], outer[s], weight[s]);
-      sums[s] = mix(sums[s], gradients[s]);
-      if (rule == UpdateRule::kStash) {
-        history[s].push_back(mix(history[s].back(), sums[s]));
-        sums[s] = 0;
-      }
+      gradients[s] = backward_value(stage, k, values[s], inputs[s], outer[s], weight[s]);
+      Hash& sum = sums[s][static_cast<std::size_t>(shape.replica_of(stage, k))];
+      sum = mix(sum, gradients[s]);
+      const bool ends_group = (k + 1) % shape.group_size(stage) == 0 || k + 1 == shape.units;
+      if (shape.rule == UpdateRule::kSync || !ends_group) continue;
+      history[s].push_back(mix(history[s].back(), reduced(sums[s])));
+      sums[s].assign(sums[s].size(), 0);
     }
   }
   Hash norm = 0;
-  if (gradient_sync) {
-    for (const Hash sum : sums) norm = mix(norm, sum);
+  if (shape.gradient_sync) {
+    for (const auto& replicas : sums) norm = mix(norm, reduced(replicas));
   }
+  Result result;
   for (std::size_t s = 0; s < n; ++s) {
-    if (rule == UpdateRule::kSync) history[s].push_back(mix(history[s].back(), mix(sums[s], norm)));
-    result.weights.push_back(history[s].back());
+    if (shape.rule == UpdateRule::kSync) {
+      history[s].push_back(mix(history[s].back(), mix(reduced(sums[s]), norm)));
+    }
+    result.weights.insert(result.weights.end(), sums[s].size(), history[s].back());
+    result.statistics.insert(result.statistics.end(), statistics[s].begin(), statistics[s].end());
   }
   return result;
+}
+
+/// The same for a chain of stages without replicas.
+inline Result serial_round(UpdateRule rule, int stages, int units, const std::vector<Edge>& edges,
+                           bool gradient_sync, const std::vector<int>& warm) {
+  Program shape;
+  shape.rule = rule;
+  shape.stages = stages;
+  shape.units = units;
+  shape.gradient_sync = gradient_sync;
+  shape.placement = chain_placement(stages);
+  shape.edges = edges;
+  return serial_round(shape, warm);
 }
 
 /// Runs a lowered program as the runtime would, in a random interleaving of all lanes: compute, and
@@ -100,17 +144,22 @@ class Run {
   Run(const Program& program, std::uint32_t seed) : program_(program), random_(seed) {
     const auto stages = static_cast<std::size_t>(program.stages);
     for (std::size_t s = 0; s < stages; ++s) {
-      copies_.emplace_back(static_cast<std::size_t>(std::max(1, program.versions_per_stage.at(s))),
-                           0);
-      copies_.back()[0] = initial_weight(static_cast<int>(s));
-      slots_.emplace_back(static_cast<std::size_t>(program.slots_per_stage.at(s)), 0);
-      latest_.push_back(0);
+      first_row_.push_back(latest_.size());
+      for (std::size_t r = 0; r < program.placement.at(s).size(); ++r) {
+        copies_.emplace_back(
+            static_cast<std::size_t>(std::max(1, program.versions_per_stage.at(s))), 0);
+        copies_.back()[0] = initial_weight(static_cast<int>(s));
+        slots_.emplace_back(static_cast<std::size_t>(program.slots_per_stage.at(s)), 0);
+        latest_.push_back(0);
+      }
     }
-    for (const int count : program.slots_per_edge) {
-      buffers_.emplace_back(static_cast<std::size_t>(count), 0);
+    for (std::size_t e = 0; e < program.edges.size(); ++e) {
+      const auto to = static_cast<std::size_t>(program.edges[e].to_stage);
+      const std::vector<Hash> empty(static_cast<std::size_t>(program.slots_per_edge.at(e)), 0);
+      buffers_.emplace_back(program.placement.at(to).size(), empty);
     }
-    sums_.assign(stages, 0);
-    result_.statistics.assign(stages, 0);
+    sums_.assign(latest_.size(), 0);
+    result_.statistics.assign(latest_.size(), 0);
     make_lanes();
   }
 
@@ -127,6 +176,10 @@ class Run {
       const Instruction& instruction = lane.head(program_);
       if (instruction.kind == Kind::kGradientSync) {
         left -= run_sync();
+        continue;
+      }
+      if (instruction.kind == Kind::kReduce) {
+        left -= run_reduce(instruction);
         continue;
       }
       execute(lane, instruction);
@@ -211,6 +264,11 @@ class Run {
       }
       return true;
     }
+    if (instruction.kind == Kind::kReduce) {
+      std::size_t there = 0;
+      for (const Lane& other : lanes_) there += meets(other, instruction) ? 1 : 0;
+      return there == replicas(instruction.stage);
+    }
     if (instruction.kind == Kind::kSend) {
       return outputs_.count({instruction.stage, instruction.unit, transfer(instruction).gradient}) >
              0;
@@ -224,6 +282,44 @@ class Run {
       }
     }
     return true;
+  }
+
+  std::size_t replicas(int stage) const {
+    return program_.placement.at(static_cast<std::size_t>(stage)).size();
+  }
+
+  // As the functions of Program, but for programs in which anything may be wrong.
+  int replica_of(int stage, int unit) const {
+    const std::size_t count = replicas(stage);
+    if (count == 0 || unit < 0) throw std::runtime_error("a unit that is not there");
+    const int number =
+        program_.route.empty() ? unit : program_.route.at(static_cast<std::size_t>(unit));
+    if (number < 0) throw std::runtime_error("a replica that is not there");
+    return number % static_cast<int>(count);
+  }
+  int device_of(int stage, int unit) const {
+    return program_.placement.at(static_cast<std::size_t>(stage))
+        .at(static_cast<std::size_t>(replica_of(stage, unit)));
+  }
+  int replica_on(int stage, std::size_t device) const {
+    const auto& devices = program_.placement.at(static_cast<std::size_t>(stage));
+    const auto found = std::find(devices.begin(), devices.end(), static_cast<int>(device));
+    if (found == devices.end()) throw std::runtime_error("a stage that is not on this device");
+    return static_cast<int>(found - devices.begin());
+  }
+
+  /// The row of the replica of a stage on a device.
+  std::size_t row(int stage, std::size_t device) const {
+    return first_row_.at(static_cast<std::size_t>(stage)) +
+           static_cast<std::size_t>(replica_on(stage, device));
+  }
+
+  /// A lane has come to this reduce.
+  bool meets(const Lane& lane, const Instruction& reduce) const {
+    if (!lane.compute || lane.done()) return false;
+    const Instruction& head = lane.head(program_);
+    return head.kind == Kind::kReduce && head.stage == reduce.stage && head.unit == reduce.unit &&
+           replica_on(reduce.stage, lane.device) >= 0;
   }
 
   /// There is data, and whoever holds the buffer by the list is through with it.
@@ -258,12 +354,13 @@ class Run {
       for (const std::size_t i : receives(device, instruction.stage, instruction.unit, gradient)) {
         const Instruction& r = program_.device[device][i];
         if (transfer(r).edge != static_cast<int>(e)) continue;
-        value = buffers_.at(e).at(static_cast<std::size_t>(r.slot));
+        value = buffer(e, instruction, r.slot);
         found = true;
       }
       if (!found) {
         // Handed over inside the device, or missing.
-        if (device_of(edge.from_stage) != device_of(edge.to_stage)) {
+        if (device_of(edge.from_stage, instruction.unit) !=
+            device_of(edge.to_stage, instruction.unit)) {
           throw std::runtime_error("an input that is never received");
         }
         value = outputs_.at({edge.from_stage, instruction.unit, gradient});
@@ -273,15 +370,18 @@ class Run {
     return folded;
   }
 
-  int device_of(int stage) const {
-    return program_.device_of_stage.at(static_cast<std::size_t>(stage));
+  Hash& buffer(std::size_t edge, const Instruction& instruction, int slot) {
+    const int replica = replica_of(instruction.stage, instruction.unit);
+    return buffers_.at(edge)
+        .at(static_cast<std::size_t>(replica))
+        .at(static_cast<std::size_t>(slot));
   }
 
   void execute(const Lane& lane, const Instruction& instruction) {
-    const auto s = static_cast<std::size_t>(instruction.stage);
-    if (instruction.stage >= 0 &&
-        static_cast<std::size_t>(device_of(instruction.stage)) != lane.device) {
-      throw std::runtime_error("a stage that is not on this device");
+    const std::size_t s = row(instruction.stage, lane.device);
+    if (instruction.kind != Kind::kUpdate &&
+        device_of(instruction.stage, instruction.unit) != static_cast<int>(lane.device)) {
+      throw std::runtime_error("a unit that is not for this device");
     }
     if (instruction.kind == Kind::kSend) {
       const Transfer& t = transfer(instruction);
@@ -292,12 +392,11 @@ class Run {
     if (instruction.kind == Kind::kReceive) {
       const Transfer& t = transfer(instruction);
       auto& channel = channels_.at({t.from_device, t.to_device, t.gradient});
-      buffers_.at(static_cast<std::size_t>(t.edge)).at(static_cast<std::size_t>(instruction.slot)) =
-          channel.front();
+      buffer(static_cast<std::size_t>(t.edge), instruction, instruction.slot) = channel.front();
       channel.pop();
       return;
     }
-    if (instruction.kind == Kind::kUpdate) return update(instruction);
+    if (instruction.kind == Kind::kUpdate) return update(instruction, s);
     const Hash weight =
         copies_.at(s).at(static_cast<std::size_t>(instruction.version) % copies_[s].size());
     Hash& slot = slots_.at(s).at(static_cast<std::size_t>(instruction.slot));
@@ -321,8 +420,7 @@ class Run {
     if (adds_gradient(instruction.kind)) sums_[s] = mix(sums_[s], gradient);
   }
 
-  void update(const Instruction& instruction) {
-    const auto s = static_cast<std::size_t>(instruction.stage);
+  void update(const Instruction& instruction, std::size_t s) {
     const std::size_t count = copies_.at(s).size();
     if (instruction.version < 1) throw std::runtime_error("an update that makes no version");
     const Hash before = copies_[s][static_cast<std::size_t>(instruction.version - 1) % count];
@@ -334,10 +432,26 @@ class Run {
 
   std::size_t run_sync() {
     norm_ = 0;
-    for (const Hash sum : sums_) norm_ = mix(norm_, sum);
+    for (const std::size_t first : first_row_) norm_ = mix(norm_, sums_[first]);
     std::size_t count = 0;
     for (Lane& lane : lanes_) {
       if (!lane.compute) continue;
+      ++lane.next;
+      ++count;
+    }
+    return count;
+  }
+
+  /// The sum of all replicas on each of them.
+  std::size_t run_reduce(Instruction instruction) {
+    const std::size_t first = first_row_.at(static_cast<std::size_t>(instruction.stage));
+    const auto begin = sums_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = begin + static_cast<std::ptrdiff_t>(replicas(instruction.stage));
+    const Hash total = reduced(std::vector<Hash>(begin, end));
+    std::fill(begin, end, total);
+    std::size_t count = 0;
+    for (Lane& lane : lanes_) {
+      if (!meets(lane, instruction)) continue;
       ++lane.next;
       ++count;
     }
@@ -348,10 +462,12 @@ class Run {
   std::mt19937 random_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> done_;
-  std::vector<std::vector<Hash>> copies_, slots_, buffers_;
-  std::vector<Hash> sums_;
-  std::vector<int> latest_;
-  std::map<std::vector<int>, Hash> outputs_;  // stage, unit, gradient
+  std::vector<std::size_t> first_row_;                   // [stages]
+  std::vector<std::vector<Hash>> copies_, slots_;        // [rows]
+  std::vector<std::vector<std::vector<Hash>>> buffers_;  // [edges][receiving replicas]
+  std::vector<Hash> sums_;                               // [rows]
+  std::vector<int> latest_;                              // [rows]
+  std::map<std::vector<int>, Hash> outputs_;             // stage, unit, gradient
   std::map<std::vector<int>, std::queue<Hash>> channels_;
   Hash norm_ = 0;
   Result result_;

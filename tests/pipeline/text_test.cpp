@@ -89,7 +89,8 @@ TEST(Text, ErrorsNameLineAndWord) {
   };
   EXPECT_EQ(message_of(""), "s.txt:0: the schedule is empty");
   expect("schedule 1", "schedule 2", "s.txt:1: must be 'pipetrain-schedule 1'");
-  expect("rule sync", "rule maybe", "s.txt:3: 'rule' is none, sync or stash, not 'maybe'");
+  expect("rule sync", "rule maybe",
+         "s.txt:3: 'rule' is none, sync, stash, vertical or double-buffer, not 'maybe'");
   expect("stages 2", "stages two", "s.txt:4: 'stages' needs a number, not 'two'");
   expect("stages 2", "stages -2", "s.txt:4: 'stages' needs a number");
   expect("stages 2", "stages 99999999999999999999", "s.txt:4: 'stages' needs a number");
@@ -106,7 +107,7 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("0F1 ", "0F7 ", "names a stage or unit that is not there");
   expect("units 2", "units 1000000", "need more instructions");
   expect("placement 0 1", "placement 0 5", "'placement' names device 5");
-  expect("placement 0 1", "placement 0", "'placement' must name 2 devices");
+  expect("placement 0 1", "placement 0", "'placement' must name the devices of 2 stages");
   expect("placement 0 1", "placement 0 1\nrecompute 2", "'recompute' names stage 2 of 2");
 }
 

@@ -34,9 +34,7 @@ class FixedData final : public UnitSource {
   RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return 0.05; }
-  std::int64_t update_number(int unit) const override {
-    return first_step_ + (stream_ ? unit : 0) + 1;
-  }
+  std::int64_t updates_before() const override { return first_step_; }
   const std::vector<RoundUnit>& units() const { return units_; }
 
  private:

@@ -1,0 +1,63 @@
+// The replicas of one stage add up their gradients, in the order of the replicas, so that all of
+// them end with the same bits. Gradients travel in buckets: a bucket is summed as soon as every
+// replica has completed it, while slower replicas still compute the next.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "pipeline/channel.h"
+
+namespace pipetrain {
+
+class ReplicaGroup {
+ public:
+  /// `sizes`: floats of each gradient, in the order in which a backward completes them. They are
+  /// put into buckets of about `bucket_floats`.
+  ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
+               std::size_t bucket_floats = std::size_t{1} << 20);
+
+  /// Forgets an aborted round.
+  void reset();
+  /// Where a replica's gradients lie, in the order of the sizes. Before the first reduce().
+  void bind(int replica, std::vector<std::span<float>> gradients);
+  /// Says that the replica has added its last unit to a gradient.
+  void complete(int replica, std::size_t gradient);
+  /// Waits for the others and replaces the gradients of this replica by the sum over those that
+  /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
+  /// calls it once a step. Throws ChannelAborted.
+  void reduce(int replica, bool contributes);
+  /// Waits for the other replicas. Throws ChannelAborted.
+  void meet() { barrier_.arrive_and_wait(); }
+  void abort();
+
+  int replicas() const { return static_cast<int>(members_.size()); }
+
+ private:
+  struct Bucket {
+    std::size_t first = 0, last = 0;  // gradients
+  };
+  struct Member {
+    std::vector<std::span<float>> gradients;
+    std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
+    bool absent = false;               // takes part in this step without a gradient
+  };
+  Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
+  void restart(Member& member) const;
+  void sum_share(int replica, const Bucket& bucket);
+  void collect_shares(int replica, const Bucket& bucket);
+
+  std::vector<Bucket> buckets_;
+  std::vector<Member> members_;
+  std::vector<std::size_t> bucket_of_;  // [gradients]
+  Barrier barrier_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool aborted_ = false;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,148 @@
+#include "train/program_maker.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "pipeline/check.h"
+#include "pipeline/compute_csv.h"
+#include "pipeline/generate.h"
+#include "pipeline/lower.h"
+#include "pipeline/text.h"
+#include "pipeline/warm_up.h"
+
+namespace pipetrain {
+namespace {
+
+bool names_a_file(const std::string& schedule) {
+  return schedule.find_first_of("./") != std::string::npos;
+}
+
+Program read_schedule(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  PT_CHECK(in.good(), kUsage, "--schedule: cannot read \"{}\"", printable(path));
+  std::ostringstream text;
+  text << in.rdbuf();
+  const bool csv = path.size() > 4 && path.compare(path.size() - 4, 4, ".csv") == 0;
+  Program program = csv ? parse_compute_csv(text.str(), path) : parse_program(text.str(), path);
+  check(program, ErrorKind::kUsage);
+  PT_CHECK(program.rule == UpdateRule::kSync, kUsage,
+           "--schedule {}: only schedules of rule sync can be trained from a file; asynchronous "
+           "ones have names (pipedream, pipedream-2bw)",
+           printable(path));
+  return program;
+}
+
+/// A program as it was before it had its transfers.
+void take_out_transfers(Program& program) {
+  for (auto& list : program.device) {
+    std::erase_if(list, [](const Instruction& i) { return is_transfer(i.kind); });
+  }
+  program.transfers.clear();
+  program.lowered = false;
+}
+
+/// The file's program with a gradient sync before the updates.
+void add_gradient_sync(Program& program) {
+  if (program.gradient_sync) return;
+  program.gradient_sync = true;
+  for (auto& list : program.device) {
+    const auto update = std::find_if(list.begin(), list.end(), [](const Instruction& i) {
+      return i.kind == Kind::kUpdate;
+    });
+    list.insert(update, Instruction{Kind::kGradientSync});
+  }
+}
+
+}  // namespace
+
+ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
+  if (names_a_file(config.schedule)) {
+    from_file_ = read_schedule(config.schedule);
+    take_out_transfers(*from_file_);
+    rule_ = from_file_->rule;
+    return;
+  }
+  const ScheduleDescription& schedule = describe_schedule(config.schedule);
+  PT_CHECK(schedule.rule != UpdateRule::kNone, kUsage,
+           "--schedule {} runs forwards only; choose one that trains, such as 1f1b",
+           config.schedule);
+  PT_CHECK(config.replicas.empty() || schedule.takes_replicas, kUsage,
+           "--schedule {} has one device a stage; --replicas goes with gpipe, 1f1b or pipedream",
+           config.schedule);
+  rule_ = schedule.rule;
+}
+
+int ProgramMaker::stages() const {
+  if (from_file_) return from_file_->stages;
+  if (!config_.replicas.empty()) return static_cast<int>(config_.replicas.size());
+  return config_.devices * stages_per_device(config_.schedule, config_.chunks);
+}
+
+void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs,
+                            bool gradient_sync, int units_per_update) {
+  edges_ = std::move(edges);
+  gradient_sync_ = gradient_sync;
+  units_per_update_ = units_per_update;
+  recompute_.clear();
+  for (const StagePlan& stage : plan.stages) recompute_.push_back(stage.recompute);
+  if (config_.schedule != "1f1b-auto") return;
+  WarmUpCosts warm;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    warm.forward_seconds.push_back(costs.stage[s].forward);
+    warm.backward_seconds.push_back(costs.stage[s].backward +
+                                    (recompute_[s] ? costs.stage[s].recompute : 0));
+    if (s + 1 < plan.stages.size()) {
+      double hop = costs.link.latency_seconds;
+      for (const Edge& edge : edges_) {
+        if (edge.from_stage == static_cast<int>(s) && edge.to_stage == static_cast<int>(s) + 1)
+          hop += static_cast<double>(edge.bytes_per_unit) / costs.link.bytes_per_second;
+      }
+      warm.hop_seconds.push_back(hop);
+    }
+  }
+  warm.replicas = config_.replicas;
+  warm.tolerance = config_.warm_up_tolerance;
+  warm_ = balanced_warm_up(warm);
+}
+
+Program ProgramMaker::training(int units) const {
+  if (from_file_) {
+    PT_CHECK(units == from_file_->units, kUsage,
+             "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
+             "the last batch is short, --drop-last",
+             printable(config_.schedule), from_file_->units, units, from_file_->units);
+    Program program = *from_file_;
+    program.recompute = recompute_;
+    if (gradient_sync_) add_gradient_sync(program);
+    program = lower(program, edges_);
+    check(program, ErrorKind::kUsage);
+    return program;
+  }
+  ScheduleOptions options;
+  options.name = config_.schedule;
+  options.stages = static_cast<int>(recompute_.size());
+  options.units = units;
+  options.recompute = recompute_;
+  options.replicas = config_.replicas;
+  options.warm = warm_;
+  options.chunks = config_.chunks;
+  options.memory_units = config_.memory_units;
+  options.units_per_update = rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
+  options.gradient_sync = gradient_sync_;
+  Program program = lower(generate(options), edges_);
+  check(program);
+  return program;
+}
+
+Program ProgramMaker::evaluation(int units) const {
+  const int smallest = fixed_units() > 0                     ? fixed_units()
+                       : rule_ == UpdateRule::kDoubleBuffer ? units_per_update_
+                                                            : std::max(1, config_.devices);
+  Program program = lower(forward_program(training(smallest), units), edges_);
+  check(program);
+  return program;
+}
+
+}  // namespace pipetrain

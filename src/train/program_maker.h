@@ -1,0 +1,50 @@
+// The programs of a run: of a schedule by its name, or of a file.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "partition/plan.h"
+#include "pipeline/program.h"
+#include "pipeline/simulate.h"
+#include "train/config.h"
+
+namespace pipetrain {
+
+class ProgramMaker {
+ public:
+  /// Reads the schedule's file, if it is one. Error (kUsage) for what cannot be trained with.
+  explicit ProgramMaker(const PipelineConfig& config);
+
+  /// How many stages the model must be cut into.
+  int stages() const;
+  UpdateRule rule() const { return rule_; }
+  /// Micro-batches that the schedule is written for; 0: any number.
+  int fixed_units() const { return from_file_ ? from_file_->units : 0; }
+  /// Devices that run a stage, together; empty: one each.
+  const std::vector<int>& replicas() const { return config_.replicas; }
+
+  /// Takes over what the plan decided. `costs`: per stage and unit, for 1f1b-auto. `units_per_update`
+  /// matters for pipedream-2bw.
+  void set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs, bool gradient_sync,
+                int units_per_update);
+
+  /// The checked program of a round of so many units.
+  Program training(int units) const;
+  /// Forwards only, on the same devices.
+  Program evaluation(int units) const;
+  /// Forwards that each stage runs ahead; empty where the schedule has its own.
+  const std::vector<int>& warm_up() const { return warm_; }
+
+ private:
+  const PipelineConfig& config_;
+  UpdateRule rule_ = UpdateRule::kSync;
+  std::optional<Program> from_file_;
+  std::vector<bool> recompute_;
+  std::vector<Edge> edges_;
+  std::vector<int> warm_;
+  bool gradient_sync_ = false;
+  int units_per_update_ = 1;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,132 @@
+#include "train/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "data/loader.h"
+#include "pipeline/generate.h"
+#include "pipeline/lower.h"
+#include "pipeline/oracle.h"
+#include "train/batch_source.h"
+
+namespace pipetrain {
+namespace {
+
+/// Mini-batches read beforehand, so that both sides see the same.
+class FixedUnits final : public UnitSource {
+ public:
+  FixedUnits(const Session& session, std::int64_t batches) {
+    const OptimizationConfig& settings = session.config().optimization;
+    const Sampler sampler(session.data().train->size(),
+                          {static_cast<std::size_t>(settings.batch_size), settings.seed,
+                           settings.shuffle, settings.drop_last});
+    Loader loader(session.data().train, sampler, 0, static_cast<std::uint64_t>(batches));
+    for (std::int64_t b = 0; b < batches; ++b) {
+      const Batch* batch = loader.next();
+      PT_CHECK(batch != nullptr, kInternal, "the data end before the step");
+      std::vector<Tensor> columns;
+      for (const Tensor& column : batch->columns) {
+        memory_.emplace_back(column.type);
+        std::memcpy(memory_.back().view().data, column.data, column.bytes());
+        columns.push_back(memory_.back().view());
+      }
+      const auto samples = static_cast<std::int64_t>(batch->samples);
+      std::vector<RoundUnit> units;
+      cut_into_units(session, columns, samples, /*evaluation=*/false, batch->step,
+                     counted_elements(session.graph().loss, columns.back(), samples), units);
+      units_.insert(units_.end(), units.begin(), units.end());
+    }
+    rate_ = settings.learning_rate.peak;
+  }
+
+  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  void release(int) override {}
+  double learning_rate(int) const override { return rate_; }
+  std::int64_t updates_before() const override { return 0; }
+  int count() const { return static_cast<int>(units_.size()); }
+  std::vector<double> losses() const {
+    std::vector<double> out;
+    for (const RoundUnit& unit : units_) out.push_back(unit.loss_sum);
+    return out;
+  }
+
+ private:
+  std::vector<HostTensor> memory_;
+  std::vector<RoundUnit> units_;
+  double rate_ = 0;
+};
+
+/// Adds a name to the list of differences if two tensors differ in any bit.
+void compare(const std::string& what, const HostTensor& a, const HostTensor& b,
+             Verification& result) {
+  const bool same = static_cast<bool>(a) == static_cast<bool>(b) &&
+                    (!a || (a.type() == b.type() &&
+                            std::memcmp(a.view().data, b.view().data, a.type().bytes()) == 0));
+  if (same) return;
+  double gap = 0;
+  if (a && b && a.type() == b.type() && a.type().dtype == DType::kFloat32) {
+    for (std::int64_t i = 0; i < a.type().count(); ++i) {
+      gap = std::max(gap, std::abs(static_cast<double>(a.view().as<float>()[i]) -
+                                   static_cast<double>(b.view().as<float>()[i])));
+    }
+  }
+  result.different.push_back(fmt::format("{} (largest difference {:.3g})", printable(what), gap));
+}
+
+}  // namespace
+
+Verification verify(Session& session) {
+  Verification result;
+  const bool replay = session.asynchronous() || session.has_replicas();
+  const std::int64_t wanted = session.asynchronous() ? 2 * session.stages() : 1;
+  result.steps = std::min(wanted, session.total_steps());
+  FixedUnits units(session, result.steps);
+  const Program program = session.make_program(units.count());
+
+  std::vector<RuntimeVariant> variants = session.runtime_variants();
+  Program reference = program;
+  int stages = session.stages();
+  if (replay) {
+    result.reference = session.asynchronous()
+                           ? "a replay of the schedule in one thread"
+                           : "one device with an accumulator for each replica";
+  } else {
+    result.reference = "one device without a pipeline";
+    ScheduleOptions options;
+    options.name = "gpipe";
+    options.units = units.count();
+    options.gradient_sync = program.gradient_sync;
+    reference = lower(generate(options), {});
+    stages = 1;
+    for (RuntimeVariant& variant : variants) {
+      for (int& stage : variant.stage_of_forward) stage = std::min(stage, 0);
+    }
+  }
+  Oracle oracle(std::move(variants), stages, session.runtime_options());
+  oracle.run(reference, units);
+  const std::vector<double> expected = units.losses();
+  session.runtime().run(program, units);
+  const std::vector<double> losses = units.losses();
+  for (std::size_t k = 0; k < losses.size(); ++k) {
+    ++result.losses;
+    if (losses[k] != expected[k])
+      result.different.push_back(fmt::format("loss of micro-batch {}", k));
+  }
+  const TrainingGraph& graph = session.graph();
+  for (const Parameter& parameter : graph.parameters) {
+    if (!parameter.gradient) continue;
+    ++result.gradients;
+    compare("gradient of " + parameter.name, session.runtime().read_gradient(parameter.name),
+            oracle.read_gradient(parameter.name), result);
+  }
+  for (const Value& value : graph.graph.values) {
+    if (value.role != Role::kParameter && value.role != Role::kState) continue;
+    ++result.parameters;
+    compare(value.name, session.runtime().read(value.name), oracle.read(value.name), result);
+  }
+  return result;
+}
+
+}  // namespace pipetrain
