@@ -77,6 +77,13 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+void AtomicFile::skip(std::uint64_t bytes) {
+  PT_CHECK(descriptor_ >= 0, kInternal, "{} is extended after it was finished", path_.string());
+  const auto end = static_cast<off_t>(written_ + bytes);
+  if (::ftruncate(descriptor_, end) != 0 || ::lseek(descriptor_, end, SEEK_SET) < 0) fail("extend");
+  written_ += bytes;
+}
+
 void AtomicFile::finish() {
   if (finished_) return;
   if (::fsync(descriptor_) != 0) fail("write");

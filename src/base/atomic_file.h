@@ -25,6 +25,9 @@ class AtomicFile {
   void reserve(std::uint64_t bytes);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// Leaves `bytes` zeros out: they take no disk where the file system knows holes.
+  void skip(std::uint64_t bytes);
+  /// Length of the file so far, what was skipped included.
   std::uint64_t written() const { return written_; }
   /// Brings the bytes to the disk and closes the temporary file. Writing several files that belong
   /// together: finish all, then commit them in the order in which they refer to each other.

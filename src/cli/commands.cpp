@@ -1,9 +1,13 @@
 #include "cli/commands.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/schedule_command.h"
+#include "cli/trace_command.h"
 
 namespace pipetrain {
 
@@ -16,6 +20,9 @@ const std::vector<CommandSpec>& commands() {
       {"plan", "where the model is cut, and what step time and memory that predicts", plan_command},
       {"simulate", "compare schedules and numbers of micro-batches on a plan", simulate_command},
       {"verify", "whether a schedule gives the bits that one device gives", verify_command},
+      {"schedule", "show, export or check a schedule, without a model", show_schedule_command},
+      {"trace", "trace diff: why a measured step took longer than predicted",
+       compare_traces_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
       {"new", "write a small untrained model: mlp, lenet, resnet18, gpt-nano", new_command},
       {"doctor", "what this machine offers", doctor_command},
@@ -71,6 +78,31 @@ void resolve_verbosity(const Options& options) {
   set_log_level(options.quiet     ? LogLevel::kError
                 : options.verbose ? LogLevel::kDebug
                                   : LogLevel::kInfo);
+}
+
+int show_schedule_command(Options& options) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  ScheduleCommandOptions schedule;
+  schedule.arguments = options.arguments;
+  schedule.stages = options.gpus > 0 ? options.gpus : schedule.stages;
+  if (pipeline.micro_batches > 0) schedule.micro_batches = static_cast<int>(pipeline.micro_batches);
+  schedule.replicas = fmt::format("{}", fmt::join(pipeline.replicas, ","));
+  if (options.gpus == 0 && !pipeline.replicas.empty())
+    schedule.stages = static_cast<int>(pipeline.replicas.size());
+  schedule.chunks = pipeline.chunks;
+  schedule.memory_units = pipeline.memory_units;
+  schedule.times = options.times;
+  schedule.latency = options.latency;
+  schedule.width = options.width;
+  schedule.svg = options.svg;
+  schedule.csv = options.csv;
+  schedule.output = options.output;
+  schedule.json = options.json;
+  return schedule_command(schedule);
+}
+
+int compare_traces_command(Options& options) {
+  return trace_command({options.arguments, options.causes, options.json});
 }
 
 }  // namespace pipetrain

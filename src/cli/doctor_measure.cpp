@@ -30,9 +30,11 @@ int cores() {
 
 // The channel that stages of a run use.
 ThreadLink make_link() {
-  const auto channel = std::make_shared<Channel>(1);
+  constexpr int kMostUnits = 1 << 17;
+  const auto channel = std::make_shared<Channel>();
+  channel->reset(kMostUnits);
   return {[channel](int unit, const std::byte* memory) {
-            channel->wait_released(unit, 1);
+            if (unit > 0) channel->wait_released(unit - 1);
             channel->send(unit, memory);
           },
           [channel](int unit) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/doctor_measure.h"
 #include "passes/linearise.h"
 #include "profile/measure.h"
 #include "train/session.h"
@@ -155,6 +156,7 @@ int inspect_command(Options& options) {
 
 int doctor_command(Options& options) {
   resolve_verbosity(options);
+  if (options.measure) return measure_and_report(options.json, options.output);
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;

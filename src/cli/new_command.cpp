@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "cli/commands.h"
 #include "zoo/zoo.h"
 
@@ -11,6 +12,10 @@ namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Up to here drawing the weights takes seconds and the model is one file: a protobuf message holds
+// no more than 2 GB.
+constexpr std::int64_t kMostWeightsByDefault = 450'000'000;
 
 std::string list_of_networks() {
   std::string out;
@@ -33,6 +38,11 @@ const ZooNetwork& network_named(const std::vector<std::string>& arguments) {
           near.empty() ? "" : fmt::format(", did you mean {}?", near), list_of_networks());
 }
 
+bool has_weights(const Options& options, const ZooModel& model) {
+  if (options.weights != "auto") return options.weights == "random";
+  return model.trained_numbers <= kMostWeightsByDefault;
+}
+
 void check_target(const fs::path& path, bool overwrite) {
   const fs::path folder = path.parent_path();
   PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
@@ -43,7 +53,11 @@ void check_target(const fs::path& path, bool overwrite) {
            "\"{}\" exists; give --overwrite or another --output", printable(path.string()));
 }
 
-void write_to_standard_output(const std::string& bytes) {
+void write_to_standard_output(const ZooModel& model, bool with_weights) {
+  PT_CHECK(with_weights && model.trained_numbers <= kMostWeightsByDefault, kUsage,
+           "a model whose weights stand in a file beside it cannot go to standard output; name a "
+           "file with --output");
+  const std::string bytes = model.onnx.bytes();
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   PT_CHECK(written && std::fflush(stdout) == 0, kResource,
            "cannot write the model to standard output");
@@ -64,18 +78,30 @@ int new_command(Options& options) {
                                                      .classes = options.classes,
                                                      .width = options.width,
                                                      .depth = options.depth,
+                                                     .heads = options.heads,
                                                      .vocab = options.vocab,
                                                      .context = options.context,
                                                      .seed = options.run.optimization.seed});
+  const bool with_weights = has_weights(options, model);
   if (to_standard_output) {
-    write_to_standard_output(model.onnx.bytes());
+    write_to_standard_output(model, with_weights);
     return 0;
   }
-  model.onnx.write(path);
+  const std::uint64_t hole = with_weights ? 0 : model.onnx.write_hollow(path);
+  if (with_weights) model.onnx.write(path);
   const std::string file = printable(path.string());
   log_info("new", "wrote {}: {}, {} trained numbers, {}", file, network.name, model.trained_numbers,
            model.signature);
-  log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file, network.data);
+  if (with_weights) {
+    log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file,
+             network.data);
+    return 0;
+  }
+  log_info("new",
+           "its weights are zeros: {}.data is a hole of {} that takes no disk; the model is for "
+           "planning (--weights random draws and stores them)",
+           file, bytes_text(hole));
+  log_info("new", "next: pipetrain plan --model {}", file);
   return 0;
 }
 

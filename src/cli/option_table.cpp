@@ -1,9 +1,9 @@
 // The one table of options.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "cli/options.h"
@@ -170,6 +170,7 @@ std::pair<std::string, std::string> split_pair(const std::string& name, const st
 constexpr const char* kModelCommands = "train inspect profile plan simulate eval verify";
 constexpr const char* kRunCommands = "train profile plan simulate eval verify";
 constexpr const char* kPlanCommands = "train plan simulate verify";
+constexpr const char* kScheduleCommands = "train plan simulate verify schedule";
 constexpr const char* kTrainCommands = "train verify";
 
 void describe_model(Table& table, Options& options) {
@@ -299,38 +300,52 @@ void describe_pipeline(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   table
       .integer("--gpus", options.gpus, 1,
-               "stages, one a device; with --device cpu that many CPU stages", kRunCommands)
+               "stages, one a device; with --device cpu that many CPU stages",
+               "train profile plan simulate eval verify schedule")
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
                "what the stages run on", kModelCommands);
-  table
-      .text("--schedule", pipeline.schedule, "NAME|FILE",
-            "1f1b, gpipe, zb-h1, pipedream, …; list them with: pipetrain schedule list",
-            kPlanCommands)
-      .in_short_help = true;
-  OptionSpec& replicas = table.add("--replicas", "N,N,…",
-                                   "devices of each stage, which share its micro-batches", kPlanCommands);
+  OptionSpec& schedule = table.add(
+      "--schedule", "NAME|FILE|auto",
+      "1f1b, gpipe, zb-h1, pipedream, …; see: pipetrain schedule; auto: what the simulator finds best",
+      kPlanCommands);
+  schedule.in_short_help = true;
+  schedule.set = [&options](const std::string& v) {
+    options.run.pipeline.schedule = v;
+    options.schedule_given = true;
+  };
+  schedule.get = [&pipeline] { return pipeline.schedule; };
+  OptionSpec& replicas = table.add(
+      "--replicas", "N,N,…|auto",
+      "devices of each stage, which share its micro-batches; auto: as the planner finds best",
+      kScheduleCommands);
   replicas.set = [&pipeline](const std::string& v) {
     pipeline.replicas.clear();
-    for (std::size_t begin = 0; begin <= v.size();) {
+    pipeline.plan_replicas = v == "auto";
+    for (std::size_t begin = 0; begin <= v.size() && !pipeline.plan_replicas;) {
       const std::size_t comma = std::min(v.find(',', begin), v.size());
       pipeline.replicas.push_back(
           static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
       begin = comma + 1;
     }
   };
-  replicas.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.replicas, ",")); };
+  replicas.get = [&pipeline] {
+    return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
+  };
+  table.text("--topology", pipeline.topology, "FILE|NAME",
+             "devices and links; what doctor --measure found by default", kPlanCommands);
   table.integer("--virtual-stages", pipeline.chunks, 1,
-                "stages of each device in interleaved schedules", kPlanCommands);
+                "stages of each device in interleaved schedules", kScheduleCommands);
   table.integer("--memory-units", pipeline.memory_units, 0,
                 "of schedule zb: micro-batches that a device may hold; 0: one a stage",
-                kPlanCommands);
+                kScheduleCommands);
   table.real("--warm-up-tolerance", pipeline.warm_up_tolerance,
              "of schedule 1f1b-auto: speed given up for memory, as a share", kPlanCommands);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
-                 "per update; auto: up to 8 of 8 samples or more", kRunCommands)
+                 "per update; auto: up to 8 of 8 samples or more",
+                 "train profile plan simulate eval verify schedule")
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table.automatic("--micro-batch-size", pipeline.micro_batch_size,
@@ -386,7 +401,9 @@ void describe_optimization(Table& table, Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", kTrainCommands)
       .in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", kTrainCommands)
+  table
+      .integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs",
+               kTrainCommands)
       .aliases = {"--max-iters"};
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
       .aliases = {"-b", "--global-batch-size"};
@@ -404,8 +421,8 @@ void describe_optimization(Table& table, Options& options) {
   table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", kTrainCommands);
   table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", kTrainCommands);
   table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", kTrainCommands);
-  OptionSpec& schedule =
-      table.add("--lr-schedule", "constant|cosine|linear|step", "over the whole run", kTrainCommands);
+  OptionSpec& schedule = table.add("--lr-schedule", "constant|cosine|linear|step",
+                                   "over the whole run", kTrainCommands);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
     optimization.learning_rate.kind = learning_rate_named(v);
@@ -421,14 +438,16 @@ void describe_optimization(Table& table, Options& options) {
              kTrainCommands);
   table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors",
                 kTrainCommands);
-  table.real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off", kTrainCommands)
+  table
+      .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
+            kTrainCommands)
       .aliases = {"--max-grad-norm", "--grad-clip"};
   OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
                                    "of order, masks, held-out samples and new weights",
                                    "train profile plan simulate eval verify new");
   seed.in_short_help = true;
-  OptionSpec& on_nan =
-      table.add("--on-nan", "stop|ignore", "what to do when the loss is not finite", kTrainCommands);
+  OptionSpec& on_nan = table.add("--on-nan", "stop|ignore",
+                                 "what to do when the loss is not finite", kTrainCommands);
   on_nan.set = [&optimization](const std::string& v) {
     PT_CHECK(v == "stop" || v == "ignore", kUsage,
              "--on-nan cannot be \"{}\"; one of: stop, ignore", printable(v));
@@ -441,7 +460,7 @@ void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new")
+            "train plan profile new schedule doctor")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
@@ -452,10 +471,34 @@ void describe_output(Table& table, Options& options) {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
-             "inspect profile plan simulate eval verify doctor");
+             "inspect profile plan simulate eval verify schedule trace doctor");
   table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
              "eval");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
+  table.text("--svg", options.svg, "FILE", "a picture of the predicted step", "plan schedule");
+  table.text("--dot", options.dot, "FILE", "the cut chain, for Graphviz", "plan");
+  table.text("--trace", options.trace, "FILE", "a timeline of some steps, for ui.perfetto.dev",
+             "train");
+  table.text("--trace-steps", options.trace_steps, "A-B", "which; the first three warm ones",
+             "train");
+  table.text("--times", options.times, "F,B|F,I,W",
+             "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
+  table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
+  table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
+             "schedule");
+  table.integer("--causes", options.causes, 1, "most causes to print", "trace");
+  table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
+             "doctor");
+  table.text("--pipedream-profile", options.pipedream_profile, "graph.txt",
+             "plan a network that PipeDream's profiler measured, instead of a model", "plan");
+  table.choice("--compat", options.compat, {"pipedream"},
+               "also what PipeDream's planner makes of its profile", "plan");
+  table.real("--bandwidth", options.bandwidth, "bytes per second between devices, of such a plan",
+             "plan");
+  table.text("--activation-compression", options.activation_compression, "X",
+             "PipeDream's ratio; absent: activations travel for free in its model", "plan");
+  table.flag("--fewer-machines", options.fewer_machines, "PipeDream's planner may leave some idle",
+             "plan");
   table.flag("--params", options.show_params, "list every tensor: trained or not, and why",
              "inspect");
   table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
@@ -466,10 +509,16 @@ void describe_output(Table& table, Options& options) {
   table.integer("--image", options.image, 1, "height and width of the images", "new");
   table.integer("--channels", options.channels, 1, "of the images", "new");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
-  table.integer("--width", options.width, 1, "of the layers", "new");
-  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new");
+  table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
+                "new schedule");
+  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
+      "--layers"};
+  table.integer("--heads", options.heads, 1, "of each attention", "new");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
+  table.choice("--weights", options.weights, {"auto", "random", "none"},
+               "none: a file for planning that takes no disk; auto: none above 450 million numbers",
+               "new");
   table.group = "General";
   table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {
       "-n"};

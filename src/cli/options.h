@@ -33,8 +33,20 @@ struct Options {
   std::string assertion;    // eval --assert 'accuracy>=0.97'
   std::string plan_output;  // plan/profile: where to write
   std::string schedules = "gpipe,1f1b,pipedream";
+  bool schedule_given = false;
+  std::string svg, dot;  // plan, schedule: pictures to write
+  std::string trace, trace_steps;
+  // plan of a profile of PipeDream's
+  std::string pipedream_profile, compat, activation_compression;
+  double bandwidth = 1e9;
+  bool fewer_machines = false;
+  // schedule, trace, doctor
+  std::string times, latency, csv;
+  int causes = 5;
+  bool measure = false;
   // new
-  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, vocab = 0, context = 0;
+  int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
+  std::string weights = "auto";
   std::vector<std::string> arguments;  // what is not a flag
 };
 

@@ -1,17 +1,25 @@
 // pipetrain profile, plan, simulate, eval: products that a person can read and a script can edit.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/pipedream_plan.h"
 #include "cli/terminal.h"
+#include "partition/plan_dot.h"
 #include "partition/plan_file.h"
 #include "pipeline/check.h"
 #include "pipeline/generate.h"
 #include "pipeline/render.h"
 #include "pipeline/simulate.h"
+#include "pipeline/svg.h"
+#include "train/auto_schedule.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -20,6 +28,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+void write_file(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
 
 void prepare(Options& options, const std::string& command) {
   resolve_verbosity(options);
@@ -66,6 +80,54 @@ void check_assertion(const std::string& text, const EvaluationReport& report) {
   PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
 }
 
+std::string candidates_table(const FoundSchedules& found, std::size_t most) {
+  std::string out = fmt::format("{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12}{:>9}{:>12}\n", "schedule",
+                                "devices", "replicas", "micro", "recompute", "step", "samples/s",
+                                "bubble", "memory");
+  const auto row = [&](const Candidate& candidate, bool chosen) {
+    return fmt::format("{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12.5g}{:>8.1f}%{:>12}{}{}\n",
+                       candidate.schedule, candidate.places * candidate.replicas,
+                       candidate.replicas, candidate.micro_batches,
+                       candidate.recompute ? "yes" : "no", seconds_text(candidate.step_seconds),
+                       candidate.samples_per_second, candidate.bubble * 100,
+                       bytes_text(candidate.peak_bytes), candidate.fits ? "" : "  does not fit",
+                       chosen ? "  <- chosen" : "");
+  };
+  std::size_t rows = 0;
+  for (std::size_t i = 0; i < found.candidates.size(); ++i) {
+    const bool chosen = static_cast<int>(i) == found.chosen;
+    if (!found.candidates[i].pareto && !chosen) continue;
+    if (++rows <= most || chosen) out += row(found.candidates[i], chosen);
+  }
+  return out + fmt::format("{} of {} ways that were simulated are best for their memory · {:.1f} s\n",
+                           rows, found.candidates.size(), found.seconds);
+}
+
+/// Lets the simulator choose what the command line leaves open. Error (kResource) when nothing fits.
+void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
+  const FoundSchedules found = find_schedules(options.run, scope);
+  if (print_table) print(candidates_table(found, 20));
+  if (found.chosen < 0) {
+    const auto least = std::min_element(
+        found.candidates.begin(), found.candidates.end(),
+        [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; });
+    PT_CHECK(least != found.candidates.end(), kResource,
+             "no schedule suits {} devices and this batch; use fewer --gpus or a larger "
+             "--batch-size",
+             options.run.pipeline.devices);
+    PT_FAIL(kResource,
+            "nothing fits into the memory of a device; least is needed by {} with {} micro-batches "
+            "on {} devices{}: {}",
+            least->schedule, least->micro_batches, least->places * least->replicas,
+            least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
+  }
+  const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
+  take_over(chosen, options.run);
+  log_info("plan", "chose    {}: {} micro-batches on {} devices, {} a step",
+           options.run.pipeline.schedule, chosen.micro_batches, options.run.pipeline.devices,
+           seconds_text(chosen.step_seconds));
+}
+
 }  // namespace
 
 int profile_command(Options& options) {
@@ -99,10 +161,43 @@ int profile_command(Options& options) {
 }
 
 int plan_command(Options& options) {
+  if (!options.pipedream_profile.empty()) {
+    PipeDreamPlanOptions plan;
+    plan.profile = options.pipedream_profile;
+    plan.devices = options.gpus;
+    plan.topology = options.run.pipeline.topology;
+    plan.bytes_per_second = options.bandwidth;
+    plan.compat = !options.compat.empty();
+    plan.fewer_machines = options.fewer_machines;
+    if (!options.activation_compression.empty())
+      plan.activation_compression = std::strtod(options.activation_compression.c_str(), nullptr);
+    plan.output = options.output;
+    plan.json = options.json;
+    resolve_verbosity(options);
+    return plan_pipedream_profile(plan);
+  }
   prepare(options, "plan");
+  PipelineConfig& pipeline = options.run.pipeline;
+  const bool open = pipeline.plan_path.empty() && pipeline.split.empty() &&
+                    pipeline.replicas.empty() && !pipeline.plan_replicas;
+  const bool document = options.json || !options.output.empty();
+  if (pipeline.schedule == "auto" || (open && !options.schedule_given && !document)) {
+    choose_schedule(options,
+                    {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
+                     .fewer_devices = true},
+                    !document);
+  }
   Session session(options.run);
   session.open();
   session.plan();
+  const Simulation& prediction = session.prediction();
+  const std::string title = std::filesystem::path(options.run.model.path).filename().string();
+  if (!options.svg.empty()) {
+    write_file(options.svg, plan_svg(session.the_plan(), session.predicted_program(),
+                                     prediction.events, title, pipeline.memory_limit_bytes));
+  }
+  if (!options.dot.empty())
+    write_file(options.dot, plan_dot(session.the_plan(), session.costs(), title));
   if (!options.output.empty() && options.output != "-")
     write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(),
                options.run.model.path);
@@ -112,11 +207,18 @@ int plan_command(Options& options) {
     return 0;
   }
   print(plan_table(session));
+  constexpr std::size_t kMostLines = 16;
   for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
-  for (const std::string& reason : session.the_plan().cut_reasons) print("cut   " + reason + "\n");
-  print(fmt::format("bound {} ({})\n", seconds_text(session.the_plan().lower_bound_seconds),
-                    session.the_plan().lower_bound_reason));
-  print(render_rows(session.predicted_program(), session.prediction().events, 100));
+  for (std::size_t i = 0; i < std::min(kMostLines, session.the_plan().cut_reasons.size()); ++i)
+    print("cut   " + session.the_plan().cut_reasons[i] + "\n");
+  if (session.the_plan().cut_reasons.size() > kMostLines)
+    print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
+  print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
+                    seconds_text(session.the_plan().lower_bound_seconds),
+                    session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
+                    seconds_text(session.the_plan().planning_seconds)));
+  if (session.devices() <= 32)
+    print(render_rows(session.predicted_program(), prediction.events, 100));
   return 0;
 }
 

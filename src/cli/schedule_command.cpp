@@ -296,7 +296,7 @@ void show(const ScheduleCommandOptions& options, const Program& program) {
   rows.unitless = times.unitless;
   rows.most_rows = 48;
   print(render_rows(program, simulation.events, rows));
-  print(render_legend(program, rows.colour));
+  print(render_legend(program, simulation.events, rows.colour));
   print(summary_text(shown));
 }
 

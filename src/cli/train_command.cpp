@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/events.h"
+#include "cli/step_recorder.h"
 #include "cli/terminal.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
@@ -67,7 +68,11 @@ fs::path make_run_folder(const Options& options) {
 
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(Progress& progress, EventLog& events) : progress_(progress), events_(events) {}
+  Watcher(Progress& progress, EventLog& events, StepRecorder& recorder)
+      : progress_(progress), events_(events), recorder_(recorder) {}
+  void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
+    recorder_.round(step, program, result);
+  }
   void on_step(const StepReport& report) override {
     events_.step(report);
     progress_.step(report);
@@ -80,6 +85,7 @@ class Watcher final : public TrainingObserver {
  private:
   Progress& progress_;
   EventLog& events_;
+  StepRecorder& recorder_;
 };
 
 void introduce(const Options& options, const Session& session) {
@@ -167,6 +173,7 @@ int train_command(Options& options) {
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics);
   Progress progress(options.log_every, options.quiet);
   TrainingSummary summary;
+  StepRecorder recorder(session, options.trace, options.trace_steps);
   try {
     events.run_start(options, session, folder.filename().string());
     events.plan(session, plan_path);
@@ -175,9 +182,10 @@ int train_command(Options& options) {
     for (int s = 0; s < session.stages(); ++s)
       memory += fmt::format("{}{}", s ? ", " : "", bytes_text(session.runtime().memory(s).total()));
     log_info("train", "memory   {} for the stages, planned before the first step", memory);
-    Watcher watcher(progress, events);
+    Watcher watcher(progress, events, recorder);
     summary = train(session, watcher);
     progress.finish();
+    recorder.finish();
     write_output(options, session, output);
   } catch (const Error& error) {
     progress.finish();
@@ -200,6 +208,8 @@ int train_command(Options& options) {
     log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
              summary.steps == 1 ? "" : "s", summary.seconds);
   }
+  if (const std::string text = recorder.explanation(); !text.empty())
+    log_info("train", "time     {}", text);
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {
     log_info("train", "         accuracy {:.2f} % on {} held-out samples",
              *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);

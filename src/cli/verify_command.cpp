@@ -20,13 +20,12 @@ int verify_command(Options& options) {
   session.plan();
   session.start();
   const Verification result = verify(session);
-  const std::string verdict =
-      fmt::format("{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
-                  "statistics after {} step{}",
-                  result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule,
-                  session.devices(), session.devices() == 1 ? "" : "s", result.reference,
-                  result.losses, result.gradients, result.parameters, result.steps,
-                  result.steps == 1 ? "" : "s");
+  const std::string verdict = fmt::format(
+      "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
+      "statistics after {} step{}",
+      result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule, session.devices(),
+      session.devices() == 1 ? "" : "s", result.reference, result.losses, result.gradients,
+      result.parameters, result.steps, result.steps == 1 ? "" : "s");
   if (options.json) {
     const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
                                          {"equal", result.equal()},

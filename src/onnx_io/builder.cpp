@@ -2,7 +2,6 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "onnx_io/encode.h"
 #include "onnx_io/wire.h"
 
 namespace pipetrain {
@@ -15,6 +14,20 @@ constexpr std::uint64_t kDataAlignment = 64;
 
 std::span<const std::byte> bytes_of(const HostTensor& value) {
   return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
+}
+
+std::string data_name_of(const std::filesystem::path& path) {
+  return path.filename().string() + ".data";
+}
+
+// Both files, the data first: no model ever refers to data that are not there.
+void commit(AtomicFile& data, const std::filesystem::path& path, const std::string& model) {
+  data.finish();
+  AtomicFile file(path);
+  file.write(model);
+  file.finish();
+  data.commit();
+  file.commit();
 }
 
 }  // namespace
@@ -31,7 +44,12 @@ void OnnxBuilder::output(std::string name, DType dtype, std::vector<OnnxDim> dim
 }
 
 void OnnxBuilder::initializer(std::string name, HostTensor value) {
-  initializers_.emplace_back(std::move(name), std::move(value));
+  TensorType type = value.type();
+  initializers_.push_back({std::move(name), std::move(type), std::move(value), {}});
+}
+
+void OnnxBuilder::initializer(std::string name, TensorType type, std::function<HostTensor()> make) {
+  initializers_.push_back({std::move(name), std::move(type), {}, std::move(make)});
 }
 
 void OnnxBuilder::node(std::string op_type, std::vector<std::string> inputs,
@@ -55,24 +73,36 @@ void OnnxBuilder::import(std::string domain, std::int64_t version) {
   imports_.emplace_back(std::move(domain), version);
 }
 
-std::string OnnxBuilder::bytes() const { return encode("", nullptr); }
+std::string OnnxBuilder::bytes() const { return encode(Places(initializers_.size())); }
 
-// With `offsets`, tensors refer to the file `data_name` and their places in it are returned.
-std::string OnnxBuilder::encode(const std::string& data_name,
-                                std::vector<std::uint64_t>* offsets) const {
+std::uint64_t OnnxBuilder::tensor_bytes() const {
+  std::uint64_t total = 0;
+  for (const Initializer& initializer : initializers_) total += initializer.type.bytes();
+  return total;
+}
+
+OnnxBuilder::Places OnnxBuilder::places_outside(
+    const std::string& data_name, const std::function<bool(const Initializer&)>& is_outside) const {
+  Places places(initializers_.size());
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!is_outside(initializers_[i])) continue;
+    const std::uint64_t offset = (end + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
+    end = offset + initializers_[i].type.bytes();
+    places[i] = {data_name, offset, initializers_[i].type.bytes()};
+  }
+  return places;
+}
+
+std::string OnnxBuilder::encode(const Places& places) const {
   std::string graph;
   for (const OnnxNode& node : nodes_) append_bytes(graph, 1, encode_node(node));
   append_bytes(graph, 2, graph_name_);
-  std::uint64_t end = 0;
-  for (const auto& [name, value] : initializers_) {
-    if (!offsets) {
-      append_bytes(graph, 5, encode_tensor(name, value));
-      continue;
-    }
-    const ExternalPlace place{data_name, end, value.type().bytes()};
-    append_bytes(graph, 5, encode_tensor(name, value, &place));
-    offsets->push_back(end);
-    end = (end + place.length + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
+  for (std::size_t i = 0; i < initializers_.size(); ++i) {
+    const Initializer& initializer = initializers_[i];
+    append_bytes(graph, 5,
+                 places[i] ? encode_external_tensor(initializer.name, initializer.type, *places[i])
+                           : encode_tensor(initializer.name, initializer.content()));
   }
   for (const OnnxValue& value : inputs_) append_bytes(graph, 11, encode_value(value));
   for (const OnnxValue& value : outputs_) append_bytes(graph, 12, encode_value(value));
@@ -90,24 +120,33 @@ std::string OnnxBuilder::encode(const std::string& data_name,
 }
 
 void OnnxBuilder::write(const std::filesystem::path& path, std::uint64_t external_above) const {
-  std::uint64_t total = 0;
-  for (const auto& [name, value] : initializers_) total += value.type().bytes();
+  const std::uint64_t total = tensor_bytes();
   if (total <= external_above) return write_file(path, bytes());
-  const std::string data_name = path.filename().string() + ".data";
-  std::vector<std::uint64_t> offsets;
-  const std::string model = encode(data_name, &offsets);
+  const std::string data_name = data_name_of(path);
+  const Places places = places_outside(
+      data_name, [](const Initializer& initializer) { return is_float(initializer.type.dtype); });
   AtomicFile data(path.parent_path() / data_name);
   data.reserve(total);
-  for (std::size_t i = 0; i < initializers_.size(); ++i) {
-    data.write(std::string(offsets[i] - data.written(), '\0'));
-    data.write(bytes_of(initializers_[i].second));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!places[i]) continue;
+    data.skip(places[i]->offset - data.written());
+    data.write(bytes_of(initializers_[i].content()));
   }
-  data.finish();
-  AtomicFile file(path);
-  file.write(model);
-  file.finish();
-  data.commit();
-  file.commit();
+  commit(data, path, encode(places));
+}
+
+std::uint64_t OnnxBuilder::write_hollow(const std::filesystem::path& path) const {
+  const std::string data_name = data_name_of(path);
+  const Places places = places_outside(data_name, [](const Initializer& initializer) {
+    return static_cast<bool>(initializer.make);
+  });
+  AtomicFile data(path.parent_path() / data_name);
+  for (const auto& place : places) {
+    if (place) data.skip(place->offset + place->length - data.written());
+  }
+  const std::uint64_t hole = data.written();
+  commit(data, path, encode(places));
+  return hole;
 }
 
 }  // namespace pipetrain

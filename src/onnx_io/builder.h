@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "onnx_io/encode.h"
 #include "onnx_io/model.h"
 
 namespace pipetrain {
@@ -24,6 +27,9 @@ class OnnxBuilder {
   void input(std::string name, DType dtype, std::vector<OnnxDim> dims);
   void output(std::string name, DType dtype, std::vector<OnnxDim> dims);
   void initializer(std::string name, HostTensor value);
+  /// A tensor that `make` fills each time the model is written, so that large ones are in memory
+  /// one at a time only.
+  void initializer(std::string name, TensorType type, std::function<HostTensor()> make);
   void node(std::string op_type, std::vector<std::string> inputs, std::vector<std::string> outputs,
             std::vector<OnnxAttribute> attributes = {}, std::string name = {},
             std::string domain = {});
@@ -34,17 +40,37 @@ class OnnxBuilder {
   /// The file as bytes, everything inside.
   std::string bytes() const;
   /// Writes the file atomically. If its tensors take more than `external_above` bytes together,
-  /// they go to "<file name>.data" beside it. Error (kResource).
+  /// those of floating-point numbers go to "<file name>.data" beside it; integers stay inside,
+  /// since they say shapes. Error (kResource).
   void write(const std::filesystem::path& path, std::uint64_t external_above = 1'900'000'000) const;
+  /// The same, but the tensors that would have to be made are left out: "<file name>.data" is one
+  /// hole, zeros that take no disk, with a place for each of them. Everything about the model can
+  /// be planned with it. Returns the bytes of the hole.
+  std::uint64_t write_hollow(const std::filesystem::path& path) const;
+  /// Bytes of all tensors.
+  std::uint64_t tensor_bytes() const;
 
  private:
-  std::string encode(const std::string& data_name, std::vector<std::uint64_t>* offsets) const;
+  struct Initializer {
+    std::string name;
+    TensorType type;
+    HostTensor value;
+    std::function<HostTensor()> make;  // empty: `value` is it
+
+    HostTensor content() const { return make ? make() : value; }
+  };
+  /// Where each initializer stands; inside the model where there is no place.
+  using Places = std::vector<std::optional<ExternalPlace>>;
+
+  Places places_outside(const std::string& data_name,
+                        const std::function<bool(const Initializer&)>& is_outside) const;
+  std::string encode(const Places& places) const;
 
   std::string graph_name_;
   BuiltModelOptions options_;
   std::vector<OnnxValue> inputs_;
   std::vector<OnnxValue> outputs_;
-  std::vector<std::pair<std::string, HostTensor>> initializers_;
+  std::vector<Initializer> initializers_;
   std::vector<OnnxNode> nodes_;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<std::pair<std::string, std::int64_t>> imports_;

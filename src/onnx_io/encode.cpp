@@ -21,6 +21,15 @@ void append_signed(std::string& out, std::uint32_t number, std::int64_t value) {
   append_int(out, number, static_cast<std::uint64_t>(value));
 }
 
+// What every TensorProto begins with.
+std::string encode_type(std::string_view name, const TensorType& type) {
+  std::string out;
+  for (const std::int64_t extent : type.shape) append_signed(out, 1, extent);
+  append_signed(out, 2, static_cast<std::int64_t>(type.dtype));
+  append_bytes(out, 8, name);
+  return out;
+}
+
 // AttributeProto.type by kind, in the order of OnnxAttribute::Kind.
 constexpr std::int64_t kTypes[] = {1, 2, 3, 4, 6, 7, 8};
 
@@ -42,18 +51,19 @@ std::string encode_opset(std::string_view domain, std::int64_t version) {
 
 std::string encode_tensor(std::string_view name, const HostTensor& value,
                           const ExternalPlace* place) {
-  std::string out;
-  for (const std::int64_t extent : value.shape()) append_signed(out, 1, extent);
-  append_signed(out, 2, static_cast<std::int64_t>(value.dtype()));
-  append_bytes(out, 8, name);
-  if (place) {
-    append_bytes(out, 13, encode_pair("location", place->location));
-    append_bytes(out, 13, encode_pair("offset", fmt::format("{}", place->offset)));
-    append_bytes(out, 13, encode_pair("length", fmt::format("{}", place->length)));
-    append_int(out, 14, 1);
-  } else {
-    append_bytes(out, 9, {static_cast<const char*>(value.view().data), value.type().bytes()});
-  }
+  if (place) return encode_external_tensor(name, value.type(), *place);
+  std::string out = encode_type(name, value.type());
+  append_bytes(out, 9, {static_cast<const char*>(value.view().data), value.type().bytes()});
+  return out;
+}
+
+std::string encode_external_tensor(std::string_view name, const TensorType& type,
+                                   const ExternalPlace& place) {
+  std::string out = encode_type(name, type);
+  append_bytes(out, 13, encode_pair("location", place.location));
+  append_bytes(out, 13, encode_pair("offset", fmt::format("{}", place.offset)));
+  append_bytes(out, 13, encode_pair("length", fmt::format("{}", place.length)));
+  append_int(out, 14, 1);
   return out;
 }
 

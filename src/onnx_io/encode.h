@@ -18,6 +18,9 @@ struct ExternalPlace {
 /// TensorProto with raw_data, or referring to `place`.
 std::string encode_tensor(std::string_view name, const HostTensor& value,
                           const ExternalPlace* place = nullptr);
+/// TensorProto whose bytes stand at `place`.
+std::string encode_external_tensor(std::string_view name, const TensorType& type,
+                                   const ExternalPlace& place);
 /// NodeProto; `function` and `opset` have no place in it.
 std::string encode_node(const OnnxNode& node);
 /// AttributeProto. Sub-graphs cannot be written: Error (kInternal).

@@ -164,6 +164,10 @@ ExternalFile ExternalFile::open(const std::filesystem::path& directory, const st
   return {file.release(), static_cast<std::uint64_t>(status.st_size), location};
 }
 
+bool ExternalFile::is_unwritten() const {
+  return bytes_ > 0 && ::lseek(descriptor_, 0, SEEK_DATA) < 0 && errno == ENXIO;
+}
+
 void ExternalFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   std::size_t done = 0;
   while (done < out.size()) {

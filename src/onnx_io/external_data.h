@@ -30,6 +30,9 @@ class ExternalFile {
   ~ExternalFile();
 
   std::uint64_t bytes() const { return bytes_; }
+  /// Whether nothing was ever written to it: all zeros, without any disk. False as well where the
+  /// file system cannot tell.
+  bool is_unwritten() const;
   /// Fills `out` from `offset`; the caller has checked that the range is inside. Error (kModel) if
   /// the file has become shorter meanwhile.
   void read(std::uint64_t offset, std::span<std::byte> out) const;

@@ -116,7 +116,7 @@ using OnnxMetadata = std::map<std::string, std::string>;
 /// A tensor stored in the file.
 struct OnnxInitializer {
   std::string name;
-  HostTensor value;  // in the file's own type; empty if `unusable` says why
+  HostTensor value;  // in the file's own type; empty if `unusable` says why, or never written
   DType file_dtype = DType::kUndefined;
   Shape shape;
   bool external = false;

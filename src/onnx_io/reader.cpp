@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "onnx_io/graph_checks.h"
 #include "onnx_io/local_functions.h"
 #include "onnx_io/model_file.h"
@@ -101,6 +102,7 @@ class ModelDecoder {
     read_values(graph, model);
     read_nodes(file, model);
     model.warnings.insert(model.warnings.end(), tensors_.warnings.begin(), tensors_.warnings.end());
+    warn_of_unwritten(model);
     check_and_sort(model);
     if (model.warnings.size() > kMaximumWarnings) {
       const std::size_t more = model.warnings.size() - kMaximumWarnings;
@@ -137,6 +139,14 @@ class ModelDecoder {
     model.producer = file.producer_name();
     if (!file.producer_version().empty()) model.producer += " " + file.producer_version();
     model.metadata = metadata_of(file.metadata_props());
+  }
+
+  void warn_of_unwritten(OnnxModel& model) const {
+    if (tensors_.unwritten_bytes == 0) return;
+    model.warnings.push_back(fmt::format(
+        "its data file was never written: {} of weights have no values, which is enough "
+        "for planning, not for training",
+        bytes_text(tensors_.unwritten_bytes)));
   }
 
   void read_initializers(onnx::Graph& graph, OnnxModel& model) {

@@ -134,7 +134,7 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
     }
     read_inline(tensor, what, out, needed);
   }
-  if (out.dtype == DType::kBool) {  // other bytes than 0 and 1 are no bool in C++
+  if (out.dtype == DType::kBool && out.value) {  // other bytes than 0 and 1 are no bool in C++
     for (std::uint8_t& byte : out.value.span<std::uint8_t>()) byte = byte != 0;
   }
   warn_of_non_finite(out.value, what);
@@ -179,6 +179,10 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
     open_location_ = range.location;
   }
   check_external_range(range, open_->bytes(), needed, name);
+  if (open_->is_unwritten()) {
+    unwritten_bytes += needed;
+    return;
+  }
   out.value = allocate(out, what);
   open_->read(range.offset,
               std::as_writable_bytes(std::span(static_cast<char*>(out.value.view().data), needed)));

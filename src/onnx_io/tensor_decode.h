@@ -16,7 +16,8 @@ namespace onnx {
 class Tensor;  // the schema's message; defined by the generated code
 }
 
-/// A tensor as decoded. `value` is empty if `unusable` says why.
+/// A tensor as decoded. `value` is empty if `unusable` says why, or if its data file has room for
+/// it and was never written: models that are planned, not trained, may be larger than any memory.
 struct DecodedTensor {
   DType dtype = DType::kUndefined;
   Shape shape;
@@ -45,6 +46,8 @@ class TensorDecoder {
   DecodedTensor decode(const onnx::Tensor& tensor, const std::string& name);
 
   std::vector<std::string> warnings;
+  /// Bytes of the tensors in data files to which nothing was ever written.
+  std::uint64_t unwritten_bytes = 0;
 
  private:
   // Only called when the payload is known to be there: no file can ask for more than it holds.

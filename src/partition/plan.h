@@ -24,6 +24,12 @@ struct TransferCost {
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
+/// How many micro-batches and weight versions a stage holds at most.
+struct ScheduleLoad {
+  int in_flight = 1;
+  int weight_versions = 1;
+};
+
 /// What plan_devices() makes small.
 enum class Objective : unsigned char {
   kAuto,        // as the schedule asks: kThroughput where it never flushes, else kMiniBatch
@@ -35,6 +41,9 @@ struct PlanRequest {
   int stages = 1;  // of plan_stages(); for plan_devices() 0 means any number
   int micro_batches = 1;
   std::string schedule = "1f1b";
+  /// [stages], where they are known already: what each stage holds, instead of the closed forms of
+  /// the schedule's name. Of plan_stages() and plan_with_cuts().
+  std::vector<ScheduleLoad> loads;
   std::size_t memory_limit_bytes = 0;  // of each stage's device; 0: none
   TransferCost transfer;               // between any two devices where there is no topology
   double optimizer_bytes_per_parameter_byte = 2;  // Adam keeps two numbers per parameter
@@ -103,11 +112,7 @@ struct Plan {
   int devices() const;
 };
 
-/// How many micro-batches and weight versions stage `stage` of `stages` holds at most.
-struct ScheduleLoad {
-  int in_flight = 1;
-  int weight_versions = 1;
-};
+/// What stage `stage` of `stages` holds.
 /// gpipe: M in flight; 1f1b: min(p - s, M); pipedream: p - s, each with its own weights;
 /// pipedream-2bw: p - s with two versions; zb-h1: min(p, M); zb-h2: min(2p - 1, M); 1f1b-auto: at
 /// most min(2(p - s) - 1, M), the eager form. Error (kUsage) for a schedule that runs no chain of

@@ -43,7 +43,15 @@ ScheduleRule::ScheduleRule(const std::string& name, int micro_batches, int devic
   }
 }
 
+ScheduleRule::ScheduleRule(std::vector<ScheduleLoad> loads)
+    : kind_(Kind::kGiven), loads_(std::move(loads)) {}
+
 ScheduleLoad ScheduleRule::load(int replicas, int after, bool whole) const {
+  if (kind_ == Kind::kGiven) {
+    const auto stage =
+        loads_.size() - 1 - std::min(loads_.size() - 1, static_cast<std::size_t>(after));
+    return loads_[stage];
+  }
   const int share = ceil_divide(micro_batches_, replicas);
   const int behind = 1 + ceil_divide(after, replicas);
   switch (kind_) {
@@ -59,6 +67,8 @@ ScheduleLoad ScheduleRule::load(int replicas, int after, bool whole) const {
       return {behind, whole ? 1 : 2};
     case Kind::kZeroBubble1:
       return {std::min(ceil_divide(devices_, replicas), share), 1};
+    case Kind::kGiven:
+      break;
     case Kind::kZeroBubble2:
       return {std::min(2 * ceil_divide(devices_, replicas) - 1, share), 1};
   }
@@ -86,6 +96,8 @@ int ScheduleRule::fewest_replicas(int in_flight, int after) const {
     case Kind::kZeroBubble1:
       out = std::min(by_share, least_divisor(devices_, in_flight));
       break;
+    case Kind::kGiven:
+      return load(1, after, false).in_flight <= in_flight ? 1 : 0;
     case Kind::kZeroBubble2:
       out = std::min(by_share, least_divisor(devices_, (in_flight + 1) / 2));
       break;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "partition/plan.h"
 
@@ -15,6 +16,8 @@ class ScheduleRule {
   /// `devices` is the length of the pipeline, which the zero-bubble schedules depend on. Error
   /// (kUsage) for a schedule that runs no chain of stages.
   ScheduleRule(const std::string& name, int micro_batches, int devices);
+  /// What each stage of a pipeline without replicas holds, given one by one.
+  explicit ScheduleRule(std::vector<ScheduleLoad> loads);
 
   /// Never waits for all micro-batches: weights change while others are on their way.
   bool asynchronous() const { return kind_ == Kind::kPipedream || kind_ == Kind::kPipedream2bw; }
@@ -35,12 +38,14 @@ class ScheduleRule {
     kPipedream,
     kPipedream2bw,
     kZeroBubble1,
-    kZeroBubble2
+    kZeroBubble2,
+    kGiven
   };
 
   Kind kind_;
-  int micro_batches_;
-  int devices_;
+  int micro_batches_ = 1;
+  int devices_ = 1;
+  std::vector<ScheduleLoad> loads_;  // [stages], of kGiven
 };
 
 }  // namespace pipetrain

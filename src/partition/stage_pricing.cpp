@@ -48,7 +48,9 @@ void check_request(const PlanRequest& request) {
 
 StagePricing::StagePricing(const PlanRequest& request, int devices)
     : request_(request),
-      rule_(request.schedule, std::max(1, request.micro_batches), devices),
+      rule_(request.loads.empty()
+                ? ScheduleRule(request.schedule, std::max(1, request.micro_batches), devices)
+                : ScheduleRule(request.loads)),
       devices_(devices),
       group_size_{1} {
   check_request(request);

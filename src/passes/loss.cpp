@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "ops/registry.h"
-#include "passes/execute.h"
+#include "passes/causality.h"
 
 namespace pipetrain {
 namespace {
@@ -74,46 +74,6 @@ const GraphInput* token_input(const TrainingGraph& training, const Shape& output
     }
   }
   return nullptr;
-}
-
-/// Whether earlier logits do not see the last token: two forwards with another last token must
-/// agree before it.
-bool is_causal(const TrainingGraph& training, ValueId output, const GraphInput& tokens) {
-  std::map<ValueId, HostTensor> feeds;
-  for (const GraphInput& input : training.inputs) {
-    const TensorType& type = training.graph[input.value].type;
-    HostTensor tensor(type);
-    if (is_float(type.dtype)) {
-      for (std::int64_t i = 0; i < type.count(); ++i)
-        tensor.view().as<float>()[i] = 0.01F * static_cast<float>(i % 97);
-    } else if (type.dtype == DType::kInt64) {
-      for (std::int64_t i = 0; i < type.count(); ++i)
-        tensor.view().as<std::int64_t>()[i] = input.upper_bound > 0 ? i % input.upper_bound : 1;
-    } else {
-      return false;
-    }
-    feeds[input.value] = tensor;
-  }
-  const Shape& shape = training.graph[output].type.shape;
-  const std::int64_t length = shape[1];
-  const std::vector<HostTensor> before = execute(training.graph, Backend::kCpu, feeds, {output});
-  HostTensor changed(training.graph[tokens.value].type);
-  for (std::int64_t i = 0; i < changed.type().count(); ++i) {
-    const std::int64_t token = feeds[tokens.value].view().as<std::int64_t>()[i];
-    changed.view().as<std::int64_t>()[i] =
-        i % length == length - 1 ? (token + 1) % tokens.upper_bound : token;
-  }
-  feeds[tokens.value] = changed;
-  const std::vector<HostTensor> after = execute(training.graph, Backend::kCpu, feeds, {output});
-  for (std::int64_t row = 0; row < shape[0] * length; ++row) {
-    if (row % length == length - 1) continue;
-    const float* a = before[0].view().as<float>() + row * shape[2];
-    const float* b = after[0].view().as<float>() + row * shape[2];
-    for (std::int64_t i = 0; i < shape[2]; ++i) {
-      if (std::abs(a[i] - b[i]) > 1e-5F * (1 + std::abs(a[i]))) return false;
-    }
-  }
-  return true;
 }
 
 LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint labels) {

@@ -184,14 +184,18 @@ class Lowering {
     return found == rules_.end() ? nullptr : &found->second;
   }
 
-  /// Adds a stored tensor as parameter, running statistic or constant, whatever its rule says.
   void add_tensor(const std::string& name, const HostTensor& data) {
-    const TensorRule* rule = rule_of(name);
-    const TensorUse use = rule ? rule->use : TensorUse::kFrozen;
     Value value;
-    value.name = name;
     value.data = is_float(data.dtype()) ? to_float32(data) : data;
     value.type = value.data.type();
+    add_stored(name, std::move(value));
+  }
+
+  /// Adds a stored tensor as parameter, running statistic or constant, whatever its rule says.
+  void add_stored(const std::string& name, Value value) {
+    const TensorRule* rule = rule_of(name);
+    const TensorUse use = rule ? rule->use : TensorUse::kFrozen;
+    value.name = name;
     value.role = use == TensorUse::kTrained            ? Role::kParameter
                  : use == TensorUse::kRunningStatistic ? Role::kState
                                                        : Role::kConstant;
@@ -201,9 +205,24 @@ class Lowering {
   }
 
   void add_initializer(const OnnxInitializer& initializer) {
-    PT_CHECK(static_cast<bool>(initializer.value), kModel, "tensor \"{}\" cannot be used: {}",
+    PT_CHECK(initializer.unusable.empty(), kModel, "tensor \"{}\" cannot be used: {}",
              printable(initializer.name), initializer.unusable);
-    add_tensor(initializer.name, initializer.value);
+    if (initializer.value) {
+      add_tensor(initializer.name, initializer.value);
+    } else {
+      add_unwritten(initializer);
+    }
+  }
+
+  // A trained tensor without values can be planned with; anything else might be folded.
+  void add_unwritten(const OnnxInitializer& initializer) {
+    const TensorRule* rule = rule_of(initializer.name);
+    PT_CHECK(rule && rule->use == TensorUse::kTrained, kModel,
+             "tensor \"{}\" was never written to its data file, so it cannot be used as a constant",
+             printable(initializer.name));
+    Value value;
+    value.type = {DType::kFloat32, initializer.shape};
+    add_stored(initializer.name, std::move(value));
   }
 
   void add_node(const OnnxNode& node) {

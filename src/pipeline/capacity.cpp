@@ -107,11 +107,9 @@ void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
     }
     // Activations live until this stage's own backward, or a receiver's deferred weight gradient;
     // gradients until the receiver is done with the unit, or this stage's own weight gradient.
-    const int forward =
-        evaluates ? std::max(2, forward_run[at(stage)])
-                  : std::max(held.live[at(stage)] + later, forward_run[at(stage)]);
-    const int gradient =
-        std::max({held.deferred[at(stage)], earlier, gradient_run[at(stage)], 1});
+    const int forward = evaluates ? std::max(2, forward_run[at(stage)])
+                                  : std::max(held.live[at(stage)] + later, forward_run[at(stage)]);
+    const int gradient = std::max({held.deferred[at(stage)], earlier, gradient_run[at(stage)], 1});
     needs.forward_entries = std::max(needs.forward_entries, std::min(own, forward));
     needs.gradient_entries = std::max(needs.gradient_entries, std::min(own, gradient));
   }

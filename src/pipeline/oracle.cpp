@@ -215,8 +215,7 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
   if (instruction.stage < 0) return;
   const int s = instruction.stage;
   StageState& stage = stages_[static_cast<std::size_t>(s)];
-  ReplicaState& replica =
-      stage.replicas[static_cast<std::size_t>(program.replica_on(s, device))];
+  ReplicaState& replica = stage.replicas[static_cast<std::size_t>(program.replica_on(s, device))];
   switch (instruction.kind) {
     case Kind::kForward:
       run_forward(program, instruction, replica, source);

@@ -71,7 +71,7 @@ class Oracle {
   std::vector<StageState> stages_;
   std::map<std::string, HostTensor> running_;
   std::vector<UnitState> units_;
-  std::vector<int> stages_left_;  // [unit]: stages that still need its data
+  std::vector<int> stages_left_;             // [unit]: stages that still need its data
   std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
   double gradient_scale_ = 1;
   std::vector<std::vector<int>> group_version_;  // [stage][group]

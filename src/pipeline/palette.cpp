@@ -3,14 +3,14 @@
 namespace pipetrain {
 
 const KindLook& look_of(Kind kind) {
-  static const KindLook kForward = {'F', "forward", "░", "f", "#3b7dd8", 26, 68};
-  static const KindLook kBackward = {'B', "backward", "▓", "b", "#d9791f", 172, 180};
-  static const KindLook kInput = {'I', "input gradient", "▓", "i", "#b8860b", 136, 179};
-  static const KindLook kWeight = {'W', "weight gradient", "▒", "w", "#2a9d74", 29, 72};
-  static const KindLook kRecompute = {'R', "recompute", "┄", "r", "#7f95bd", 103, 146};
+  static const KindLook kForward = {'F', "forward", "░", "f", "#3b7dd8", 26, 75};
+  static const KindLook kBackward = {'B', "backward", "▓", "b", "#d9791f", 166, 215};
+  static const KindLook kInput = {'I', "input gradient", "▓", "i", "#b8860b", 94, 179};
+  static const KindLook kWeight = {'W', "weight gradient", "▒", "w", "#2a9d74", 29, 79};
+  static const KindLook kRecompute = {'R', "recompute", "┄", "r", "#7f95bd", 60, 146};
   static const KindLook kReduce = {'A', "reduce", "═", "a", "#6b7280", 242, 242};
   static const KindLook kSync = {'G', "gradient sync", "═", "g", "#6b7280", 242, 242};
-  static const KindLook kUpdate = {'U', "update", "█", "u", "#8659b5", 97, 140};
+  static const KindLook kUpdate = {'U', "update", "█", "u", "#8659b5", 97, 183};
   static const KindLook kSend = {'S', "send", "─", "s", "#94a3b8", 245, 245};
   static const KindLook kReceive = {'R', "receive", "─", "v", "#94a3b8", 245, 245};
   switch (kind) {

@@ -13,8 +13,8 @@ struct KindLook {
   const char* shade;        // one character that fills a cell without colours
   const char* css;          // class of an SVG rectangle
   const char* fill;         // its colour: blue against orange can be told apart by nearly everybody
-  int terminal;             // background, of xterm's 256 colours
-  int terminal_next_chunk;  // the same where a device holds another chunk of the network
+  int terminal;             // background below light text, of xterm's 256 colours
+  int terminal_next_chunk;  // below dark text: other stages that a device holds
 };
 
 const KindLook& look_of(Kind kind);

@@ -25,14 +25,18 @@ std::size_t columns_of(const std::string& text) {
   }));
 }
 
-std::string background(int colour) { return fmt::format("\033[48;5;{};38;5;231m", colour); }
+/// Switches to the colours of a kind, those of the device's other stages where `odd_chunk`.
+std::string paint(const KindLook& look, bool odd_chunk) {
+  return odd_chunk ? fmt::format("\033[48;5;{};38;5;16m", look.terminal_next_chunk)
+                   : fmt::format("\033[48;5;{};38;5;231m", look.terminal);
+}
 constexpr const char* kPlain = "\033[0m";
 
-/// One device's row of columns, each a character and a background.
+/// One device's row of columns, each a character and its colours.
 class Row {
  public:
   Row(std::size_t columns, bool colour)
-      : characters_(columns, " "), backgrounds_(columns, -1), colour_(colour) {}
+      : characters_(columns, " "), paints_(columns), colour_(colour) {}
 
   void draw(std::size_t first, std::size_t last, const Instruction& instruction, int chunk) {
     const KindLook& look = look_of(instruction.kind);
@@ -45,27 +49,27 @@ class Row {
       characters_[c] = letter < label.size() ? std::string(1, label[letter])
                        : colour_             ? " "
                                              : look.shade;
-      if (colour_) backgrounds_[c] = chunk % 2 == 0 ? look.terminal : look.terminal_next_chunk;
+      if (colour_) paints_[c] = paint(look, chunk % 2 != 0);
     }
   }
 
   std::string text() const {
     std::string result;
-    int now = -1;
+    std::string now;
     for (std::size_t c = 0; c < characters_.size(); ++c) {
-      if (backgrounds_[c] != now) {
-        now = backgrounds_[c];
-        result += now < 0 ? kPlain : background(now);
+      if (paints_[c] != now) {
+        now = paints_[c];
+        result += now.empty() ? kPlain : now;
       }
       result += characters_[c];
     }
-    if (now >= 0) result += kPlain;
+    if (!now.empty()) result += kPlain;
     return result;
   }
 
  private:
   std::vector<std::string> characters_;
-  std::vector<int> backgrounds_;
+  std::vector<std::string> paints_;  // escape sequence; empty: none
   bool colour_;
 };
 
@@ -160,17 +164,20 @@ std::string render_rows(const Program& program, const std::vector<std::vector<Ev
   return text;
 }
 
-std::string render_legend(const Program& program, bool colour) {
+std::string render_legend(const Program& program, const std::vector<std::vector<Event>>& events,
+                          bool colour) {
   std::array<bool, 16> seen{};
   std::string text;
-  for (const auto& list : program.device) {
-    for (const Instruction& instruction : list) {
+  for (const auto& list : events) {
+    for (const Event& event : list) {
+      const Instruction& instruction = program.device.at(static_cast<std::size_t>(event.device))
+                                           .at(static_cast<std::size_t>(event.index));
       bool& known = seen.at(static_cast<std::size_t>(instruction.kind));
-      if (known || is_transfer(instruction.kind)) continue;
+      if (known || is_transfer(instruction.kind) || event.end <= event.start) continue;
       known = true;
       const KindLook& look = look_of(instruction.kind);
       const std::string sample =
-          colour ? fmt::format("{} {} {}", background(look.terminal), look.letter, kPlain)
+          colour ? fmt::format("{} {} {}", paint(look, /*odd_chunk=*/false), look.letter, kPlain)
                  : fmt::format("{}{}", look.letter, look.shade);
       text += fmt::format("{}{} {}", text.empty() ? "" : "  ", sample, look.word);
     }

@@ -33,7 +33,8 @@ std::string render_rows(const Program& program, const std::vector<std::vector<Ev
 std::string render_rows(const Program& program, const std::vector<std::vector<Event>>& events,
                         int width);
 
-/// One line that says what the colours or letters of this program mean.
-std::string render_legend(const Program& program, bool colour);
+/// One line that says what the colours or letters of the rows mean.
+std::string render_legend(const Program& program, const std::vector<std::vector<Event>>& events,
+                          bool colour);
 
 }  // namespace pipetrain

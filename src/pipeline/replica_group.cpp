@@ -68,8 +68,7 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] {
-        return aborted_ ||
-               std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
+        return aborted_ || std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
                  return member.absent || member.missing[b] == 0;
                });
       });

@@ -315,8 +315,7 @@ RoundResult Runtime::run(const Program& program, UnitSource& source) {
   lock.unlock();
   if (error_) std::rethrow_exception(error_);
   for (int s = 0; s < stages(); ++s) {
-    for (Copy& copy : stages_[at(s)])
-      copy.base_version = block_of(copy, s, program.updates(s));
+    for (Copy& copy : stages_[at(s)]) copy.base_version = block_of(copy, s, program.updates(s));
   }
   result.gradient_norm = gradient_norm_;
   for (auto& worker : workers_) {
@@ -414,8 +413,8 @@ void Runtime::release_all(const Instruction& instruction) {
 /// Sleeps in place of the kernels; false when they are to run.
 bool Runtime::rehearse(const Instruction& instruction, double start) const {
   if (options_.rehearsal.empty()) return false;
-  const double end =
-      round_start_ + start + seconds_of(options_.rehearsal[at(instruction.stage)], instruction.kind);
+  const double end = round_start_ + start +
+                     seconds_of(options_.rehearsal[at(instruction.stage)], instruction.kind);
   const auto until = std::chrono::steady_clock::time_point(
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(
           std::chrono::duration<double>(end)));
@@ -465,8 +464,8 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   StageUnit& unit = unit_of(instruction);
   start_unit(instruction, unit, copy);
   receive_all(worker, instruction, unit, copy, /*gradient=*/false);
-  const int entry = take_entry(worker, instruction, /*gradient=*/false, copy.forwards,
-                               copy.forward_entry);
+  const int entry =
+      take_entry(worker, instruction, /*gradient=*/false, copy.forwards, copy.forward_entry);
   Event& event = worker.events[at(worker.at.load(std::memory_order_relaxed))];
   event.start = now() - round_start_;
   const bool evaluates = program_->rule == UpdateRule::kNone;
@@ -491,8 +490,7 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   int entry = 0;
   if (pass != Stage::Pass::kWeight) {
     receive_all(worker, instruction, unit, copy, /*gradient=*/true);
-    entry = take_entry(worker, instruction, /*gradient=*/true, copy.backwards,
-                       copy.gradient_entry);
+    entry = take_entry(worker, instruction, /*gradient=*/true, copy.backwards, copy.gradient_entry);
   }
   const bool adds = adds_gradient(instruction.kind);
   if (adds) unit.completes = --copy.adding_left == 0;
@@ -538,8 +536,8 @@ void Runtime::run_update(const Instruction& instruction, Copy& copy) {
   if (!applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
   copy.accumulating = false;
   if (asynchronous && group + 1 < program_->updates(instruction.stage)) {
-    copy.adding_left = units_to_add(instruction.stage,
-                                    program_->replica_on(instruction.stage, copy.device), group + 1);
+    copy.adding_left = units_to_add(
+        instruction.stage, program_->replica_on(instruction.stage, copy.device), group + 1);
   }
 }
 

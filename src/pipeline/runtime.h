@@ -105,11 +105,11 @@ class Runtime {
   struct Copy {
     int device = 0;
     std::unique_ptr<Stage> stage;
-    int base_version = 0;      // copy of the weights that holds version 0 of the round
+    int base_version = 0;       // copy of the weights that holds version 0 of the round
     bool accumulating = false;  // a unit of this step has already written the gradients
     std::int64_t updates = 0;   // made so far: what bias corrections of asynchronous rules count
     int adding_left = 0;        // units still to be added before the next update
-    int forwards = 0, backwards = 0;               // of the round so far
+    int forwards = 0, backwards = 0;                 // of the round so far
     std::vector<int> forward_entry, gradient_entry;  // unit that holds each entry; -1: none
   };
   /// What two stages hand values over by.
@@ -161,7 +161,7 @@ class Runtime {
   std::vector<RuntimeVariant> variants_;
   std::vector<std::unique_ptr<Slices>> slices_;
   std::vector<StageCapacity> capacity_;
-  std::vector<std::vector<Copy>> stages_;  // [stage][replica]
+  std::vector<std::vector<Copy>> stages_;              // [stage][replica]
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
   std::vector<Link> links_;  // every pair of stages between which some variant hands values
   std::vector<std::unique_ptr<Worker>> workers_;

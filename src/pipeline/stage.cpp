@@ -148,8 +148,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
   }
   if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
-    for (const StageStepAddition& addition : variant.late_additions)
-      add(addition, bases, first);
+    for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
   }
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
@@ -218,8 +217,7 @@ void Stage::join(ReplicaGroup& group, int replica) {
   const std::vector<std::size_t> sizes = gradient_sizes();
   std::vector<std::span<float>> gradients;
   for (std::size_t k = 0; k < sizes.size(); ++k) {
-    auto* data =
-        reinterpret_cast<float*>(accumulators_[static_cast<std::size_t>(completion_[k])]);
+    auto* data = reinterpret_cast<float*>(accumulators_[static_cast<std::size_t>(completion_[k])]);
     gradients.emplace_back(data, sizes[k]);
   }
   group.bind(replica, std::move(gradients));
@@ -313,15 +311,15 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
   const StageBases bases{&variant.constants,
-                    &accumulators_,
-                    &unit,
-                    nullptr,
-                    nullptr,
-                    slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
-                    forward_base,
-                    nullptr,
-                    temporary_,
-                    nullptr};
+                         &accumulators_,
+                         &unit,
+                         nullptr,
+                         nullptr,
+                         slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
+                         forward_base,
+                         nullptr,
+                         temporary_,
+                         nullptr};
   for (std::size_t k = 0; k < variant.slice->statistics.size(); ++k) {
     const RunningStatistic& statistic =
         variant.training->statistics[static_cast<std::size_t>(variant.slice->statistics[k])];

@@ -146,8 +146,8 @@ class Stage {
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
-  std::vector<int> completion_;          // accumulations in the order of their completion
-  std::vector<std::size_t> completed_as_;  // by accumulation: place in completion_
+  std::vector<int> completion_;                // accumulations in the order of their completion
+  std::vector<std::size_t> completed_as_;      // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name
   Buffer arena_;
   Buffer workspace_memory_;

@@ -61,7 +61,8 @@ class Picture {
     draw_legend();
     if (!gantt_.memory.empty()) draw_memory();
     std::string fills;
-    for (const auto& [css, look] : used_) fills += fmt::format(".{}{{fill:{}}}", css, look->fill);
+    for (const auto& [kind, look] : used_)
+      fills += fmt::format(".{}{{fill:{}}}", look->css, look->fill);
     const double height = y_ + 12;
     return fmt::format(
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1:.0f}\" "
@@ -151,13 +152,13 @@ class Picture {
     const bool work = is_work(instruction.kind);
     if (!work && lane_ <= 0) return;
     const KindLook& look = look_of(instruction.kind);
-    used_.emplace(look.css, &look);
+    used_.emplace(instruction.kind, &look);
     const double left = x(event.start);
     // Neighbours stay apart by a hair.
     const double width = std::max(x(event.end) - left - 0.6, 0.4);
     put(R"(<g><title>{} {}: {} to {} ({})</title>)"
         R"(<rect class="{}{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
-        to_text(program, instruction), look.word, time_text(event.start, gantt_.unitless),
+        xml_text(to_text(program, instruction)), look.word, time_text(event.start, gantt_.unitless),
         time_text(event.end, gantt_.unitless), time_text(event.end - event.start, gantt_.unitless),
         look.css, odd_chunk ? " chunk" : "", left, y_ + (work ? 0 : bar_), width,
         work ? bar_ : lane_);
@@ -191,7 +192,7 @@ class Picture {
           css, at, y_, at + 17, y_ + 10, word);
       at += 40 + 7.0 * static_cast<double>(std::char_traits<char>::length(word));
     };
-    for (const auto& [css, look] : used_) entry(css.c_str(), look->word);
+    for (const auto& [kind, look] : used_) entry(look->css, look->word);
     entry("idle", "idle (bubble)");
     y_ += 22;
   }
@@ -254,7 +255,7 @@ class Picture {
 
   const Gantt& gantt_;
   std::vector<Timeline> timelines_;
-  std::map<std::string, const KindLook*> used_;
+  std::map<Kind, const KindLook*> used_;  // in the order of the legend
   std::string body_;
   double end_ = 0, y_ = 0, bar_ = 30, lane_ = 0;
 };

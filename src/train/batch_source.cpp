@@ -16,8 +16,8 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
 }
 
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
-                    std::int64_t samples, bool evaluation, std::uint64_t step,
-                    std::int64_t counted, std::vector<RoundUnit>& units) {
+                    std::int64_t samples, bool evaluation, std::uint64_t step, std::int64_t counted,
+                    std::vector<RoundUnit>& units) {
   const std::int64_t micro = session.micro_batch();
   const auto count = static_cast<std::size_t>((samples + micro - 1) / micro);
   if (units.size() != count) units.resize(count);
@@ -78,9 +78,8 @@ RoundUnit& StreamUnits::acquire(int unit) {
   std::unique_lock lock(mutex_);
   while (loaded_ <= batch) {
     const int next = loaded_;
-    changed_.wait(lock, [&] {
-      return loaded_ > next || next - released_ < static_cast<int>(slots_.size());
-    });
+    changed_.wait(
+        lock, [&] { return loaded_ > next || next - released_ < static_cast<int>(slots_.size()); });
     if (loaded_ > next) continue;  // another replica has read it
     load(next);
     ++loaded_;

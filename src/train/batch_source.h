@@ -19,8 +19,8 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
 /// Points the units of a mini-batch at their samples. columns: each (samples, …), which stay where
 /// they are; `counted` elements of the labels count.
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
-                    std::int64_t samples, bool evaluation, std::uint64_t step,
-                    std::int64_t counted, std::vector<RoundUnit>& units);
+                    std::int64_t samples, bool evaluation, std::uint64_t step, std::int64_t counted,
+                    std::vector<RoundUnit>& units);
 
 /// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
 class BatchUnits final : public UnitSource {

@@ -34,8 +34,10 @@ struct PipelineConfig {
   std::string schedule = "1f1b";  // a name, or the file of a schedule
   int chunks = 2;                 // stages of a device in interleaved schedules
   std::vector<int> replicas;      // devices of each stage; empty: one each
+  bool plan_replicas = false;     // the planner says how many devices each stage gets
+  std::string topology;           // a topology's file or name; empty: the measured one, if there is
   int memory_units = 0;           // of schedule zb: units that a device may hold; 0: one a device
-  double warm_up_tolerance = 0.02;  // of schedule 1f1b-auto: share by which speed may be missed
+  double warm_up_tolerance = 0.02;    // of schedule 1f1b-auto: share by which speed may be missed
   std::int64_t micro_batches = 0;     // 0: by micro_batch_size, or automatic
   std::int64_t micro_batch_size = 0;  // 0: by micro_batches
   std::string plan_path;              // a plan.json to follow

@@ -48,9 +48,8 @@ void add_gradient_sync(Program& program) {
   if (program.gradient_sync) return;
   program.gradient_sync = true;
   for (auto& list : program.device) {
-    const auto update = std::find_if(list.begin(), list.end(), [](const Instruction& i) {
-      return i.kind == Kind::kUpdate;
-    });
+    const auto update = std::find_if(list.begin(), list.end(),
+                                     [](const Instruction& i) { return i.kind == Kind::kUpdate; });
     list.insert(update, Instruction{Kind::kGradientSync});
   }
 }
@@ -68,7 +67,7 @@ ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
   PT_CHECK(schedule.rule != UpdateRule::kNone, kUsage,
            "--schedule {} runs forwards only; choose one that trains, such as 1f1b",
            config.schedule);
-  PT_CHECK(config.replicas.empty() || schedule.takes_replicas, kUsage,
+  PT_CHECK((config.replicas.empty() && !config.plan_replicas) || schedule.takes_replicas, kUsage,
            "--schedule {} has one device a stage; --replicas goes with gpipe, 1f1b or pipedream",
            config.schedule);
   rule_ = schedule.rule;
@@ -80,13 +79,42 @@ int ProgramMaker::stages() const {
   return config_.devices * stages_per_device(config_.schedule, config_.chunks);
 }
 
+std::vector<ScheduleLoad> ProgramMaker::loads(int micro_batches) const {
+  Program program;
+  if (from_file_) {
+    program = *from_file_;
+  } else {
+    // Long enough for an asynchronous pipeline to be full.
+    const int mini_batches = is_asynchronous(rule_) ? 2 * stages() + 2 : 1;
+    ScheduleOptions options;
+    options.name = config_.schedule;
+    options.stages = stages();
+    options.units = mini_batches * micro_batches;
+    options.replicas = config_.replicas;
+    options.chunks = config_.chunks;
+    options.memory_units = config_.memory_units;
+    options.units_per_update = rule_ == UpdateRule::kDoubleBuffer ? micro_batches : 0;
+    program = generate(options);
+  }
+  std::vector<ScheduleLoad> loads;
+  for (std::size_t s = 0; s < program.slots_per_stage.size(); ++s)
+    loads.push_back({program.slots_per_stage[s], program.versions_per_stage[s]});
+  return loads;
+}
+
 void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs,
                             bool gradient_sync, int units_per_update) {
   edges_ = std::move(edges);
   gradient_sync_ = gradient_sync;
   units_per_update_ = units_per_update;
   recompute_.clear();
-  for (const StagePlan& stage : plan.stages) recompute_.push_back(stage.recompute);
+  replicas_.clear();
+  for (const StagePlan& stage : plan.stages) {
+    recompute_.push_back(stage.recompute);
+    replicas_.push_back(stage.replicas);
+  }
+  if (std::all_of(replicas_.begin(), replicas_.end(), [](int r) { return r == 1; }))
+    replicas_.clear();
   if (config_.schedule != "1f1b-auto") return;
   WarmUpCosts warm;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -102,17 +130,18 @@ void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Cos
       warm.hop_seconds.push_back(hop);
     }
   }
-  warm.replicas = config_.replicas;
+  warm.replicas = replicas_;
   warm.tolerance = config_.warm_up_tolerance;
   warm_ = balanced_warm_up(warm);
 }
 
 Program ProgramMaker::training(int units) const {
   if (from_file_) {
-    PT_CHECK(units == from_file_->units, kUsage,
-             "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
-             "the last batch is short, --drop-last",
-             printable(config_.schedule), from_file_->units, units, from_file_->units);
+    PT_CHECK(
+        units == from_file_->units, kUsage,
+        "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
+        "the last batch is short, --drop-last",
+        printable(config_.schedule), from_file_->units, units, from_file_->units);
     Program program = *from_file_;
     program.recompute = recompute_;
     if (gradient_sync_) add_gradient_sync(program);
@@ -125,7 +154,7 @@ Program ProgramMaker::training(int units) const {
   options.stages = static_cast<int>(recompute_.size());
   options.units = units;
   options.recompute = recompute_;
-  options.replicas = config_.replicas;
+  options.replicas = replicas_;
   options.warm = warm_;
   options.chunks = config_.chunks;
   options.memory_units = config_.memory_units;
@@ -137,7 +166,7 @@ Program ProgramMaker::training(int units) const {
 }
 
 Program ProgramMaker::evaluation(int units) const {
-  const int smallest = fixed_units() > 0                     ? fixed_units()
+  const int smallest = fixed_units() > 0                    ? fixed_units()
                        : rule_ == UpdateRule::kDoubleBuffer ? units_per_update_
                                                             : std::max(1, config_.devices);
   Program program = lower(forward_program(training(smallest), units), edges_);

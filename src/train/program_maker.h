@@ -21,11 +21,11 @@ class ProgramMaker {
   UpdateRule rule() const { return rule_; }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->units : 0; }
-  /// Devices that run a stage, together; empty: one each.
-  const std::vector<int>& replicas() const { return config_.replicas; }
+  /// What each stage holds in a round of so many micro-batches, as the planner must know it.
+  std::vector<ScheduleLoad> loads(int micro_batches) const;
 
-  /// Takes over what the plan decided. `costs`: per stage and unit, for 1f1b-auto. `units_per_update`
-  /// matters for pipedream-2bw.
+  /// Takes over what the plan decided: recompute, replicas. `costs`: per stage and unit, for
+  /// 1f1b-auto. `units_per_update` matters for pipedream-2bw.
   void set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs, bool gradient_sync,
                 int units_per_update);
 
@@ -41,6 +41,7 @@ class ProgramMaker {
   UpdateRule rule_ = UpdateRule::kSync;
   std::optional<Program> from_file_;
   std::vector<bool> recompute_;
+  std::vector<int> replicas_;  // empty: one each
   std::vector<Edge> edges_;
   std::vector<int> warm_;
   bool gradient_sync_ = false;

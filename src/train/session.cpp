@@ -11,7 +11,10 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "partition/plan_file.h"
+#include "partition/topology_file.h"
 #include "passes/linearise.h"
+#include "pipeline/plan_costs.h"
+#include "profile/estimate.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 
@@ -222,18 +225,34 @@ std::vector<std::int64_t> Session::training_batch_sizes() const {
   return sizes;
 }
 
-void Session::plan() {
+void Session::measure() {
   const TrainingGraph& graph = this->graph();
+  topology_ = config_.pipeline.topology.empty()
+                  ? measured_topology()
+                  : std::optional(named_topology(config_.pipeline.topology));
   chain_ = linearise(graph);
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads =
       std::min(std::max(1, config_.pipeline.devices), std::max(1, available_cores() / threads_));
-  profile_ = config_.pipeline.profile_path.empty()
-                 ? measure_profile(graph, config_.pipeline.backend, threads_, options)
-                 : read_profile(config_.pipeline.profile_path, graph);
+  // A topology that was asked for by name stands for devices that are not at hand.
+  estimated_ = config_.pipeline.profile_path.empty() && !config_.pipeline.topology.empty() &&
+               topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
+  if (estimated_) {
+    profile_ = estimate_profile(graph, {.name = topology_->name,
+                                        .flops_per_second = topology_->flops_per_second,
+                                        .bytes_per_second = topology_->memory_bytes_per_second});
+  } else if (!config_.pipeline.profile_path.empty()) {
+    profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else {
+    profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
+  }
   costs_ = chain_costs(graph, chain_, profile_);
+}
 
+void Session::plan() {
+  if (costs_.elements.empty()) measure();
+  const TrainingGraph& graph = this->graph();
   plan_stages_of_chain();
 
   std::vector<int> starts = {0};
@@ -251,20 +270,8 @@ void Session::plan() {
       config_.pipeline.schedule,
       slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
-  for (const StagePlan& stage : plan_.stages) {
-    StageSeconds seconds;
-    seconds.forward = stage.forward_seconds;
-    seconds.backward = stage.backward_seconds;
-    seconds.backward_input = seconds.backward_weight = 0;
-    for (int at = stage.first; at < stage.last; ++at) {
-      const ChainCost& element = costs_.elements[static_cast<std::size_t>(at)];
-      seconds.backward_input += element.input_gradient_seconds;
-      seconds.backward_weight += element.weight_gradient_seconds;
-    }
-    seconds.recompute = stage.forward_seconds;
-    seconds.update = stage.step_seconds * static_cast<double>(micro_batches_);
-    simulated_costs_.stage.push_back(seconds);
-  }
+  simulated_costs_ = costs_of_plan(plan_, costs_, static_cast<int>(micro_batches_));
+  if (topology_) simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
   programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
                              static_cast<int>(micro_batches_));
   // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
@@ -278,15 +285,32 @@ void Session::plan_stages_of_chain() {
   request.stages = programs_of_run_->stages();
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
-  request.memory_limit_bytes = config_.pipeline.memory_limit_bytes;
+  request.memory_limit_bytes =
+      config_.pipeline.memory_limit_bytes * static_cast<std::size_t>(config_.pipeline.devices) /
+      static_cast<std::size_t>(std::max(request.stages, config_.pipeline.devices));
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
+  if (topology_) {
+    request.transfer = {topology_->levels.front().latency_seconds,
+                        topology_->levels.front().bytes_per_second};
+  }
+  const std::vector<int>& replicas = config_.pipeline.replicas;
   if (!config_.pipeline.plan_path.empty()) {
     plan_ = plan_of_choice(costs_, request,
                            read_plan(config_.pipeline.plan_path, element_names(costs_)));
-  } else if (!config_.pipeline.split.empty()) {
+    return;
+  }
+  if (config_.pipeline.plan_replicas) {
+    request.stages = 0;
+    request.devices = config_.pipeline.devices;
+    if (topology_) request.topology = first_devices(*topology_, request.devices);
+    plan_ = plan_devices(costs_, request);
+    return;
+  }
+  request.loads = programs_of_run_->loads(request.micro_batches);
+  std::vector<int> cuts;
+  if (!config_.pipeline.split.empty()) {
     const std::vector<std::string> names = element_names(costs_);
-    std::vector<int> cuts;
     for (const std::string& name : config_.pipeline.split) {
       const int element = find_element(names, name);
       PT_CHECK(element >= 0, kUsage,
@@ -294,18 +318,27 @@ void Session::plan_stages_of_chain() {
                printable(name));
       cuts.push_back(element);
     }
-    plan_ = plan_with_cuts(costs_, request, cuts);
   } else {
+    // A stage of r devices gets r times the work.
+    request.topology.device_speed.assign(replicas.begin(), replicas.end());
     plan_ = plan_stages(costs_, request);
+    request.topology.device_speed.clear();
+    if (replicas.empty()) return;
+    cuts = plan_.cuts();
   }
+  std::vector<DeviceRange> places;
+  for (const int count : replicas)
+    places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
+  request.loads.clear();
+  plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
 }
 
 bool Session::shares_cores() const { return devices() * threads_ > available_cores(); }
 
 double Session::predicted_step_seconds() const {
-  const double simulated =
-      asynchronous() ? prediction_.unit_period * static_cast<double>(micro_batches_)
-                     : prediction_.makespan;
+  const double simulated = asynchronous()
+                               ? prediction_.unit_period * static_cast<double>(micro_batches_)
+                               : prediction_.makespan;
   if (!shares_cores()) return simulated;
   double work = 0;
   for (const StagePlan& stage : plan_.stages) {

@@ -43,7 +43,9 @@ class Session {
 
   /// Reads the model, builds the graph of the full micro-batch and binds the data.
   void open();
-  /// Measures (or reads) the profile and cuts the chain.
+  /// Measures (reads, estimates) the profile.
+  void measure();
+  /// Cuts the chain, after measure() if that has not been done.
   void plan();
   /// Makes and checks the programs and compiles the stages.
   void start();
@@ -75,6 +77,8 @@ class Session {
   std::int64_t total_steps() const { return total_steps_; }
   int threads() const { return threads_; }
   const Profile& profile() const { return profile_; }
+  /// Whether the profile comes from a topology's numbers and not from a device.
+  bool estimated() const { return estimated_; }
 
   Runtime& runtime() { return *runtime_; }
   /// What the runtime was made from, for a replay.
@@ -95,7 +99,8 @@ class Session {
   int variant(std::int64_t samples, bool evaluation) const;
   /// What the simulator says about one step of the full mini-batch.
   const Simulation& prediction() const { return prediction_; }
-  /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that the stages share.
+  /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that
+  /// the stages share.
   double predicted_step_seconds() const;
   /// Whether there are fewer cores than stages times threads.
   bool shares_cores() const;
@@ -138,8 +143,10 @@ class Session {
   std::vector<Variant> evaluations_;
   Chain chain_;
   ChainCosts costs_;
+  std::optional<Topology> topology_;
   Plan plan_;
   Profile profile_;
+  bool estimated_ = false;
   std::vector<int> stage_of_forward_;
   std::unique_ptr<ProgramMaker> programs_of_run_;
   std::vector<std::unique_ptr<Program>> programs_;

@@ -95,7 +95,9 @@ class Training {
     const auto samples = static_cast<std::int64_t>(batch->samples);
     const double rate = learning_rate_at(step);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
-    const RoundResult result = session_.runtime().run(session_.program(session_.units_of(samples)), units_);
+    const Program& program = session_.program(session_.units_of(samples));
+    const RoundResult result = session_.runtime().run(program, units_);
+    observer_.on_round(step + 1, program, result);
     StepReport report;
     report.step = step + 1;
     report.total_steps = session_.total_steps();
@@ -146,7 +148,9 @@ class Training {
         static_cast<int>(session_.micro_batches()), session_.batches_in_flight(),
         [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
         on_done);
-    const RoundResult result = session_.runtime().run(session_.program(session_.round_units(count)), units);
+    const Program& program = session_.program(session_.round_units(count));
+    const RoundResult result = session_.runtime().run(program, units);
+    observer_.on_round(first + 1, program, result);
     StepReport utilisation;
     set_utilisation(utilisation, result);
     bubbles_.push_back(*utilisation.bubble);

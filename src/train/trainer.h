@@ -48,6 +48,8 @@ class TrainingObserver {
  public:
   virtual ~TrainingObserver() = default;
   virtual void on_step(const StepReport&) {}
+  /// A round of the runtime: `step` (from 1) is its mini-batch, or its first one.
+  virtual void on_round(std::int64_t /*step*/, const Program&, const RoundResult&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
 };
 

@@ -89,9 +89,8 @@ Verification verify(Session& session) {
   Program reference = program;
   int stages = session.stages();
   if (replay) {
-    result.reference = session.asynchronous()
-                           ? "a replay of the schedule in one thread"
-                           : "one device with an accumulator for each replica";
+    result.reference = session.asynchronous() ? "a replay of the schedule in one thread"
+                                              : "one device with an accumulator for each replica";
   } else {
     result.reference = "one device without a pipeline";
     ScheduleOptions options;

@@ -1,5 +1,6 @@
-// A decoder like nanoGPT's, at one context length. Between the attentions the tokens of all samples
-// are rows of one matrix, so that every linear layer is one Gemm with PyTorch's (out, in) weight.
+// A decoder like GPT-2 and GPT-3, at one context length. Between the attentions the tokens of all
+// samples are rows of one matrix, so that every linear layer is one Gemm with PyTorch's (out, in)
+// weight.
 //
 //   ids (batch, T) -> embeddings (batch, T, C) -> rows (batch * T, C) -> blocks -> norm -> lm_head
 //   block: x += proj(attention(norm1(x)));  x += fc2(gelu(fc1(norm2(x))))
@@ -12,7 +13,6 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kHeadWidth = 32;
 constexpr std::int64_t kLongestContext = 4096;  // the mask has its square
 constexpr double kDeviation = 0.02;             // of GPT-2's initial weights
 // Finite, so that no tool meets an infinity; far below any score all the same.
@@ -31,11 +31,11 @@ HostTensor causal_mask(std::int64_t tokens) {
 
 class Decoder {
  public:
-  explicit Decoder(const ZooOptions& options)
+  Decoder(const std::string& name, const ZooOptions& options)
       : options_(options),
-        layers_("gpt-nano", options.seed),
+        layers_(name, options.seed),
         width_(options.width),
-        heads_(options.width / kHeadWidth),
+        head_width_(options.width / options.heads),
         residual_deviation_(kDeviation / std::sqrt(2.0 * static_cast<double>(options.depth))) {}
 
   ZooModel build() {
@@ -69,12 +69,12 @@ class Decoder {
   void add_constants() {
     layers_.constant("causal_mask", causal_mask(options_.context));
     layers_.constant("query_factor",
-                     HostTensor::scalar<float>(1 / std::sqrt(static_cast<float>(kHeadWidth))));
+                     HostTensor::scalar<float>(1 / std::sqrt(static_cast<float>(head_width_))));
     layers_.constant("sqrt2", HostTensor::scalar<float>(std::numbers::sqrt2_v<float>));
     layers_.constant("one", HostTensor::scalar<float>(1));
     layers_.constant("half", HostTensor::scalar<float>(0.5F));
     layers_.integers("qkv_sizes", {width_, width_, width_});
-    layers_.integers("heads_shape", {-1, options_.context, heads_, kHeadWidth});
+    layers_.integers("heads_shape", {-1, options_.context, options_.heads, head_width_});
   }
 
   std::string block(const std::string& name, std::string x) {
@@ -132,22 +132,25 @@ class Decoder {
   const ZooOptions& options_;
   Layers layers_;
   std::int64_t width_;
-  std::int64_t heads_;
+  std::int64_t head_width_;
   // Each block adds two results to the sum; smaller weights keep its variance (Radford et al.
   // 2019).
   double residual_deviation_;
   std::string rows_shape_;
 };
 
+ZooModel build_decoder(const std::string& name, const ZooOptions& options) {
+  PT_CHECK(options.width % options.heads == 0, kUsage,
+           "--width {} of {} is not a multiple of its {} heads; give another width or --heads",
+           options.width, name, options.heads);
+  PT_CHECK(options.context <= kLongestContext, kUsage,
+           "--context must be at most {} for {}, not {}", kLongestContext, name, options.context);
+  return Decoder(name, options).build();
+}
+
 }  // namespace
 
-ZooModel build_gpt_nano(const ZooOptions& options) {
-  PT_CHECK(options.width % kHeadWidth == 0, kUsage,
-           "--width must be a multiple of {} for gpt-nano, whose heads are that wide; not {}",
-           kHeadWidth, options.width);
-  PT_CHECK(options.context <= kLongestContext, kUsage,
-           "--context must be at most {} for gpt-nano, not {}", kLongestContext, options.context);
-  return Decoder(options).build();
-}
+ZooModel build_gpt(const ZooOptions& options) { return build_decoder("gpt", options); }
+ZooModel build_gpt_nano(const ZooOptions& options) { return build_decoder("gpt-nano", options); }
 
 }  // namespace pipetrain

@@ -10,8 +10,8 @@
 namespace pipetrain {
 namespace {
 
-// Keeps one file below the 2 GB that a protobuf message can hold.
-constexpr double kLargestNetwork = 450e6;
+// Far beyond any network, and far below what 64 bits can count.
+constexpr double kLargestNetwork = 1e14;
 // Keeps the weights' streams apart from those that training draws from the same seed: "zoo".
 constexpr std::uint64_t kStreams = std::uint64_t{0x7a6f6f} << 32;
 
@@ -29,6 +29,18 @@ HostTensor filled(Shape shape, float value) {
   HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
   for (float& element : out.span<float>()) element = value;
   return out;
+}
+
+HostTensor drawn(Shape shape, InitialValues initial, RandomStream random) {
+  const auto scale = static_cast<float>(initial.value);
+  HostTensor value = filled(std::move(shape), scale);
+  if (initial.kind == InitialValues::Kind::kUniform) {
+    for (float& element : value.span<float>()) element = scale * (2 * random.uniform() - 1);
+  }
+  if (initial.kind == InitialValues::Kind::kNormal) {
+    for (float& element : value.span<float>()) element = scale * random.normal();
+  }
+  return value;
 }
 
 OnnxAttribute pair(const char* name, std::int64_t size) {
@@ -54,20 +66,13 @@ std::string Layers::parameter(const std::string& name, Shape shape, InitialValue
   double count = 1;
   for (const std::int64_t dim : shape) count *= static_cast<double>(dim);
   PT_CHECK(static_cast<double>(trained_numbers_) + count <= kLargestNetwork, kUsage,
-           "the network would have more than {:.0f} million numbers, too many for one file; choose "
-           "smaller sizes",
-           kLargestNetwork / 1e6);
+           "the network would have more than {:.0f} million million numbers; choose smaller sizes",
+           kLargestNetwork / 1e12);
   trained_numbers_ += shape.count();
-  RandomStream random(seed_, kStreams + drawn_parameters_++);
-  const auto scale = static_cast<float>(initial.value);
-  HostTensor value = filled(std::move(shape), scale);
-  if (initial.kind == InitialValues::Kind::kUniform) {
-    for (float& element : value.span<float>()) element = scale * (2 * random.uniform() - 1);
-  }
-  if (initial.kind == InitialValues::Kind::kNormal) {
-    for (float& element : value.span<float>()) element = scale * random.normal();
-  }
-  return constant(name, std::move(value));
+  const RandomStream random(seed_, kStreams + drawn_parameters_++);
+  onnx_.initializer(name, {DType::kFloat32, shape},
+                    [shape, initial, random] { return drawn(shape, initial, random); });
+  return name;
 }
 
 std::string Layers::constant(const std::string& name, HostTensor value) {

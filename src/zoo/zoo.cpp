@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kArrays = "--data FILE.npz";
 constexpr std::string_view kText = "--data FILE.txt --format text";
 
-constexpr std::array<ZooNetwork, 4> kNetworks = {{
+constexpr std::array<ZooNetwork, 5> kNetworks = {{
     {"mlp",
      "hidden layers with rectifiers, for small images",
      kArrays,
@@ -30,23 +30,29 @@ constexpr std::array<ZooNetwork, 4> kNetworks = {{
     {"gpt-nano",
      "a small decoder that predicts the next byte of a text",
      kText,
-     {.width = 128, .depth = 4, .vocab = 256, .context = 64},
+     {.width = 128, .depth = 4, .heads = 4, .vocab = 256, .context = 64},
      build_gpt_nano},
+    {"gpt",
+     "a decoder of any size, GPT-2's by default: to plan large ones, no weights are needed",
+     kText,
+     {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
+     build_gpt},
 }};
 
-// Sizes far beyond a small network; products of four of them stay exact in a double.
+// Beyond any network that there is; products of three of them fit 64 bits.
 constexpr std::int64_t kLargestSize = 65536;
 
 struct Size {
   std::string_view flag;
   std::int64_t ZooOptions::*field;
 };
-constexpr std::array<Size, 7> kSizes = {{
+constexpr std::array<Size, 8> kSizes = {{
     {"--image", &ZooOptions::image},
     {"--channels", &ZooOptions::channels},
     {"--classes", &ZooOptions::classes},
     {"--width", &ZooOptions::width},
     {"--depth", &ZooOptions::depth},
+    {"--heads", &ZooOptions::heads},
     {"--vocab", &ZooOptions::vocab},
     {"--context", &ZooOptions::context},
 }};
@@ -79,6 +85,10 @@ ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request)
     PT_CHECK(wanted > 0 && wanted <= kLargestSize, kUsage, "{} must be from 1 to {}, not {}",
              size.flag, kLargestSize, wanted);
     options.*size.field = wanted;
+  }
+  if (options.heads > 0 && request.heads == 0) {
+    const std::int64_t head_width = network.defaults.width / network.defaults.heads;
+    options.heads = std::max<std::int64_t>(1, options.width / head_width);
   }
   return network.build(options);
 }

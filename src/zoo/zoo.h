@@ -19,6 +19,7 @@ struct ZooOptions {
   std::int64_t classes = 0;   // of a classifier
   std::int64_t width = 0;     // of the layers
   std::int64_t depth = 0;     // hidden layers or blocks
+  std::int64_t heads = 0;     // of each attention; divides the width
   std::int64_t vocab = 0;     // different tokens
   std::int64_t context = 0;   // tokens of one sample
   std::uint64_t seed = 1;     // of the initial weights
@@ -41,8 +42,9 @@ struct ZooNetwork {
 std::span<const ZooNetwork> zoo_networks();
 /// Null when there is no network of that name.
 const ZooNetwork* find_zoo_network(std::string_view name);
-/// Builds the network with its defaults where `request` has 0. Equal requests give equal bytes.
-/// Error (kUsage) names the flag that the network has not, or whose value it cannot take.
+/// Builds the network with its defaults where `request` has 0; a width without heads keeps the
+/// width of the heads. Equal requests give equal bytes. Weights are drawn when the model is
+/// written. Error (kUsage) names the flag that the network has not, or whose value it cannot take.
 ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request);
 
 // The networks, from complete options. Parameters are named and shaped as in PyTorch, so that a
@@ -56,8 +58,10 @@ ZooModel build_lenet(const ZooOptions& options);
 /// ResNet-18 (He et al. 2016) in its form for small images: a 3x3 first convolution and no first
 /// pooling. BatchNormalization stands in inference form.
 ZooModel build_resnet18(const ZooOptions& options);
-/// A decoder as nanoGPT's: pre-norm blocks with heads of 32, learned positions, a head of its own
+/// A decoder as GPT-2 and GPT-3: pre-norm blocks, learned positions, an output layer of its own
 /// (not tied to the token embedding). ids (batch, context) -> logits (batch, context, vocab).
+ZooModel build_gpt(const ZooOptions& options);
+/// The same by the name that its file has had from the beginning.
 ZooModel build_gpt_nano(const ZooOptions& options);
 
 }  // namespace pipetrain

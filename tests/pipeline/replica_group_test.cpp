@@ -25,7 +25,9 @@ TEST(ReplicaGroup, SumsInTheOrderOfTheReplicasAndAllGetTheSum) {
     return std::uniform_real_distribution<float>(-1e3F, 1e3F)(random);
   };
   // Every third step one replica has no unit.
-  const auto takes_part = [](int step, int replica) { return step % 3 != 0 || replica != step % 2; };
+  const auto takes_part = [](int step, int replica) {
+    return step % 3 != 0 || replica != step % 2;
+  };
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (int r = 0; r < kReplicas; ++r) {

@@ -207,9 +207,9 @@ Pair run_both(const Pipeline& pipeline, const Program& program, Backend backend,
 }
 
 TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
-  const std::vector<std::string> names = {"gpipe", "1f1b",          "1f1b-eager",       "1f1b-auto",
-                                          "zb-h1", "zb-h2",         "zb",               "zb-v",
-                                          "v-half", "v-min", "interleaved-1f1b", "interleaved-zb"};
+  const std::vector<std::string> names = {
+      "gpipe", "1f1b",   "1f1b-eager", "1f1b-auto",        "zb-h1",         "zb-h2", "zb",
+      "zb-v",  "v-half", "v-min",      "interleaved-1f1b", "interleaved-zb"};
   constexpr int kUnits = 12;
   const Pipeline one(/*tied=*/true, 1, kSizes);
   const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);

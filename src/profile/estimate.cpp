@@ -1,0 +1,59 @@
+#include "profile/estimate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "profile/node_key.h"
+
+namespace pipetrain {
+
+double node_flops(const Graph& graph, const Node& node) {
+  if (!node.op->cost) return 0;
+  return node.op->cost(node.attributes, graph.input_types(node), graph.output_types(node)).flops;
+}
+
+double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>& is_read) {
+  if (node.op->flags & kView) return 0;
+  double written = 0;
+  for (const ValueId id : node.outputs) {
+    if (!is_read[static_cast<std::size_t>(id.index)]) continue;
+    written += static_cast<double>(graph[id].type.bytes());
+  }
+  double read = 0;
+  for (const ValueId id : node.inputs) {
+    if (!id) continue;
+    const auto bytes = static_cast<double>(graph[id].type.bytes());
+    read += node.op->cost ? bytes : std::min(bytes, written);
+  }
+  return read + written;
+}
+
+Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device) {
+  PT_CHECK(
+      device.flops_per_second > 0 && device.bytes_per_second > 0 && device.launch_seconds >= 0,
+      kUsage,
+      "to estimate times, the device's flops and memory bytes per second must be known, not {} "
+      "and {}",
+      device.flops_per_second, device.bytes_per_second);
+  const Graph& graph = training.graph;
+  const std::vector<bool> is_read = values_read(training);
+  Profile out;
+  out.device = device.name;
+  out.backend = "estimate";
+  out.accumulate_seconds_per_byte = 3 / device.bytes_per_second;
+  out.workspace_bytes.assign(graph.nodes.size(), 0);
+  out.node_seconds.reserve(graph.nodes.size());
+  for (const Node& node : graph.nodes) {
+    double seconds = 0;
+    if (!(node.op->flags & kView)) {
+      seconds = device.launch_seconds +
+                std::max(node_flops(graph, node) / device.flops_per_second,
+                         node_bytes(graph, node, is_read) / device.bytes_per_second);
+    }
+    out.node_seconds.push_back(seconds);
+  }
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,32 @@
+// Seconds of every node from a device's data sheet: for planning on devices that are not at hand.
+#pragma once
+
+#include <string>
+
+#include "profile/profile.h"
+
+namespace pipetrain {
+
+/// What one device reaches, in its own memory.
+struct DeviceSpeed {
+  std::string name;              // "H100": printed
+  double flops_per_second = 0;   // of a well-shaped matrix product
+  double bytes_per_second = 0;   // of its memory, reading and writing
+  double launch_seconds = 3e-6;  // that every kernel takes, however small
+};
+
+/// Additions and multiplications of one run of a node; 0 where its operator counts none.
+double node_flops(const Graph& graph, const Node& node);
+
+/// Bytes that one run of a node moves between memory and the processor: every operand once, except
+/// that an operator without arithmetic (a copy, a selection) reads no more of an operand than it
+/// writes. `is_read` is values_read(): outputs that nobody reads are not written.
+double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>& is_read);
+
+/// The profile by the roofline model (Williams, Waterman, Patterson 2009): a node takes the longer
+/// of its arithmetic and its traffic, after its launch. Views take nothing, no node has a
+/// workspace, and adding a weight gradient to its accumulator moves three bytes a byte. Error
+/// (kUsage) when a speed is not positive.
+Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device);
+
+}  // namespace pipetrain

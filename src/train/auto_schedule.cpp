@@ -1,0 +1,145 @@
+#include "train/auto_schedule.h"
+
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "partition/topology_file.h"
+#include "pipeline/generate.h"
+#include "train/session.h"
+
+namespace pipetrain {
+namespace {
+
+std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& scope,
+                                    std::int64_t own) {
+  if (!scope.micro_batches) return {static_cast<int>(own)};
+  std::set<int> counts = {static_cast<int>(own)};
+  const std::int64_t batch = config.optimization.batch_size;
+  for (std::int64_t count = 1; count < batch; count *= 2) counts.insert(static_cast<int>(count));
+  counts.insert(static_cast<int>(batch));
+  return {counts.begin(), counts.end()};
+}
+
+/// The chain at another size of micro-batch, where every time and activation grows with it.
+ChainCosts scaled(const ChainCosts& chain, double factor) {
+  ChainCosts out = chain;
+  const auto scale = [factor](std::size_t& bytes) {
+    bytes = static_cast<std::size_t>(std::llround(static_cast<double>(bytes) * factor));
+  };
+  for (ChainCost& element : out.elements) {
+    element.forward_seconds *= factor;
+    element.input_gradient_seconds *= factor;
+    element.weight_gradient_seconds *= factor;
+    scale(element.saved_bytes);
+    scale(element.transient_bytes);
+    for (Reuse& reuse : element.reuses) scale(reuse.saved_bytes);
+  }
+  for (auto* bytes : {&out.forward_bytes, &out.backward_bytes}) {
+    for (std::size_t& cut : *bytes) scale(cut);
+  }
+  return out;
+}
+
+/// Chain costs by number of micro-batches: measured at each size, or estimated once and scaled.
+class CostsBySize {
+ public:
+  explicit CostsBySize(const RunConfig& config) : config_(config) {
+    config_.pipeline.schedule = "1f1b";
+    config_.pipeline.replicas.clear();
+    config_.pipeline.plan_replicas = false;
+    Session session(config_);
+    session.open();
+    own_ = session.micro_batches();
+    samples_ = session.micro_batch();
+    session.measure();
+    estimated_ = session.estimated();
+    costs_[static_cast<int>(own_)] = std::make_unique<ChainCosts>(session.costs());
+  }
+
+  std::int64_t own() const { return own_; }
+  const ChainCosts& at(int micro_batches) {
+    std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
+    if (costs) return *costs;
+    if (estimated_) {
+      const std::int64_t batch = config_.optimization.batch_size;
+      const auto samples = static_cast<double>((batch + micro_batches - 1) / micro_batches);
+      costs = std::make_unique<ChainCosts>(
+          scaled(*costs_.at(static_cast<int>(own_)), samples / static_cast<double>(samples_)));
+      return *costs;
+    }
+    RunConfig config = config_;
+    config.pipeline.micro_batches = micro_batches;
+    config.pipeline.micro_batch_size = 0;
+    Session session(config);
+    session.open();
+    session.measure();
+    costs = std::make_unique<ChainCosts>(session.costs());
+    return *costs;
+  }
+
+ private:
+  RunConfig config_;
+  std::int64_t own_ = 1, samples_ = 1;
+  bool estimated_ = false;
+  std::map<int, std::unique_ptr<ChainCosts>> costs_;
+};
+
+}  // namespace
+
+FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope) {
+  const auto start = std::chrono::steady_clock::now();
+  CostsBySize costs(config);
+  SearchRequest request;
+  request.batch = config.optimization.batch_size;
+  request.devices = config.pipeline.devices;
+  request.micro_batches = micro_batch_counts(config, scope, costs.own());
+  request.costs = [&](int micro_batches) -> const ChainCosts& { return costs.at(micro_batches); };
+  for (const ScheduleDescription& schedule : schedules()) {
+    if (schedule.rule == UpdateRule::kNone) continue;
+    const bool whole =
+        schedule.rule == UpdateRule::kStash || schedule.rule == UpdateRule::kVertical;
+    if (is_asynchronous(schedule.rule) && (!scope.asynchronous || whole)) continue;
+    request.schedules.push_back(schedule.name);
+  }
+  request.fewer_devices = scope.fewer_devices;
+  request.recompute = config.pipeline.recompute != Recompute::kNone;
+  request.chunks = config.pipeline.chunks;
+  request.memory_limit_bytes = config.pipeline.memory_limit_bytes;
+  request.optimizer_bytes_per_parameter_byte = state_slots(config.optimization.optimizer);
+  if (!config.pipeline.topology.empty()) {
+    request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
+    if (request.memory_limit_bytes == 0)
+      request.memory_limit_bytes = request.topology.memory_bytes;
+  } else if (const std::optional<Topology> measured = measured_topology()) {
+    // Stages beyond the cores of this machine are as near to each other as those on cores.
+    request.topology = *measured;
+    request.topology.levels.resize(1);
+    request.topology.levels.front().count = request.devices;
+    request.topology.device_speed.clear();
+  }
+  FoundSchedules found;
+  found.candidates = search(request);
+  found.chosen = choose(found.candidates);
+  found.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return found;
+}
+
+void take_over(const Candidate& candidate, RunConfig& config) {
+  PipelineConfig& pipeline = config.pipeline;
+  pipeline.schedule = candidate.schedule;
+  pipeline.devices = candidate.places * candidate.replicas;
+  pipeline.chunks = candidate.chunks > 1 ? candidate.chunks : pipeline.chunks;
+  pipeline.replicas.clear();
+  if (candidate.replicas > 1)
+    pipeline.replicas.assign(static_cast<std::size_t>(candidate.places), candidate.replicas);
+  pipeline.micro_batches = candidate.micro_batches;
+  pipeline.micro_batch_size = 0;
+  pipeline.recompute = candidate.recompute ? Recompute::kAll : Recompute::kNone;
+}
+
+}  // namespace pipetrain

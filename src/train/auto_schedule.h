@@ -1,0 +1,29 @@
+// --schedule auto: what the simulator finds best for a model, its data and its devices.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/search.h"
+#include "train/config.h"
+
+namespace pipetrain {
+
+struct FoundSchedules {
+  std::vector<Candidate> candidates;  // fastest first
+  int chosen = -1;                    // -1: nothing fits
+  double seconds = 0;                 // that the search took, profiling included
+};
+
+struct SearchScope {
+  bool micro_batches = false;  // try other numbers of micro-batches than the run's own
+  bool fewer_devices = false;  // leave devices idle, or use them as replicas
+  bool asynchronous = false;   // try schedules that train with older weights too
+};
+
+/// Profiles the model at each number of micro-batches and searches.
+FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope);
+
+/// Sets schedule, devices, replicas, micro-batches and recompute of a run as a candidate has them.
+void take_over(const Candidate& candidate, RunConfig& config);
+
+}  // namespace pipetrain
