@@ -127,8 +127,7 @@ Topology topology_of(const MachineMeasurement& measurement) {
   TopologyLevel level{"shared memory", measurement.threads, measurement.copy_bytes_per_second,
                       measurement.hand_over_seconds};
   if (measurement.threads > 1) {
-    level.bytes_per_second = std::min(measurement.between_threads_bytes_per_second,
-                                      measurement.all_reduce_ring_bytes_per_second);
+    level.bytes_per_second = measurement.between_threads_bytes_per_second;
   }
   out.levels.push_back(level);
   out.memory_bytes = measurement.memory_bytes / static_cast<std::size_t>(measurement.threads);

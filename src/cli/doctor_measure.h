@@ -25,8 +25,9 @@ struct MachineMeasurement {
 /// Takes a few seconds. Another program that is busy meanwhile is in the numbers.
 MachineMeasurement measure_machine();
 
-/// One device for each core, joined by one level: the hand-over is its latency, the slower of copy
-/// and all-reduce its bandwidth. Memory is shared evenly.
+/// One device for each core, joined by one level: its latency is the hand-over, its bandwidth the
+/// copy from another stage. Memory is shared evenly. (A sum over all threads is slower than links
+/// of that bandwidth would make it: plans with replicas are a little too hopeful.)
 Topology topology_of(const MachineMeasurement& measurement);
 
 /// Measures, writes the topology to `output` (measured_topology_path() if empty) and prints a

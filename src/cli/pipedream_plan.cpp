@@ -17,6 +17,9 @@
 namespace pipetrain {
 namespace {
 
+// Planning takes the square of this.
+constexpr std::size_t kMaximumLayers = 20'000;
+
 // Everything that is printed.
 struct Comparison {
   PipeDreamProfile profile;
@@ -75,6 +78,9 @@ CompatRequest compat_request_of(const PipeDreamPlanOptions& options, const PlanR
 Comparison compare(const PipeDreamPlanOptions& options) {
   Comparison out;
   out.profile = read_pipedream_profile(options.profile);
+  PT_CHECK(out.profile.nodes.size() <= kMaximumLayers, kResource,
+           "{} has {} layers; at most {} can be planned", printable(options.profile),
+           out.profile.nodes.size(), kMaximumLayers);
   out.request = request_of(options);
   const CostGraph graph = cost_graph_of(out.profile);
   for (const CostNode& node : graph.nodes) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Innermost steps of all levels together: some ten seconds.
-constexpr double kMaximumSteps = 4e10;
+constexpr double kMaximumSteps = 4e11;
 // Rows that are solved together: their part of the table should stay in a cache.
 constexpr int kBlock = 64;
 

@@ -12,8 +12,10 @@ namespace pipetrain {
 namespace {
 
 // The closures below take the square of the nodes in bits.
-constexpr std::size_t kMaximumNodes = 20'000;
-constexpr std::size_t kMaximumEdges = 200'000;
+constexpr std::size_t kMaximumNodes = 5'000;
+constexpr std::size_t kMaximumEdges = 100'000;
+// Words that are looked at to find the states: some seconds.
+constexpr double kMaximumWork = 5e9;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -27,6 +29,7 @@ class Network {
         is_left_out_(profile.nodes.size(), false),
         predecessors_(profile.nodes.size(), profile.nodes.size()),
         successors_(profile.nodes.size(), profile.nodes.size()),
+        inside_(1, profile.nodes.size()),
         extra_(profile.nodes.size()),
         has_extra_(profile.nodes.size(), false) {
     leave_out();
@@ -34,6 +37,10 @@ class Network {
       if (is_left_out_[at(edge.from)] || is_left_out_[at(edge.to)]) continue;
       next_[at(edge.from)].push_back(edge.to);
       previous_[at(edge.to)].push_back(edge.from);
+    }
+    for (std::vector<int>& readers : next_) {
+      std::sort(readers.begin(), readers.end());
+      readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
     }
     close();
   }
@@ -61,17 +68,19 @@ class Network {
 
   /// Every antichain that one more node makes of this one.
   std::vector<std::vector<int>> next_antichains(const std::vector<int>& antichain,
-                                                const std::vector<int>& augmented) const {
+                                                const std::vector<int>& augmented) {
     std::vector<std::vector<int>> out;
+    for (const int node : augmented) inside_.set(0, node);
     for (const int from : augmented) {
       for (const int node : next_[at(from)]) {
         const bool is_inside = std::binary_search(antichain.begin(), antichain.end(), node);
-        if (is_inside || leads_to(node, augmented)) continue;
+        if (is_inside || successors_.meets(node, inside_, 0)) continue;
         std::vector<int> changed = augmented;
         std::replace(changed.begin(), changed.end(), from, node);
-        out.push_back(without_predecessors(std::move(changed)));
+        out.push_back(without_predecessors(std::move(changed), from, node));
       }
     }
+    for (const int node : augmented) inside_.clear(0, node);
     return out;
   }
 
@@ -133,16 +142,21 @@ class Network {
     return extra;
   }
 
-  bool leads_to(int node, const std::vector<int>& nodes) const {
-    return std::any_of(nodes.begin(), nodes.end(),
-                       [&](int other) { return successors_.get(node, other); });
-  }
-
-  std::vector<int> without_predecessors(std::vector<int> nodes) const {
+  // `nodes` are those of inside_, with `node` in place of `from`.
+  std::vector<int> without_predecessors(std::vector<int> nodes, int from, int node) {
+    work_ += static_cast<double>(nodes.size()) * static_cast<double>(next_.size() / 64 + 1);
+    PT_CHECK(work_ <= kMaximumWork, kResource,
+             "the network has too many branches side by side for PipeDream's planner; plan it "
+             "without --compat pipedream");
+    const bool had_node = inside_.get(0, node);
+    inside_.clear(0, from);
+    inside_.set(0, node);
     std::vector<int> out;
-    for (const int node : nodes) {
-      if (!leads_to(node, nodes)) out.push_back(node);
+    for (const int kept : nodes) {
+      if (!successors_.meets(kept, inside_, 0)) out.push_back(kept);
     }
+    inside_.set(0, from);
+    if (!had_node) inside_.clear(0, node);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
@@ -152,6 +166,8 @@ class Network {
   std::vector<std::vector<int>> next_, previous_;
   std::vector<bool> is_left_out_;
   BitTable predecessors_, successors_;
+  BitTable inside_;  // one row: the nodes of the antichain that is looked at
+  double work_ = 0;
   std::vector<std::vector<int>> extra_;
   std::vector<bool> has_extra_;
 };

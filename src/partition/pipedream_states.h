@@ -19,6 +19,18 @@ class BitTable {
 
   bool get(int row, int column) const { return (word(row, column) >> (column % 64) & 1) != 0; }
   void set(int row, int column) { bits_[offset(row, column)] |= std::uint64_t{1} << (column % 64); }
+  void clear(int row, int column) {
+    bits_[offset(row, column)] &= ~(std::uint64_t{1} << (column % 64));
+  }
+  /// Whether `row` and row `from` of `other` have a bit in common.
+  bool meets(int row, const BitTable& other, int from) const {
+    const std::uint64_t* a = bits_.data() + static_cast<std::size_t>(row) * words_;
+    const std::uint64_t* b = other.bits_.data() + static_cast<std::size_t>(from) * words_;
+    for (std::size_t w = 0; w < words_; ++w) {
+      if ((a[w] & b[w]) != 0) return true;
+    }
+    return false;
+  }
   /// Sets in `row` every bit that `other` has in `from`.
   void add(int row, const BitTable& other, int from) {
     for (std::size_t w = 0; w < words_; ++w) {

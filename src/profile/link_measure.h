@@ -30,9 +30,9 @@ double measure_matrix_product(int threads);
 double measure_hand_over(const MakeThreadLink& make);
 
 /// Bytes per second at which a thread copies what another one has just written and handed over, in
-/// blocks of this size.
+/// blocks of this size. Small ones come out of the other one's cache.
 double measure_copy_between_threads(const MakeThreadLink& make,
-                                    std::size_t block_bytes = std::size_t{1} << 20);
+                                    std::size_t block_bytes = std::size_t{8} << 20);
 
 /// Seconds in which `threads` threads, each with a buffer of this size, bring the sum of all
 /// buffers into each: every thread sums its part of all, then copies the others' parts.

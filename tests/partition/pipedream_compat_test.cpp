@@ -151,6 +151,33 @@ TEST(PipeDreamCompat, ANetworkOfTooManyStatesEndsInASentence) {
   }
 }
 
+// Two thousand sources, each read by a node of its own and by a common one: wide enough to keep a
+// careless search busy for hours.
+TEST(PipeDreamStates, AVeryWideNetworkEndsInASentence) {
+  std::string nodes, edges;
+  const auto add = [&](const std::string& name) {
+    nodes += name +
+             " -- Layer -- forward_compute_time=1, backward_compute_time=1, "
+             "activation_size=1.0, parameter_size=1\n";
+  };
+  add("join");
+  for (int i = 0; i < 2000; ++i) {
+    add(fmt::format("source{}", i));
+    add(fmt::format("sink{}", i));
+    edges += fmt::format("\tsource{} -- sink{}\n\tsource{} -- join\n", i, i, i);
+  }
+  const PipeDreamProfile profile = parse_pipedream_profile(nodes + edges, "wide.txt");
+  const double start = steady_seconds();
+  try {
+    pipedream_states(profile);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_NE(error.message().find("without --compat"), std::string::npos);
+  }
+  EXPECT_LT(steady_seconds() - start, 20);
+}
+
 // A fork S -> {A, B} -> J: the cut behind A and B is charged the fork's output as well.
 TEST(PipeDreamStates, ADiamondCountsItsFork) {
   const PipeDreamProfile profile = parse_pipedream_profile(
