@@ -328,7 +328,7 @@ TEST(CheckMutations, Replicas) {
 TEST(CheckMutations, ImportedSchedules) {
   Tally tally;
   mutate_everything(lower(chimera(4, 4), chain_edges(4, 1)), {}, tally);
-  mutate_everything(lower(dual_pipe_v(2, 4), chain_edges(4, 1)), {}, tally);
+  mutate_everything(lower(dual_pipe_v(2, 4).program, chain_edges(4, 1)), {}, tally);
   report("imported", tally);
 }
 
