@@ -11,9 +11,11 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// Sums of a file's numbers stay far below what a size can hold.
+// So much that sums over all layers of a file stay below what a size can hold.
+constexpr std::size_t kMostBytes = 100'000'000'000'000;
+
 std::size_t whole_bytes(double bytes) {
-  return static_cast<std::size_t>(std::llround(std::min(bytes, 1e15)));
+  return static_cast<std::size_t>(std::llround(std::min(bytes, static_cast<double>(kMostBytes))));
 }
 
 std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
@@ -22,7 +24,7 @@ std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
   if (!node.description.starts_with("Concat")) return written;
   std::size_t joined = 0;
   for (const int input : inputs) joined += graph.nodes[at(input)].output_bytes;
-  return std::max(written, joined);
+  return std::clamp(joined, written, kMostBytes);
 }
 
 }  // namespace
