@@ -14,6 +14,7 @@
 #include "cli/terminal.h"
 #include "partition/plan_dot.h"
 #include "partition/plan_file.h"
+#include "partition/topology_file.h"
 #include "pipeline/check.h"
 #include "pipeline/generate.h"
 #include "pipeline/render.h"
@@ -116,8 +117,11 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
              "--batch-size",
              options.run.pipeline.devices);
     PT_FAIL(kResource,
-            "nothing fits into the memory of a device; least is needed by {} with {} micro-batches "
-            "on {} devices{}: {}",
+            "nothing fits into the {} of a device; least is needed by {} with {} micro-batches on {} "
+            "devices{}: {}",
+            bytes_text(options.run.pipeline.memory_limit_bytes > 0
+                           ? options.run.pipeline.memory_limit_bytes
+                           : named_topology(options.run.pipeline.topology).memory_bytes),
             least->schedule, least->micro_batches, least->places * least->replicas,
             least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
   }

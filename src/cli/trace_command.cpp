@@ -41,7 +41,7 @@ const TraceStep* partner(const Side& predicted, const Program& program, std::int
 
 Json json_of(const StepDifference& difference) {
   Json causes = Json::array();
-  for (const Cause& cause : difference.causes) {
+  for (const DifferenceCause& cause : difference.causes) {
     Json entry = {{"cause", to_text(cause.kind)}, {"seconds", cause.seconds}};
     if (cause.stage >= 0) entry["stage"] = cause.stage;
     if (cause.from_stage >= 0) entry["from_stage"] = cause.from_stage;

@@ -100,4 +100,24 @@ void complete(Program& program) {
   annotate(program);
 }
 
+void set_recompute(Program& program, const std::vector<bool>& recompute) {
+  program.recompute = recompute;
+  for (List& list : program.device) {
+    std::erase_if(list, [](const Instruction& i) { return i.kind == Kind::kRecompute; });
+    list = with_recompute(list, recompute);
+  }
+  annotate(program);
+}
+
+void add_gradient_sync(Program& program) {
+  if (program.gradient_sync) return;
+  program.gradient_sync = true;
+  for (List& list : program.device) {
+    const auto update = std::find_if(list.begin(), list.end(),
+                                     [](const Instruction& i) { return i.kind == Kind::kUpdate; });
+    list.insert(update, Instruction{Kind::kGradientSync});
+  }
+  annotate(program);
+}
+
 }  // namespace pipetrain

@@ -120,7 +120,7 @@ class Backtrack {
         return collect_transfer(place, now);
       default:
         offer(before(place));
-        if (!rendezvous_) collect_inputs(place, now);
+        collect_inputs(place, now);
     }
   }
 
@@ -145,15 +145,15 @@ class Backtrack {
     for (const int e : inputs_[2 * at(now.stage) + (backward ? 1 : 0)]) {
       const int moved = transfer_of_[unit_key(e, now.unit)];
       if (moved >= 0) {
-        offer(receive_[at(moved)]);
+        if (!rendezvous_) offer(receive_[at(moved)]);  // else it stands before this in the lane
         continue;
       }
       const Edge& edge = program_.edges[at(e)];
       const Place producer = table_.producer(edge, now.unit);
       if (!producer.exists() || producer.device == place.device) continue;
       const double scale = costs_.unit_scale.empty() ? 1 : costs_.unit_scale[at(now.unit)];
-      const double wire = static_cast<double>(edge.bytes_per_unit) * scale /
-                          link(e).bytes_per_second;
+      const double wire =
+          static_cast<double>(edge.bytes_per_unit) * scale / link(e).bytes_per_second;
       offer(producer, wire + link(e).latency_seconds, e);
     }
   }
@@ -289,8 +289,8 @@ CriticalPath critical_path(const Program& program, const Costs& costs,
                  : middle > bottleneck.last ? Phase::kDrain
                                             : Phase::kSteady;
     // What ends the round is not waiting for the pipeline to drain.
-    const bool ends_round = step.cause == Cause::kReduce || step.cause == Cause::kSync ||
-                            step.cause == Cause::kUpdate;
+    const bool ends_round =
+        step.cause == Cause::kReduce || step.cause == Cause::kSync || step.cause == Cause::kUpdate;
     if (ends_round) step.phase = Phase::kSteady;
     seconds[{step.cause, step.phase, step.stage, step.edge}] += step.end - step.start;
   }

@@ -33,6 +33,7 @@ void check_edges(const Program& program, const std::vector<Edge>& edges) {
 Costs unit_costs(const Program& program) {
   StageSeconds seconds;
   seconds.update = 1;
+  seconds.reduce = 1;
   Costs costs = uniform_costs(program, seconds);
   costs.gradient_sync_seconds = 1;
   return costs;

@@ -50,8 +50,52 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   plan.recompute = cut.recompute ? Recompute::kAll : Recompute::kNone;
   const LinkCost link = link_between(request.topology, 0, cut.replicas);
   plan.transfer = {link.latency_seconds, link.bytes_per_second};
-  plan.loads.assign(static_cast<std::size_t>(plan.stages), ScheduleLoad{});
+  // What 1f1b holds: a first idea of the memory, before the schedules are known.
+  for (int stage = 0; stage < plan.stages; ++stage)
+    plan.loads.push_back({std::min(plan.stages - stage, cut.share()), 1});
   return plan;
+}
+
+/// The cut into so many stages whose slowest computes least, transfers aside: bisection of that time,
+/// with stages as long as it allows (Pinar & Aykanat 2004). In O(n + stages log n) for each time.
+std::vector<int> compute_cuts(const ChainCosts& chain, int stages, bool recompute) {
+  std::vector<double> before = {0};
+  double largest = 0;
+  for (const ChainCost& element : chain.elements) {
+    const double seconds = (recompute ? 2 : 1) * element.forward_seconds +
+                           element.input_gradient_seconds + element.weight_gradient_seconds;
+    before.push_back(before.back() + seconds);
+    largest = std::max(largest, seconds);
+  }
+  const int count = static_cast<int>(chain.elements.size());
+  const auto cuts_within = [&](double limit) {
+    std::vector<int> cuts;
+    int first = 0;
+    while (static_cast<int>(cuts.size()) + 1 < stages) {
+      const auto end = std::upper_bound(before.begin() + first + 1, before.end(),
+                                        before[static_cast<std::size_t>(first)] + limit);
+      // Every later stage needs an element.
+      const int last = count - (stages - 1 - static_cast<int>(cuts.size()));
+      first = std::clamp(static_cast<int>(end - before.begin()) - 1, first + 1, last);
+      cuts.push_back(first);
+    }
+    return std::pair(cuts, before.back() - before[static_cast<std::size_t>(first)]);
+  };
+  double low = std::max(largest, before.back() / stages), high = before.back();
+  for (int step = 0; step < 40 && low < high; ++step) {
+    const double middle = (low + high) / 2;
+    (cuts_within(middle).second <= middle ? high : low) = middle;
+  }
+  return cuts_within(high).first;
+}
+
+/// The plan of a cut: exact, or for long chains by its compute alone.
+Plan plan_of(const SearchRequest& request, const Cut& cut) {
+  const PlanRequest plan = plan_request(request, cut);
+  const double elements = static_cast<double>(cut.chain->elements.size());
+  constexpr double kMostWork = 2e7;
+  if (elements * elements * plan.stages <= kMostWork) return plan_stages(*cut.chain, plan);
+  return plan_with_cuts(*cut.chain, plan, compute_cuts(*cut.chain, plan.stages, cut.recompute));
 }
 
 std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& per_device) {
@@ -70,7 +114,7 @@ std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& pe
                   .recompute = recompute,
                   .chain = &chain,
                   .plan = {}};
-          cut.plan = plan_stages(chain, plan_request(request, cut));
+          cut.plan = plan_of(request, cut);
           double sum = 0, slowest = 0;
           for (const StagePlan& stage : cut.plan.stages) {
             sum += stage.seconds;
@@ -87,8 +131,9 @@ std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& pe
 }
 
 /// The cuts to simulate: the fastest by estimate, and the smallest.
-std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most) {
+std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most, std::size_t limit) {
   std::vector<const Cut*> chosen;
+  const auto fits = [limit](const Cut& cut) { return limit == 0 || cut.bytes <= limit; };
   for (const int chunks : {1, 2, 3, 4, 5, 6, 7, 8}) {
     std::vector<const Cut*> all;
     for (const Cut& cut : cuts) {
@@ -101,7 +146,12 @@ std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most) {
           chosen.push_back(all[i]);
       }
     };
-    take([](const Cut* a, const Cut* b) { return a->estimate < b->estimate; }, most);
+    take(
+        [&](const Cut* a, const Cut* b) {
+          if (fits(*a) != fits(*b)) return fits(*a);
+          return a->estimate < b->estimate;
+        },
+        most);
     take([](const Cut* a, const Cut* b) { return a->bytes < b->bytes; }, std::max(1, most / 4));
   }
   return chosen;
@@ -177,8 +227,11 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
 }
 
 void mark_pareto(std::vector<Candidate>& candidates) {
+  const bool any_fits = std::any_of(candidates.begin(), candidates.end(),
+                                    [](const Candidate& candidate) { return candidate.fits; });
   std::size_t least = SIZE_MAX;  // fastest first: whoever needs less than all before
   for (Candidate& candidate : candidates) {
+    if (any_fits && !candidate.fits) continue;
     candidate.pareto = candidate.peak_bytes < least;
     least = std::min(least, candidate.peak_bytes);
   }
@@ -198,7 +251,7 @@ std::vector<Candidate> search(const SearchRequest& request) {
     per_device.insert(stages_per_device(name, request.chunks));
   const std::vector<Cut> cuts = make_cuts(request, per_device);
   std::vector<Candidate> candidates;
-  for (const Cut* cut : promising(cuts, request.most_simulated)) {
+  for (const Cut* cut : promising(cuts, request.most_simulated, request.memory_limit_bytes)) {
     for (const std::string& name : names) {
       if (stages_per_device(name, request.chunks) != cut->per_device) continue;
       if (cut->replicas > 1 && !describe_schedule(name).takes_replicas) continue;

@@ -50,8 +50,8 @@ struct Candidate {
 
 /// Returns the candidates that were simulated, fastest first. Rows of `places` devices stand beside
 /// each other as equal replicas, of which one is simulated; the sum of gradients over them is part
-/// of the update. Every cut is exact for its slowest stage (plan_stages()); which cuts are simulated
-/// is decided by the time that a mini-batch takes by the closed form of 1f1b, and by memory.
+/// of the update. Every cut is exact for its slowest stage (plan_stages()), in long chains for its
+/// compute alone; transfers are priced in any case. Which cuts are simulated is decided by the time that a mini-batch takes by the closed form of 1f1b, and by memory.
 std::vector<Candidate> search(const SearchRequest& request);
 
 /// Returns the candidate to take: the fastest that fits, or one that is at most 1 % slower and needs

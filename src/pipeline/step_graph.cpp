@@ -14,23 +14,23 @@ namespace {
 
 bool is_collective(Kind kind) { return kind == Kind::kGradientSync || kind == Kind::kReduce; }
 
-Cause between(CauseKind kind, int device) {
-  Cause cause;
+DifferenceCause between(CauseKind kind, int device) {
+  DifferenceCause cause;
   cause.kind = kind;
   cause.device = device;
   return cause;
 }
 
-Cause of_instruction(const Instruction& instruction) {
-  Cause cause;
+DifferenceCause of_instruction(const Instruction& instruction) {
+  DifferenceCause cause;
   cause.kind = is_collective(instruction.kind) ? CauseKind::kCollective : CauseKind::kInstruction;
   cause.instruction = instruction.kind;
   cause.stage = instruction.stage;
   return cause;
 }
 
-Cause of_edge(const Edge& edge) {
-  Cause cause;
+DifferenceCause of_edge(const Edge& edge) {
+  DifferenceCause cause;
   cause.kind = CauseKind::kReceive;
   cause.stage = edge.to_stage;
   cause.from_stage = edge.from_stage;
@@ -45,7 +45,7 @@ StepGraph::StepGraph(const Program& program) : program_(program) {
   order_nodes();
 }
 
-int StepGraph::cause(const Cause& wanted) {
+int StepGraph::cause(const DifferenceCause& wanted) {
   causes_.push_back(wanted);
   return static_cast<int>(causes_.size()) - 1;
 }

@@ -17,7 +17,7 @@ class StepGraph {
   explicit StepGraph(const Program& program);
 
   /// Causes without their seconds.
-  const std::vector<Cause>& causes() const { return causes_; }
+  const std::vector<DifferenceCause>& causes() const { return causes_; }
 
   /// Seconds of every node, then of every arc.
   using Delays = std::vector<double>;
@@ -58,7 +58,7 @@ class StepGraph {
     std::vector<double> start, end;  // [nodes]
   };
 
-  int cause(const Cause& wanted);
+  int cause(const DifferenceCause& wanted);
   int add_node(int cause);
   void add_arc(const Arc& arc);
   void add_devices();
@@ -68,7 +68,7 @@ class StepGraph {
   void time_meetings(const Events& events, Times& times) const;
 
   const Program& program_;
-  std::vector<Cause> causes_;
+  std::vector<DifferenceCause> causes_;
   std::vector<Node> nodes_;
   std::vector<Arc> arcs_;
   std::vector<int> order_;                  // nodes, topologically

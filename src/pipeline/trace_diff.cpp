@@ -69,14 +69,15 @@ class Shares {
   int paths_ = 0;
 };
 
-void sort_causes(std::vector<Cause>& causes) {
-  std::stable_sort(causes.begin(), causes.end(), [](const Cause& a, const Cause& b) {
-    return std::abs(a.seconds) > std::abs(b.seconds);
-  });
+void sort_causes(std::vector<DifferenceCause>& causes) {
+  std::stable_sort(causes.begin(), causes.end(),
+                   [](const DifferenceCause& a, const DifferenceCause& b) {
+                     return std::abs(a.seconds) > std::abs(b.seconds);
+                   });
 }
 
-Cause plain_cause(CauseKind kind, double seconds) {
-  Cause cause;
+DifferenceCause plain_cause(CauseKind kind, double seconds) {
+  DifferenceCause cause;
   cause.kind = kind;
   cause.seconds = seconds;
   return cause;
@@ -87,7 +88,7 @@ std::string signed_seconds(double seconds) {
 }
 
 /// "4.4 % slower (21.3 ms, predicted 20.4 ms)"
-std::string change_text(const Cause& cause) {
+std::string change_text(const DifferenceCause& cause) {
   const double change = cause.measured_mean - cause.predicted_mean;
   if (cause.predicted_mean <= 0)
     return fmt::format("takes {}, predicted nothing", seconds_text(cause.measured_mean));
@@ -121,7 +122,7 @@ const char* to_text(CauseKind kind) {
   return "other";
 }
 
-std::string Cause::text() const {
+std::string DifferenceCause::text() const {
   switch (kind) {
     case CauseKind::kInstruction:
       return fmt::format("stage {} {} {}", stage, look_of(instruction).word, change_text(*this));
@@ -164,7 +165,7 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
   const std::vector<double> measured_means = graph.mean_durations(to);
   double rest = result.seconds();
   for (std::size_t c = 0; c < graph.causes().size(); ++c) {
-    Cause cause = graph.causes()[c];
+    DifferenceCause cause = graph.causes()[c];
     cause.seconds = shares.seconds()[c];
     cause.predicted_mean = predicted_means[c];
     cause.measured_mean = measured_means[c];
@@ -188,7 +189,7 @@ StepDifference mean_of(std::span<const StepDifference> differences) {
   mean.steps = 0;
   mean.theoretical_bubble = differences.front().theoretical_bubble;
   struct Sum {
-    Cause cause;  // sums of all three numbers
+    DifferenceCause cause;  // sums of all three numbers
     int count = 0;
   };
   std::map<std::tuple<CauseKind, Kind, int, int, int>, Sum> sums;
@@ -198,9 +199,9 @@ StepDifference mean_of(std::span<const StepDifference> differences) {
     mean.measured_seconds += one.measured_seconds / count;
     mean.predicted_bubble += one.predicted_bubble / count;
     mean.measured_bubble += one.measured_bubble / count;
-    for (const Cause& cause : one.causes) {
+    for (const DifferenceCause& cause : one.causes) {
       Sum& sum = sums[{cause.kind, cause.instruction, cause.stage, cause.from_stage, cause.device}];
-      const Cause before = sum.cause;
+      const DifferenceCause before = sum.cause;
       sum.cause = cause;
       sum.cause.seconds += before.seconds;
       sum.cause.predicted_mean += before.predicted_mean;
@@ -235,7 +236,7 @@ std::string difference_text(const StepDifference& difference, int most_causes) {
   const double least = 1e-3 * difference.measured_seconds;
   double rest = seconds;
   int lines = 0;
-  for (const Cause& cause : difference.causes) {
+  for (const DifferenceCause& cause : difference.causes) {
     if (lines == most_causes || std::abs(cause.seconds) < least) break;
     text += fmt::format("  {:>10}  {}\n", signed_seconds(cause.seconds), cause.text());
     rest -= cause.seconds;

@@ -25,7 +25,7 @@ enum class CauseKind : std::uint8_t {
 /// "instruction", "receive", "collective", "between", "start-up", "end", "other".
 const char* to_text(CauseKind kind);
 
-struct Cause {
+struct DifferenceCause {
   CauseKind kind = CauseKind::kOther;
   Kind instruction = Kind::kForward;  // kInstruction, kCollective
   int stage = -1;                     // kInstruction; kReceive: the stage that reads
@@ -45,7 +45,7 @@ struct StepDifference {
   double predicted_bubble = 0, measured_bubble = 0;
   std::optional<double> theoretical_bubble;
   /// Largest first, either sign; the sum of seconds is measured_seconds - predicted_seconds.
-  std::vector<Cause> causes;
+  std::vector<DifferenceCause> causes;
   int steps = 1;  // that this is the mean of
 
   double seconds() const { return measured_seconds - predicted_seconds; }

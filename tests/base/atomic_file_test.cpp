@@ -98,6 +98,17 @@ TEST(AtomicFileTest, FailuresNameTheFile) {
   EXPECT_EQ(count_entries(directory.path()), 1) << "a temporary file was left";
 }
 
+TEST(AtomicFileTest, WhatIsSkippedReadsAsZeros) {
+  const TemporaryDirectory directory;
+  AtomicFile file(directory / "out.bin");
+  file.skip(3);
+  file.write("ab");
+  file.skip(2);
+  EXPECT_EQ(file.written(), 7U);
+  file.commit();
+  EXPECT_EQ(get_file(directory / "out.bin"), std::string("\0\0\0ab\0\0", 7));
+}
+
 TEST(AtomicFileTest, KilledWhileWritingTheOldFileIsWhole) {
   const TemporaryDirectory directory;
   const fs::path path = directory / "out.bin";

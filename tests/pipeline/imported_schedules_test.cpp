@@ -45,8 +45,32 @@ TEST(ImportedSchedules, Chimera) {
 TEST(ImportedSchedules, DualPipeV) {
   const Program program = imported("dualpipev-4x8.schedule");
   EXPECT_EQ(program, dual_pipe_v(4, 8).program);
-  StageSeconds seconds = {0.5, 1, 0.5, 0.5, 0, 0};
-  EXPECT_NEAR(simulate(program, uniform_costs(program, seconds)).makespan, 27, 1e-9);
+  // 24 s of work and (p - 1) / 2 idle; as pairs it would be p - 1 (schedule_forms_test.cpp).
+  const StageSeconds seconds = {0.5, 1, 0.5, 0.5, 0, 0};
+  EXPECT_NEAR(simulate(program, uniform_costs(program, seconds)).makespan, 25.5, 1e-9);
+}
+
+TEST(ImportedSchedules, TakeRecomputeAndGradientSync) {
+  for (const char* name : {"chimera-4x4.schedule", "dualpipev-4x8.schedule"}) {
+    Program program = imported(name);
+    const std::vector<std::vector<Instruction>> before = program.device;
+    const auto stages = static_cast<std::size_t>(program.stages);
+    set_recompute(program, std::vector<bool>(stages, true));
+    add_gradient_sync(program);
+    check(program, ErrorKind::kUsage);
+    check(lower(program, chain_edges(program.stages, 1)));
+    EXPECT_TRUE(program.gradient_sync);
+    // One recomputed unit, and another where weight gradients wait.
+    for (const int slots : program.slots_per_stage) EXPECT_LE(slots, 2);
+    Program plain = program;
+    set_recompute(plain, std::vector<bool>(stages, false));
+    for (auto& list : plain.device) {
+      std::erase_if(list, [](const Instruction& i) { return i.kind == Kind::kGradientSync; });
+    }
+    plain.gradient_sync = false;
+    annotate(plain);
+    EXPECT_EQ(plain.device, before);
+  }
 }
 
 TEST(ImportedSchedules, FilesAreWhatTheirGeneratorsWrite) {

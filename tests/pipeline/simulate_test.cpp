@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "example_programs.h"
+#include "pipeline/warm_up.h"
 
 namespace pipetrain {
 namespace {
@@ -185,6 +186,8 @@ class Clock {
     std::size_t next;
   };
 
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
   bool finished(std::size_t d, std::size_t i) const {
     return end_[d][i] >= 0 && end_[d][i] <= now_;
   }
@@ -201,7 +204,7 @@ class Clock {
         }
       }
     }
-    return {0, static_cast<std::size_t>(-1)};
+    return {0, kNowhere};
   }
 
   bool step(Lane& lane) {
@@ -213,6 +216,7 @@ class Clock {
                              ? 1
                              : costs_.unit_scale[static_cast<std::size_t>(x.unit)];
     double seconds = 0;
+    if (x.kind == Kind::kReduce || x.kind == Kind::kGradientSync) return meet(lane, x);
     if (is_transfer(x.kind)) {
       const Transfer& t = program_.transfers[static_cast<std::size_t>(x.transfer)];
       const auto edge = static_cast<std::size_t>(t.edge);
@@ -239,26 +243,55 @@ class Clock {
         ++lane.next;
         return true;
       }
-      const auto [pd, pi] =
-          find(t.gradient ? Kind::kBackward : Kind::kForward, t.from_stage, t.unit, -1);
+      auto [pd, pi] = find(t.gradient ? Kind::kBackward : Kind::kForward, t.from_stage, t.unit, -1);
+      if (pi == kNowhere) {
+        std::tie(pd, pi) = find(Kind::kBackwardInput, t.from_stage, t.unit, -1);
+      }
       if (!finished(pd, pi)) return false;
       seconds = wire;
     } else {
       for (std::size_t t = 0; t < program_.transfers.size(); ++t) {
         const Transfer& in = program_.transfers[t];
         if (in.to_stage != x.stage || in.unit != x.unit) continue;
-        if (in.gradient ? x.kind != Kind::kBackward : x.kind != Kind::kForward) continue;
+        const bool backward = x.kind == Kind::kBackward || x.kind == Kind::kBackwardInput;
+        if (in.gradient ? !backward : x.kind != Kind::kForward) continue;
         const auto [rd, ri] = find(Kind::kReceive, x.stage, x.unit, static_cast<int>(t));
         if (!finished(rd, ri)) return false;
       }
       const StageSeconds& stage = costs_.stage[static_cast<std::size_t>(x.stage)];
-      seconds = x.kind == Kind::kForward     ? stage.forward * scale
-                : x.kind == Kind::kBackward  ? stage.backward * scale
-                : x.kind == Kind::kRecompute ? stage.recompute * scale
-                                             : stage.update;
+      seconds = x.kind == Kind::kForward          ? stage.forward * scale
+                : x.kind == Kind::kBackward       ? stage.backward * scale
+                : x.kind == Kind::kBackwardInput  ? stage.backward_input * scale
+                : x.kind == Kind::kBackwardWeight ? stage.backward_weight * scale
+                : x.kind == Kind::kRecompute      ? stage.recompute * scale
+                                                  : stage.update;
+      if (!costs_.device_scale.empty()) seconds *= costs_.device_scale[lane.device];
     }
     end_[lane.device][index] = now_ + whole(seconds);
     ++lane.next;
+    return true;
+  }
+
+  /// A reduce or a gradient sync: when all its devices are there, all go through it.
+  bool meet(Lane& lane, const Instruction& x) {
+    std::vector<Lane*> members;
+    for (Lane& other : lanes_) {
+      if (&other != &lane && other.next == other.list.size()) continue;
+      const Instruction& head = program_.device[other.device][other.list[other.next]];
+      if (head.kind != x.kind || head.stage != x.stage || head.unit != x.unit) continue;
+      if (other.next > 0 && !finished(other.device, other.list[other.next - 1])) continue;
+      members.push_back(&other);
+    }
+    const bool sync = x.kind == Kind::kGradientSync;
+    const auto wanted =
+        static_cast<std::size_t>(sync ? program_.devices : program_.replicas(x.stage));
+    if (members.size() != wanted) return false;
+    const double seconds = sync ? costs_.gradient_sync_seconds
+                                : costs_.stage[static_cast<std::size_t>(x.stage)].reduce;
+    for (Lane* member : members) {
+      end_[member->device][member->list[member->next]] = now_ + whole(seconds);
+      ++member->next;
+    }
     return true;
   }
 
@@ -269,32 +302,141 @@ class Clock {
   long now_ = 0;
 };
 
+/// A random program of any schedule, lowered.
+Program random_program(std::mt19937& random) {
+  const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
+  const auto& all = schedules();
+  const ScheduleDescription& schedule = all[random() % all.size()];
+  const bool chain = schedule.placement == Placement::kChain;
+  const int p = chain ? 1 + below(4) : 2 + 2 * below(2);
+  ScheduleOptions options = options_for(schedule.name, p, chain ? 1 + below(5) : 4);
+  if (schedule.takes_replicas && below(2) == 0) {
+    for (int s = 0; s < p; ++s) options.replicas.push_back(1 + below(3));
+  } else if (schedule.takes_warm_up && schedule.rule != UpdateRule::kDoubleBuffer &&
+             !schedule.splits_backward) {
+    options.warm = random_warm_up(p, random);
+  }
+  for (int s = 0; s < p && schedule.rule != UpdateRule::kNone; ++s) {
+    options.recompute.push_back(below(2) == 0);
+  }
+  options.gradient_sync = schedule.rule == UpdateRule::kSync && below(2) == 0;
+  return lower(generate(options), random_edges(p, random));
+}
+
 TEST(Simulate, AgreesWithAClockOnRandomCosts) {
   std::mt19937 random(3);
   const auto pick = [&](unsigned most) { return static_cast<double>(random() % (most + 1)); };
-  for (int n = 0; n < 150; ++n) {
-    const int p = 1 + static_cast<int>(random() % 4);
-    const int m = 1 + static_cast<int>(random() % 5);
-    const char* names[] = {"gpipe", "1f1b", "pipedream", "forward"};
-    ScheduleOptions options = options_for(names[n % 4], p, m);
-    if (n % 4 == 1 || n % 4 == 2) options.warm = random_warm_up(p, random);
-    if (n % 4 != 3) {
-      for (int s = 0; s < p; ++s) options.recompute.push_back(random() % 2 == 0);
-    }
-    const Program program = lower(generate(options), random_edges(p, random));
+  for (int n = 0; n < 300; ++n) {
+    const Program program = random_program(random);
     Costs costs;
-    for (int s = 0; s < p; ++s) {
-      costs.stage.push_back({1 + pick(5), 1 + pick(9), 0, 0, 1 + pick(4), pick(3)});
+    for (int s = 0; s < program.stages; ++s) {
+      costs.stage.push_back(
+          {1 + pick(5), 1 + pick(9), 1 + pick(5), 1 + pick(5), 1 + pick(4), pick(3), pick(3)});
     }
-    for (int k = 0; k < m; ++k) costs.unit_scale.push_back(1 + pick(2));
+    costs.gradient_sync_seconds = pick(3);
+    for (int k = 0; k < program.units; ++k) costs.unit_scale.push_back(1 + pick(2));
+    for (int d = 0; d < program.devices; ++d) costs.device_scale.push_back(1 + pick(1));
     for (std::size_t e = 0; e < program.edges.size(); ++e) costs.edge_link.push_back({pick(3), 1});
     for (const TransferMode mode : {TransferMode::kBuffered, TransferMode::kRendezvous}) {
       costs.transfers = mode;
-      EXPECT_DOUBLE_EQ(simulate(program, costs).makespan,
-                       static_cast<double>(Clock(program, costs).makespan()))
-          << options.name << " p=" << p << " m=" << m << " mode " << static_cast<int>(mode);
+      const Simulation result = simulate(program, costs);
+      EXPECT_DOUBLE_EQ(result.makespan, static_cast<double>(Clock(program, costs).makespan()))
+          << program.schedule << " p=" << program.stages << " m=" << program.units << " mode "
+          << static_cast<int>(mode);
+      for (std::size_t d = 0; d < result.idle.size(); ++d) {
+        const IdleSeconds& split = result.idle_split[d];
+        EXPECT_NEAR(split.warm_up + split.steady + split.drain, result.idle[d], 1e-9);
+      }
     }
   }
+}
+
+TEST(Simulate, IdleTimeIsSplitByWhatTheDeviceWaitsFor) {
+  for (const auto& [f, b] : {std::pair{1.0, 1.0}, {1.0, 2.0}, {2.0, 7.0}}) {
+    for (int p = 1; p <= 5; ++p) {
+      const Program one = generate(options_for("1f1b", p, 2 * p));
+      const Program all = generate(options_for("gpipe", p, 2 * p));
+      const Simulation in_turn = simulate(one, costs_of(one, f, b));
+      const Simulation gpipe = simulate(all, costs_of(all, f, b));
+      for (int s = 0; s < p; ++s) {
+        // A device waits for the first unit to come and to go on to the last stage and back; then
+        // for nothing until the last forward; then for the others' backwards, a forward each, and
+        // for those after it to end.
+        const auto d = static_cast<std::size_t>(s);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].warm_up, s * f + (p - 1 - s) * b);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].steady, 0);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].drain, (p - 1 - s) * f + s * b);
+        EXPECT_DOUBLE_EQ(gpipe.idle_split[d].warm_up, (p - 1) * f + (p - 1 - s) * b);
+        EXPECT_DOUBLE_EQ(gpipe.idle_split[d].drain, s * b);
+      }
+    }
+  }
+}
+
+TEST(Simulate, ReplicasShareTheUnitsAndSumTheirGradients) {
+  for (const int r : {1, 2, 3}) {
+    ScheduleOptions options = options_for("1f1b", 1, 6);
+    options.replicas = {r};
+    const Program program = generate(options);
+    Costs costs = costs_of(program, 1, 2);
+    costs.stage[0].reduce = r == 1 ? 0 : 4;
+    costs.stage[0].update = 5;
+    EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6.0 / r * 3 + costs.stage[0].reduce + 5);
+  }
+  // 4 replicas: 3/4 of 80 bytes each way in 6 steps.
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(80, 4, {0.5, 10}), 2 * 0.75 * 80 / 10 + 6 * 0.5);
+  EXPECT_EQ(all_reduce_seconds(80, 1, {0.5, 10}), 0);
+}
+
+TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
+  ScheduleOptions options = options_for("pipedream", 1, 6);
+  options.replicas = {2};
+  const Program program = generate(options);
+  Costs costs = costs_of(program, 1, 2);
+  costs.device_scale = {1, 3};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 * 9);
+}
+
+TEST(Simulate, JitterIsReproducibleAndHasMeanOne) {
+  const Program program = generate(options_for("1f1b", 1, 400));
+  const Costs costs = costs_of(program, 1, 1);
+  const Jitter jitter = {0.1, 0, 7, 200};
+  const JitterResult result = simulate_jitter(program, costs, jitter);
+  EXPECT_EQ(result.makespan, simulate_jitter(program, costs, jitter).makespan);
+  // 800 independent times of mean 1 and deviation about 0.1.
+  EXPECT_NEAR(result.mean, 800, 1);
+  EXPECT_NEAR(result.p50, 800, 1);
+  EXPECT_NEAR(result.p95 - result.p50, 1.645 * 0.1 * std::sqrt(800), 1.2);
+  Jitter other = jitter;
+  other.seed = 8;
+  EXPECT_NE(simulate_jitter(program, costs, other).makespan, result.makespan);
+  other.compute = 0;
+  EXPECT_DOUBLE_EQ(simulate_jitter(program, costs, other).p95, 800);
+  other.samples = 0;
+  EXPECT_THROW(simulate_jitter(program, costs, other), Error);
+}
+
+TEST(Simulate, JitterOfOneDeviceSlowsThePipeline) {
+  // The slowest of several sets the pace, so the mean rises where the mean of each stays.
+  const Program program = lowered(options_for("1f1b", 8, 32));
+  const Costs costs = costs_of(program, 1, 2, {0.1, 10});
+  const double exact = simulate(program, costs).makespan;
+  const JitterResult result = simulate_jitter(program, costs, {0.1, 0.1, 1, 50});
+  EXPECT_GT(result.p50, exact);
+  EXPECT_GT(result.p95, result.p50);
+  EXPECT_LT(result.p95, 1.3 * exact);
+}
+
+TEST(Simulate, WithoutEventsTheSameNumbers) {
+  const Program program = lowered(options_for("zb-h1", 4, 8));
+  const Costs costs = costs_of(program, 1, 2, {0.1, 10});
+  const Simulation full = simulate(program, costs);
+  const Simulation lean = simulate(program, costs, {.keep_events = false, .rounds = 1});
+  EXPECT_TRUE(lean.events.empty());
+  EXPECT_EQ(lean.makespan, full.makespan);
+  EXPECT_EQ(lean.busy, full.busy);
+  EXPECT_EQ(lean.unit_period, full.unit_period);
+  EXPECT_EQ(lean.period, 0);
 }
 
 TEST(Simulate, RecordsEveryInstructionAndItsWaits) {
@@ -311,9 +453,13 @@ TEST(Simulate, RecordsEveryInstructionAndItsWaits) {
 }
 
 TEST(Simulate, IsLinear) {
-  // 64 devices, 512 units, about 130,000 compute instructions and as many transfers.
-  const Program program = lowered(options_for("1f1b", 64, 512));
-  EXPECT_DOUBLE_EQ(simulate(program, costs_of(program, 1, 2)).makespan, (512 + 63) * 3);
+  // 256 devices, 1024 units: half a million compute instructions and twice as many ends of
+  // transfers.
+  const Program program = lowered(options_for("1f1b", 256, 1024));
+  const Simulation result =
+      simulate(program, costs_of(program, 1, 2), {.keep_events = false, .rounds = 24});
+  EXPECT_DOUBLE_EQ(result.makespan, (1024 + 255) * 3);
+  EXPECT_DOUBLE_EQ(result.period, (1024 + 255) * 3);
 }
 
 }  // namespace

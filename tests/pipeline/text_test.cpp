@@ -35,13 +35,18 @@ TEST(Text, RoundTripOfEverySchedule) {
   for (const ScheduleDescription& schedule : schedules()) {
     for (int p = 1; p <= 6; ++p) {
       for (const int m : {1, 4, 9}) {
-        ScheduleOptions options = options_for(schedule.name, p, m);
-        options.recompute.assign(static_cast<std::size_t>(p), false);
+        const int stages = p * stages_per_device(schedule.name, 2);
+        ScheduleOptions options = options_for(schedule.name, stages, m);
+        options.recompute.assign(static_cast<std::size_t>(stages), false);
         options.recompute[0] = true;
         options.gradient_sync = schedule.rule == UpdateRule::kSync;
+        if (schedule.takes_replicas && p > 1) {
+          for (int s = 0; s < p; ++s)
+            options.replicas.push_back(1 + static_cast<int>(random() % 3));
+        }
         const Program bare = generate(options);
         EXPECT_EQ(parse_program(to_text(bare), "x"), bare) << to_text(bare);
-        const Program full = lower(bare, random_edges(p, random));
+        const Program full = lower(bare, random_edges(stages, random));
         EXPECT_EQ(parse_program(to_text(full), "x"), full) << to_text(full);
         EXPECT_NO_THROW(check(parse_program(to_text(full), "x")));
       }
@@ -49,6 +54,30 @@ TEST(Text, RoundTripOfEverySchedule) {
   }
   const Program split = lower(zero_bubble_h1(), chain_edges(3, 5));
   EXPECT_EQ(parse_program(to_text(split), "x"), split);
+}
+
+TEST(Text, GoldenReplicasAndRoute) {
+  const std::string text =
+      "pipetrain-schedule 1\nname mine\nrule sync\nstages 2\nunits 3\nplacement 0+1 2\n"
+      "route 1 0 1\ntransfers no\nedge 0>1 8\nedge 1>0 8\n"
+      "device 0: 0F1 0B1 0A 0U\n"
+      "device 1: 0F0 0F2 0B0 0B2 0A 0U\n"
+      "device 2: 1F0 1B0 1F1 1B1 1F2 1B2 1U\n";
+  const Program program = parse_program(text, "mine.txt");
+  check(program, ErrorKind::kUsage);
+  EXPECT_EQ(to_text(program), text);
+  EXPECT_EQ(program.device_of(0, 1), 0);
+  EXPECT_EQ(program.device_of(0, 2), 1);
+  EXPECT_NO_THROW(check(lower(program, chain_edges(2, 8))));
+}
+
+TEST(Text, GoldenDoubleBuffering) {
+  ScheduleOptions options = options_for("pipedream-2bw", 1, 3);
+  options.units_per_update = 2;
+  EXPECT_EQ(to_text(generate(options)),
+            "pipetrain-schedule 1\nname pipedream-2bw\nrule double-buffer\nstages 1\nunits 3\n"
+            "units-per-update 2\nplacement 0\ntransfers no\n"
+            "device 0: 0F0 0B0 0F1 0B1 0U1 0F2 0B2 0U2\n");
 }
 
 TEST(Text, AUserWritesComputeOnly) {
@@ -107,6 +136,13 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("0F1 ", "0F7 ", "names a stage or unit that is not there");
   expect("units 2", "units 1000000", "need more instructions");
   expect("placement 0 1", "placement 0 5", "'placement' names device 5");
+  expect("placement 0 1", "placement 0+0 1", "'0+0' names device 0 twice");
+  expect("placement 0 1", "placement 0+ 1", "written like 0 or 0+1, not '0+'");
+  expect("placement 0 1", "placement 0-1", "written like 0 or 0+1, not '0-1'");
+  expect("placement 0 1", "placement 0 1\nroute 0", "'route' must name the replica of 2 units");
+  expect("placement 0 1", "placement 0 1\nroute 0 x", "'route' needs a number, not 'x'");
+  expect("placement 0 1", "placement 0 1\nunits-per-update 2", "needs rule double-buffer");
+  expect("placement 0 1", "placement 0 1\nunits-per-update 0", "must be at least 1");
   expect("placement 0 1", "placement 0", "'placement' must name the devices of 2 stages");
   expect("placement 0 1", "placement 0 1\nrecompute 2", "'recompute' names stage 2 of 2");
 }
@@ -128,7 +164,7 @@ TEST(Text, BrokenSchedulesAreReadAndThenRefused) {
 TEST(Text, SurvivesRandomDamage) {
   // Whatever a file holds, it is read or refused: run under a sanitizer this finds bad indexing.
   std::mt19937 random(9);
-  const std::string letters = "0123456789FBIWRUSG<>: \n#-edgunits";
+  const std::string letters = "0123456789FBIWRUSAG<>:+ \n#-edgunits";
   int refused = 0;
   for (int n = 0; n < 3000; ++n) {
     std::string text = kTwoStages;

@@ -10,7 +10,8 @@ namespace pipetrain {
 namespace {
 
 /// Seconds between two units in the steady state, by simulation.
-double simulated_unit_seconds(const WarmUpCosts& costs, const std::vector<int>& warm) {
+double simulated_unit_seconds(const WarmUpCosts& costs, const std::vector<int>& warm,
+                              int units = 60) {
   const auto makespan = [&](int units) {
     ScheduleOptions options =
         options_for("1f1b", static_cast<int>(costs.forward_seconds.size()), units);
@@ -32,9 +33,7 @@ double simulated_unit_seconds(const WarmUpCosts& costs, const std::vector<int>& 
     }
     return end;
   };
-  constexpr int kFilled = 60;
-  constexpr int kMeasured = 60;
-  return (makespan(kFilled + kMeasured) - makespan(kFilled)) / kMeasured;
+  return (makespan(2 * units) - makespan(units)) / units;
 }
 
 double uniform(std::mt19937& random, double least, double most) {
@@ -114,8 +113,11 @@ TEST(WarmUp, RandomPipelinesRunAtTheSlowestStage) {
     for (std::size_t s = 0; s < prefix; ++s) --less[s];
     if (less[prefix - 1] < less[prefix]) continue;
     ++lowered_count;
-    EXPECT_GT(simulated_unit_seconds(costs, less), slowest(costs) * (1 + 1e-9)) << n;
-    EXPECT_GT(unit_seconds(costs, less), slowest(costs));
+    const double predicted = unit_seconds(costs, less) / slowest(costs);
+    EXPECT_GT(predicted, 1 + 1e-9) << n;
+    // A small loss shows late, once what the first units lost has been caught up.
+    const int units = predicted < 1.02 ? 600 : 60;
+    EXPECT_GT(simulated_unit_seconds(costs, less, units), slowest(costs) * (1 + 1e-9)) << n;
   }
   EXPECT_GT(lowered_count, 350);
   std::printf("balanced warm-up: worst %.6f of the slowest stage, standard %.3f; %d lowered\n",
