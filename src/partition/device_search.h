@@ -7,8 +7,8 @@
 // smaller, so the fewest devices of every suffix give the fewest of the whole: exact.
 //
 // Where G alone does not say all, a position keeps several labels of which none is better in every
-// respect: on devices in groups one for each place in a group, and one for each sum of latencies
-// where that counts too.
+// respect: on devices in groups it also counts how many devices the group has left, and where the
+// sum of latencies is made small, that sum.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +38,8 @@ struct SearchLimits {
   /// Stages whose memory, as decided under the limit above, exceeds this are not taken.
   std::size_t peak = std::numeric_limits<std::size_t>::max();
   double total_latency = std::numeric_limits<double>::infinity();  // of all stages; kLatency only
+  /// What next_change() looks ahead to, at least `seconds`; 0: nothing.
+  double horizon = 0;
 };
 
 /// Ranges: ChainRanges or IdealRanges. Positions run from 0 (nothing before) to count().
@@ -53,6 +55,14 @@ class DeviceSearch {
 
   /// Whether there is a plan within the limits.
   bool run(const SearchLimits& limits, Second second);
+  /// Later runs for kNothing with the same memory, but less time (after a run that succeeded) or
+  /// more time (after one that did not), may build on what the last run found: G never falls when
+  /// time gets shorter.
+  void remember(bool succeeded);
+  /// A run for kNothing with any limit from that of the last one up to this, not included, or up to
+  /// the horizon, finds the same.
+  double next_change() const { return next_change_; }
+  void forget() { floor_ = ceiling_ = {}; }
   /// The plan that run() found, in order, beginning at device 0 where that changes nothing.
   std::vector<StageChoice> plan() const;
   /// Fewest devices, peak memory, traffic or latency of that plan.
@@ -78,17 +88,27 @@ class DeviceSearch {
     RangeCost range;
   };
 
-  // Keys of positions that may be worth a look.
+  // Lower bounds of a range are differences of these. What a stage shares with earlier elements is
+  // not in them; rounding is taken off.
+  struct Sums {
+    double forward_seconds, parameter_bytes, saved_bytes;
+  };
+  // What a new label must keep to be of use: keys of positions, and devices.
   struct Threshold {
-    double consumed, used;
+    double key, key_used;
+    int consumed, used;
   };
 
   static constexpr std::size_t kMostLabels = 24;
   static constexpr int kNone = std::numeric_limits<int>::max();
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   double compute(int position) const { return remaining_[at(position)]; }
-  int class_of(const Label& label) const;
-  void prepare(double seconds_limit);
+  bool dominates(const Label& a, const Label& b) const;
+  double least_seconds(double latency, double parameter_bytes, int most) const;
+  bool may_be_of_use(int first, int last, double latency);
+  bool limited() const { return limits_.memory != std::numeric_limits<std::size_t>::max(); }
+  double fastest(const RangeCost& range, double latency, int least, int most) const;
+  void note_change(double seconds);
   void fill(int first);
   void try_range(int first, int last);
   void try_stage(const Stage& stage, int link);
@@ -96,42 +116,49 @@ class DeviceSearch {
   void place_on_unequal(const Stage& stage, int link, bool recompute);
   void insert(int first, const Label& label);
   void thin(std::vector<Label>& labels);
-  void note_best(int first);
+  bool try_known(int first);
   void add_root_labels();
   // Devices behind the next stage to the left, idle ones included.
   int consumed(const Label& label) const { return pricing_.devices() - label.end; }
   // Devices left for stages [first, …) when everything before needs its least.
   int most_consumed(int first) const;
   Threshold threshold(int first) const;
+  bool leaves_most(const Label& label) const;
 
   const Ranges& ranges_;
   const StagePricing& pricing_;
   int stages_;
   int count_;
-  int alignment_;
-  int classes_;
+  bool one_label_;  // of a position is better than all others: equal devices, all joined alike
   std::vector<std::vector<double>> cut_seconds_;  // [level][position]
   std::vector<double> remaining_;                 // compute seconds of [position, count)
+  std::vector<Sums> sums_;                        // of [position, count)
   std::vector<double> cheapest_cut_;
+  // [replicas]: what a second of latency costs the pipeline, and a byte of parameters at least.
+  std::vector<double> share_, reduce_;
 
   SearchLimits limits_;
   Second second_ = Second::kNothing;
-  double per_limit_ = 0;  // 1 / seconds limit
+  double per_limit_ = 0, per_horizon_ = 0;  // 1 / seconds
   std::vector<std::vector<Label>> labels_;
-  std::vector<double> key_, key_used_;  // [position]: see fill()
-  std::vector<int> class_best_;         // [class]: index of the label that consumes least, or -1
-  int classes_found_ = 0;
+  std::vector<double> key_, key_used_;   // [position]: see fill()
+  std::vector<int> least_, least_used_;  // [position]: devices consumed and used by the best label
   int most_ = 0;
+  int allowed_ = 0;  // replicas of the stage that is tried, if it is to be of use
+  double next_change_ = 0;
+
+  // What an earlier run says of each position: G and the end of the first stage.
+  struct Known {
+    std::vector<int> least, next;
+  };
+  Known floor_, ceiling_;
   const Label* root_ = nullptr;
 };
 
 template <class Ranges>
 DeviceSearch<Ranges>::DeviceSearch(const Ranges& ranges, const StagePricing& pricing, int stages)
     : ranges_(ranges), pricing_(pricing), stages_(stages), count_(ranges.count()) {
-  // Which plans a position can be continued with depends on where in its group of devices it is.
-  const int outer = pricing.group_size(pricing.levels() - 2);
-  alignment_ = outer <= 64 ? outer : pricing.group_size(0);
-  classes_ = (alignment_ + pricing.levels()) * (stages_ + 1);
+  one_label_ = pricing.uniform() && pricing.levels() == 1 && stages == 0;
   for (int level = 0; level < pricing.levels(); ++level) {
     std::vector<double>& row = cut_seconds_.emplace_back();
     for (int cut = 0; cut <= count_; ++cut) {
@@ -150,27 +177,102 @@ DeviceSearch<Ranges>::DeviceSearch(const Ranges& ranges, const StagePricing& pri
                              ? 0
                              : pricing.compute_seconds(ranges.range(position, count_), twice) /
                                    pricing.highest_speed());
+    const RangeCost all = ranges.range(0, count_);
+    const RangeCost before = position > 0 ? ranges.range(0, position) : RangeCost{};
+    sums_.push_back(
+        {(all.forward_seconds - before.forward_seconds) * (1 - 1e-12) / pricing.highest_speed(),
+         static_cast<double>(all.parameter_bytes - before.parameter_bytes),
+         static_cast<double>(all.saved_bytes - before.saved_bytes)});
+  }
+  const int batches = pricing.request().micro_batches;
+  const bool each_round = pricing.rule().updates_each_round();
+  for (int replicas = 0; replicas <= pricing.devices(); ++replicas) {
+    const double reduce = pricing.all_reduce_per_byte(replicas) / (each_round ? replicas : batches);
+    share_.push_back(replicas == 0 ? 1 : pricing.seconds(1, 0, 0, replicas));
+    reduce_.push_back(replicas < 2 ? 0 : replicas == 2 ? reduce : std::min(reduce_.back(), reduce));
   }
 }
 
+// Whether every way to go on from b is also one from a, and no worse. Devices may be left idle:
+// what can be placed where a group has few devices left can be placed where it has more.
 template <class Ranges>
-int DeviceSearch<Ranges>::class_of(const Label& label) const {
-  int out = label.end % alignment_;
-  // Groups of more levels than the alignment tells apart.
-  if (out == 0) {
-    for (int level = 0; level + 1 < pricing_.levels(); ++level) {
-      if (label.end % pricing_.group_size(level) == 0 && pricing_.group_size(level) > alignment_) {
-        out = alignment_ + level;
-      }
+bool DeviceSearch<Ranges>::dominates(const Label& a, const Label& b) const {
+  if (a.end < b.end || a.used > b.used || a.link != b.link) return false;
+  if (stages_ > 0 && a.stages != b.stages) return false;
+  for (int level = 0; level + 1 < pricing_.levels(); ++level) {
+    const int group = pricing_.group_size(level);
+    if ((a.end - 1) % group < (b.end - 1) % group) return false;
+  }
+  if (second_ == Second::kLatency || (a.end == b.end && a.used == b.used)) {
+    return a.second <= b.second;
+  }
+  return true;
+}
+
+// A lower bound for the time of a stage with up to `most` replicas; from two on, gradients have to
+// be summed.
+template <class Ranges>
+double DeviceSearch<Ranges>::least_seconds(double latency, double parameter_bytes, int most) const {
+  return std::min(latency, latency * share_[at(most)] + parameter_bytes * reduce_[at(most)]);
+}
+
+// The least time with any number of replicas from `least` to `most`. More replicas are faster, but
+// for small steps in the cost of summing gradients.
+template <class Ranges>
+double DeviceSearch<Ranges>::fastest(const RangeCost& range, double latency, int least,
+                                     int most) const {
+  const auto bytes = static_cast<double>(range.parameter_bytes);
+  double out = std::numeric_limits<double>::infinity();
+  for (int replicas = most; replicas >= least; --replicas) {
+    if (least_seconds(latency, bytes, replicas) >= out) break;
+    const double sum = pricing_.all_reduce_seconds(range.parameter_bytes, replicas);
+    out = std::min(out, pricing_.seconds(latency, range.step_seconds, sum, replicas));
+  }
+  return out;
+}
+
+// Time has to be this long for a stage to have one replica less.
+template <class Ranges>
+void DeviceSearch<Ranges>::note_change(double seconds) {
+  next_change_ = std::min(next_change_, std::max(seconds, limits_.seconds));
+}
+
+template <class Ranges>
+void DeviceSearch<Ranges>::remember(bool succeeded) {
+  if (!one_label_) return;
+  Known& known = succeeded ? floor_ : ceiling_;
+  known.least = least_;
+  known.next.assign(at(count_ + 1), 0);
+  for (int position = 0; position < count_; ++position) {
+    if (!labels_[at(position)].empty()) {
+      known.next[at(position)] = labels_[at(position)].front().next;
     }
   }
-  return stages_ == 0 ? out : out * (stages_ + 1) + label.stages;
+}
+
+// Looks at the ends that earlier runs found best. True when nothing better can come.
+template <class Ranges>
+bool DeviceSearch<Ranges>::try_known(int first) {
+  allowed_ = 0;
+  const auto reached = [&] {
+    const std::vector<Label>& labels = labels_[at(first)];
+    return !labels.empty() && !floor_.least.empty() &&
+           consumed(labels.front()) <= floor_.least[at(first)];
+  };
+  if (!floor_.least.empty() && floor_.least[at(first)] == kNone) return true;
+  for (const Known* known : {&ceiling_, &floor_}) {
+    if (known->least.empty() || known->least[at(first)] == kNone) continue;
+    const int last = known->next[at(first)];
+    if (!labels_[at(last)].empty()) try_range(first, last);
+    if (reached()) return true;
+  }
+  return false;
 }
 
 template <class Ranges>
 int DeviceSearch<Ranges>::most_consumed(int first) const {
   const double before = compute(0) - compute(first);
-  double least = before * per_limit_;
+  double least = before * per_horizon_;
   if (limits_.after_first) {
     // ceil(m / r) - 1 <= m limit / latency, so that r >= latency / (limit + latency / m).
     const double wait = limits_.seconds + before / pricing_.request().micro_batches;
@@ -194,13 +296,18 @@ template <class Ranges>
 bool DeviceSearch<Ranges>::run(const SearchLimits& limits, Second second) {
   limits_ = limits;
   second_ = second;
+  limits_.horizon = std::max(limits.horizon, limits.seconds);
   per_limit_ = limits.seconds > 0 ? 1 / limits.seconds : 1e300;
-  labels_.assign(at(count_ + 1), {});
+  per_horizon_ = limits_.horizon > 0 ? 1 / limits_.horizon : 1e300;
+  next_change_ = one_label_ && second == Second::kNothing ? std::numeric_limits<double>::infinity()
+                                                          : limits.seconds;
+  labels_.resize(at(count_ + 1));
+  for (std::vector<Label>& labels : labels_) labels.clear();
   key_.assign(at(count_ + 1), std::numeric_limits<double>::infinity());
   key_used_ = key_;
+  least_.assign(at(count_ + 1), kNone);
+  least_used_ = least_;
   root_ = nullptr;
-  class_best_.assign(at(classes_), kNone);
-  classes_found_ = 0;
   add_root_labels();
   for (int first = count_; first >= 0; --first) {
     if (first < count_) fill(first);
@@ -220,6 +327,8 @@ bool DeviceSearch<Ranges>::run(const SearchLimits& limits, Second second) {
       key_[at(first)] = least - (compute(first) - cut) * per_limit_;
       key_used_[at(first)] = least_used - (compute(first) - cut) * per_limit_;
     }
+    least_[at(first)] = least;
+    least_used_[at(first)] = least_used;
   }
   for (const Label& label : labels_[0]) {
     const bool better =
@@ -238,50 +347,113 @@ bool DeviceSearch<Ranges>::run(const SearchLimits& limits, Second second) {
 // one comparison. For kLatency the same is done with the sum of latencies.
 template <class Ranges>
 void DeviceSearch<Ranges>::fill(int first) {
-  std::fill(class_best_.begin(), class_best_.end(), kNone);
-  classes_found_ = 0;
   most_ = most_consumed(first);
   if (most_ < 1) return;
-  Threshold limit = threshold(first);
-  const auto passes = [&](int last) {
-    return key_[at(last)] <= limit.consumed || key_used_[at(last)] <= limit.used;
-  };
-  // The stage that was best one position to the right is a good start.
-  if (second_ != Second::kLatency && first + 1 < count_ && !labels_[at(first + 1)].empty()) {
-    const int guess = labels_[at(first + 1)].front().next;
-    if (ranges_.related(first, guess) && passes(guess)) {
-      try_range(first, guess);
-      limit = threshold(first);
+  const bool latency = second_ == Second::kLatency;
+  const bool known = one_label_ && second_ == Second::kNothing;
+  if (known && try_known(first)) return;
+  // The stages that were best one position to the right are a good start.
+  allowed_ = 0;
+  if (!latency && first + 1 < count_) {
+    for (const Label& label : labels_[at(first + 1)]) {
+      if (ranges_.related(first, label.next)) try_range(first, label.next);
     }
   }
+  Threshold useful = threshold(first);
+  const double own_compute = compute(first) + cheapest_cut_[at(first)];
+  const double rounding = 1e-12 * own_compute;
   for (int last = first + 1; last <= count_; ++last) {
-    if (!passes(last) || !ranges_.related(first, last)) continue;
+    if (!known && !(key_[at(last)] <= useful.key || key_used_[at(last)] <= useful.key_used)) {
+      continue;
+    }
+    if (!latency) {
+      allowed_ = std::max(useful.consumed - least_[at(last)], useful.used - least_used_[at(last)]);
+      if (allowed_ < 1 || !ranges_.related(first, last)) continue;
+      const double latency_of_range =
+          own_compute - compute(last) + cheapest_cut_[at(last)] - rounding;
+      if (!may_be_of_use(first, last, latency_of_range)) continue;
+    } else if (!ranges_.related(first, last)) {
+      continue;
+    }
     try_range(first, last);
-    limit = threshold(first);
+    useful = threshold(first);
+    if (known && !floor_.least.empty() && useful.consumed < floor_.least[at(first)]) return;
   }
 }
 
-// A plan is useless if some label of its class consumes and uses no more devices: the one that
-// consumes least is looked at here.
+// Whether a stage can do with the replicas that are allowed, by bounds that take little to compute:
+// dismisses nearly all ranges. `latency`: at least, without recompute.
+template <class Ranges>
+bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency) {
+  const int replicas = std::min(allowed_, pricing_.devices());
+  const Sums &begin = sums_[at(first)], &end = sums_[at(last)];
+  const double bytes = begin.parameter_bytes - end.parameter_bytes;
+  double seconds = least_seconds(latency, bytes, replicas);
+  if (seconds <= limits_.seconds && limited()) {
+    const ScheduleLoad load =
+        pricing_.rule().load(replicas, least_used_[at(last)], first == 0 && last == count_);
+    const double memory =
+        bytes * (1 + load.weight_versions + pricing_.request().optimizer_bytes_per_parameter_byte) +
+        (begin.saved_bytes - end.saved_bytes) * load.in_flight;
+    if (memory * (1 - 1e-9) > static_cast<double>(limits_.memory)) {
+      // Not without running the forward twice.
+      if (pricing_.request().recompute == Recompute::kNone) return false;
+      if (pricing_.request().recompute == Recompute::kAuto) {
+        latency += begin.forward_seconds - end.forward_seconds;
+        seconds = least_seconds(latency, bytes, replicas);
+      }
+    }
+  }
+  if (seconds <= limits_.seconds) return true;
+  note_change(seconds);
+  return false;
+}
+
+// With a label that leaves the most devices in its group for each link, all others that consume and
+// use no less are useless.
 template <class Ranges>
 typename DeviceSearch<Ranges>::Threshold DeviceSearch<Ranges>::threshold(int first) const {
   const double cut = cheapest_cut_[at(first)];
   if (second_ == Second::kLatency) {
-    return {limits_.total_latency * (1 + 1e-9) - cut, -std::numeric_limits<double>::infinity()};
+    return {limits_.total_latency * (1 + 1e-9) - cut, -std::numeric_limits<double>::infinity(), 0,
+            0};
   }
-  int worst = most_ + 1, worst_used = most_ + 1;
-  if (classes_found_ >= (stages_ == 0 ? alignment_ : classes_)) {
-    worst = worst_used = 0;
-    for (const int index : class_best_) {
-      if (index == kNone) continue;
-      const Label& label = labels_[at(first)][at(index)];
-      worst = std::max(worst, consumed(label));
-      worst_used = std::max(worst_used, label.used);
+  const std::vector<Label>& labels = labels_[at(first)];
+  int worst = 0, worst_used = 0;
+  const int links = first == 0 ? 1 : pricing_.levels();
+  for (int link = 0; link < links; ++link) {
+    int least = kNone / 2, used = kNone / 2;
+    for (const Label& label : labels) {
+      if (label.link != link || (!one_label_ && !leaves_most(label))) continue;
+      if (consumed(label) < least) {
+        least = consumed(label);
+        used = label.used;
+      }
     }
+    worst = std::max(worst, least);
+    worst_used = std::max(worst_used, used);
   }
   const int gain = second_ == Second::kNothing ? 1 : 0;
   const double own = (compute(first) + cut) * per_limit_ - 1e-6;
-  return {std::min(most_, worst - gain) - own, std::min(most_, worst_used - gain) - own};
+  Threshold out;
+  out.consumed = std::min(most_, worst - gain);
+  out.used = std::min(most_, worst_used - gain);
+  out.key = out.consumed - own;
+  out.key_used = out.used - own;
+  return out;
+}
+
+// Whether no label with the same link can leave more devices in its groups.
+template <class Ranges>
+bool DeviceSearch<Ranges>::leaves_most(const Label& label) const {
+  if (stages_ > 0) return false;
+  for (int level = 0; level + 1 < pricing_.levels(); ++level) {
+    // Over this link a group of the level below begins, over a lower one it does not.
+    const int group = pricing_.group_size(level);
+    const int most = label.link > level ? group : group - 1;
+    if ((label.end - 1) % group + 1 < most) return false;
+  }
+  return true;
 }
 
 template <class Ranges>
@@ -312,14 +484,13 @@ void DeviceSearch<Ranges>::try_stage(const Stage& stage, int link) {
   }
   const double cuts = cut_seconds_[at(link)][at(stage.first)] +
                       (stage.last == count_ ? 0 : cut_seconds_[at(rest.link)][at(stage.last)]);
-  const bool limited = limits_.memory != std::numeric_limits<std::size_t>::max();
   const bool whole = stage.first == 0 && stage.last == count_;
   int kept = 0;
   for (const bool recompute : {false, true}) {
     if (mode == (recompute ? Recompute::kNone : Recompute::kAll)) continue;
     const double latency = pricing_.compute_seconds(stage.range, recompute) + cuts;
     int least = 1;
-    if (limited) {
+    if (limited()) {
       least = pricing_.fewest_replicas_for_memory(stage.range, ranges_.input_bytes(stage.first),
                                                   recompute, rest.used, whole, limits_.memory);
       if (least == 0) continue;
@@ -327,12 +498,14 @@ void DeviceSearch<Ranges>::try_stage(const Stage& stage, int link) {
     const int replicas =
         pricing_.fewest_replicas(latency, stage.range.step_seconds, stage.range.parameter_bytes,
                                  least, limits_.seconds, rest.end, limits_.after_first);
+    const int fewer = std::min(allowed_, replicas == 0 ? rest.end : replicas - 1);
+    if (one_label_ && fewer >= least) note_change(fastest(stage.range, latency, least, fewer));
     if (replicas == 0) continue;
     // Running the forward twice is worth it only where it saves devices.
     if (recompute && kept > 0 && replicas >= kept) continue;
     if (!recompute) kept = replicas;
     place(stage, link, latency, recompute, replicas);
-    if (!limited) break;  // nothing to be saved
+    if (!limited()) break;  // nothing to be saved
   }
 }
 
@@ -423,58 +596,35 @@ void DeviceSearch<Ranges>::place_on_unequal(const Stage& stage, int link, bool r
 template <class Ranges>
 void DeviceSearch<Ranges>::insert(int first, const Label& label) {
   std::vector<Label>& labels = labels_[at(first)];
-  const int kind = class_of(label);
-  const auto dominates = [&](const Label& a, const Label& b) {
-    if (a.end < b.end || a.used > b.used) return false;
-    if (second_ == Second::kLatency || (a.end == b.end && a.used == b.used)) {
-      return a.second <= b.second;
-    }
-    return true;
-  };
   for (const Label& other : labels) {
-    if (class_of(other) == kind && other.link == label.link && dominates(other, label)) return;
+    if (dominates(other, label)) return;
   }
-  std::erase_if(labels, [&](const Label& other) {
-    return class_of(other) == kind && other.link == label.link && dominates(label, other);
-  });
+  std::erase_if(labels, [&](const Label& other) { return dominates(label, other); });
   labels.push_back(label);
-  if (labels.size() > kMostLabels * at(alignment_) * at(pricing_.levels())) thin(labels);
-  note_best(first);
-}
-
-template <class Ranges>
-void DeviceSearch<Ranges>::note_best(int first) {
-  const std::vector<Label>& labels = labels_[at(first)];
-  if (second_ == Second::kLatency) return;
-  std::fill(class_best_.begin(), class_best_.end(), kNone);
-  classes_found_ = 0;
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    int& best = class_best_[at(class_of(labels[i]))];
-    if (best == kNone) ++classes_found_;
-    if (best == kNone || consumed(labels[i]) < consumed(labels[at(best)])) {
-      best = static_cast<int>(i);
-    }
+  if (second_ == Second::kLatency && labels.size() > kMostLabels * at(std::max(1, stages_))) {
+    thin(labels);
   }
 }
 
 // Too many sums of latencies: gives up the label that is missed least, never an extreme one.
 template <class Ranges>
 void DeviceSearch<Ranges>::thin(std::vector<Label>& labels) {
+  const auto kind = [](const Label& label) { return std::pair(label.stages, label.link); };
   std::stable_sort(labels.begin(), labels.end(), [&](const Label& a, const Label& b) {
-    return std::tuple(class_of(a), a.link, -a.end) < std::tuple(class_of(b), b.link, -b.end);
+    return kind(a) != kind(b) ? kind(a) < kind(b) : a.end > b.end;
   });
   std::size_t least = labels.size();
   double loss = std::numeric_limits<double>::infinity();
   for (std::size_t i = 1; i + 1 < labels.size(); ++i) {
     const Label &left = labels[i - 1], &label = labels[i], &right = labels[i + 1];
-    if (class_of(left) != class_of(label) || class_of(right) != class_of(label)) continue;
-    if (left.link != label.link || right.link != label.link) continue;
+    if (kind(left) != kind(label) || kind(right) != kind(label)) continue;
     if (left.second - label.second < loss) {
       loss = left.second - label.second;
       least = i;
     }
   }
-  if (least < labels.size()) labels.erase(labels.begin() + static_cast<std::ptrdiff_t>(least));
+  if (least == labels.size()) --least;
+  labels.erase(labels.begin() + static_cast<std::ptrdiff_t>(least));
 }
 
 template <class Ranges>

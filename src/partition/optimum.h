@@ -42,9 +42,10 @@ class OptimumSearch {
  private:
   using Search = DeviceSearch<Ranges>;
 
-  bool within(double seconds) {
+  bool within(double seconds, double horizon) {
     SearchLimits limits;
     limits.seconds = seconds;
+    limits.horizon = horizon;
     limits.memory = memory_;
     return search_.run(limits, Search::Second::kNothing);
   }
@@ -65,9 +66,13 @@ std::optional<Optimum> OptimumSearch<Ranges>::throughput(double lower, double to
                                                          double upper) {
   Optimum out;
   bool found = false;
+  search_.forget();
   const auto probe = [&](double limit) {
-    if (!within(limit)) {
-      lower = std::max(lower, limit);
+    const bool succeeded = within(limit, found ? out.seconds : 0);
+    search_.remember(succeeded);
+    if (!succeeded) {
+      // Up to the next change the same would be found: nothing.
+      lower = std::max(lower, found ? std::min(search_.next_change(), out.seconds) : limit);
       return false;
     }
     out.stages = search_.plan();
@@ -184,6 +189,7 @@ Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance
 template <class Ranges>
 std::optional<Optimum> OptimumSearch<Ranges>::least_memory() {
   const double infinity = std::numeric_limits<double>::infinity();
+  search_.forget();
   const std::size_t limit = memory_;
   memory_ = std::numeric_limits<std::size_t>::max();
   std::optional<Optimum> out;

@@ -284,24 +284,34 @@ CompatPlan plan_like_pipedream(const PipeDreamProfile& profile, const CompatRequ
   out.data_parallel_seconds = data_parallel(request, states.states.back());
 
   // Every level plans the inside of the stages of the level above.
-  std::vector<CompatStage> ranges = {{0, states.count(), 1, out.single_machine_seconds}};
+  struct Range {
+    int start, end;
+    CompatLeaf leaf;
+  };
+  CompatLeaf whole;
+  whole.replicas.assign(request.levels.size(), 1);
+  std::vector<Range> ranges = {{0, states.count(), whole}};
   for (int l = outermost; l >= 0; --l) {
     const Level level(states, request, l, stage_seconds[at(l)]);
     std::vector<CompatGroup>& groups = out.levels.emplace_back();
-    std::vector<CompatStage> inside;
-    for (const CompatStage& range : ranges) {
+    std::vector<Range> inside;
+    for (const Range& range : ranges) {
       groups.push_back(level.stages(range.start, range.end));
-      for (CompatStage stage : groups.back().stages) {
-        stage.replicas *= range.replicas;
-        inside.push_back(stage);
+      for (const CompatStage& stage : groups.back().stages) {
+        Range part{stage.start, stage.end, range.leaf};
+        part.leaf.devices *= stage.replicas;
+        part.leaf.replicas[at(l)] = stage.replicas;
+        part.leaf.compute_seconds = stage.compute_seconds;
+        if (stage.start != range.start) part.leaf.cut_level = l;
+        inside.push_back(std::move(part));
       }
     }
     ranges = std::move(inside);
   }
 
   out.stage_of_node.assign(profile.nodes.size(), -1);
-  for (const CompatStage& range : ranges) {
-    CompatLeaf leaf{{}, range.replicas, range.compute_seconds};
+  for (Range& range : ranges) {
+    CompatLeaf leaf = std::move(range.leaf);
     for (int node = 0; at(node) < profile.nodes.size(); ++node) {
       if (out.stage_of_node[at(node)] >= 0 || !states.before.get(range.end - 1, node)) continue;
       out.stage_of_node[at(node)] = static_cast<int>(out.stages.size());

@@ -42,8 +42,11 @@ struct CompatGroup {
 
 /// A stage of the innermost level.
 struct CompatLeaf {
-  std::vector<int> nodes;  // of the profile, ascending
-  int devices = 1;         // replicas over all levels
+  std::vector<int> nodes;     // of the profile, ascending
+  int devices = 1;            // replicas over all levels
+  std::vector<int> replicas;  // of each level, innermost first
+  /// The level at which it is cut off the stage before; -1 for the first one.
+  int cut_level = -1;
   double compute_seconds = 0;
 };
 

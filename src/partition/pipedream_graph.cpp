@@ -11,9 +11,11 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// Sums of a file's numbers stay far below what a size can hold.
+// So much that sums over all layers of a file stay below what a size can hold.
+constexpr std::size_t kMostBytes = 100'000'000'000'000;
+
 std::size_t whole_bytes(double bytes) {
-  return static_cast<std::size_t>(std::llround(std::min(bytes, 1e15)));
+  return static_cast<std::size_t>(std::llround(std::min(bytes, static_cast<double>(kMostBytes))));
 }
 
 std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
@@ -22,7 +24,57 @@ std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
   if (!node.description.starts_with("Concat")) return written;
   std::size_t joined = 0;
   for (const int input : inputs) joined += graph.nodes[at(input)].output_bytes;
-  return std::max(written, joined);
+  return std::clamp(joined, written, kMostBytes);
+}
+
+// The links of PipeDream's levels: those of the topology that join anything.
+std::vector<TransferCost> links_of(const PlanRequest& request) {
+  std::vector<TransferCost> out;
+  for (const TopologyLevel& level : request.topology.levels) {
+    if (level.count > 1) out.push_back({level.latency_seconds, level.bytes_per_second});
+  }
+  if (out.empty()) out.push_back(request.transfer);
+  return out;
+}
+
+double send_seconds(const TransferCost& link, std::size_t bytes) {
+  if (bytes == 0) return 0;
+  return link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second;
+}
+
+// A ring on every level, over the groups of the level below.
+double all_reduce_seconds(const std::vector<TransferCost>& links, const CompatLeaf& leaf,
+                          std::size_t bytes) {
+  double out = 0;
+  for (std::size_t l = 0; l < leaf.replicas.size(); ++l) {
+    const double count = leaf.replicas[l];
+    if (count == 1) continue;
+    out += 2 * (count - 1) / count * static_cast<double>(bytes) / links[l].bytes_per_second +
+           2 * std::ceil(std::log2(count)) * links[l].latency_seconds;
+  }
+  return out;
+}
+
+// Prices transfers and sums of gradients where PipeDream puts the stages.
+void price_in_place(const std::vector<TransferCost>& links, const CompatPlan& compat,
+                    GraphPlan& planned) {
+  std::vector<StagePlan>& stages = planned.plan.stages;
+  planned.plan.bottleneck_seconds = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    StagePlan& stage = stages[s];
+    const double compute = stage.forward_seconds + stage.backward_seconds;
+    stage.transfer_seconds = 0;
+    for (const std::size_t cut : {s, s + 1}) {
+      if (cut == 0 || cut == stages.size()) continue;
+      const TransferCost& link = links[at(compat.stages[cut].cut_level)];
+      const auto before = at(stages[cut].first);
+      stage.transfer_seconds += send_seconds(link, planned.chain.forward_bytes[before]) +
+                                send_seconds(link, planned.chain.backward_bytes[before]);
+    }
+    stage.all_reduce_seconds = all_reduce_seconds(links, compat.stages[s], stage.parameter_bytes);
+    stage.seconds = (compute + stage.transfer_seconds + stage.all_reduce_seconds) / stage.replicas;
+    planned.plan.bottleneck_seconds = std::max(planned.plan.bottleneck_seconds, stage.seconds);
+  }
 }
 
 }  // namespace
@@ -71,6 +123,10 @@ GraphPlan price_compat_plan(const PipeDreamProfile& profile, const CostGraph& gr
     first += stage.devices;
   }
   out.plan = plan_with_cuts(out.chain, request, cuts, {}, devices);
+  const std::vector<TransferCost> links = links_of(request);
+  if (links.size() > 1 && links.size() == compat.stages[0].replicas.size()) {
+    price_in_place(links, compat, out);
+  }
   return out;
 }
 
@@ -84,8 +140,9 @@ GraphPlan plan_not_slower_than(const GraphPlan& known, const CostGraph& graph,
   if (other.plan.bottleneck_seconds > known.plan.bottleneck_seconds) {
     other.plan = known.plan;
     other.plan.notes.push_back(
-        "the stages of the plan to compare with are taken: no stage that lies within one group of "
-        "devices, or on whole groups, is as fast");
+        "the stages of the plan to compare with are taken: where every stage lies within one group "
+        "of "
+        "devices, or on whole groups, none is as fast");
   }
   other.plan.planning_seconds += best.plan.planning_seconds;
   return other;

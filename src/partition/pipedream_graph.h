@@ -14,7 +14,9 @@ namespace pipetrain {
 /// backward pass of a layer with weights is split in two halves, since the profile does not say.
 CostGraph cost_graph_of(const PipeDreamProfile& profile);
 
-/// PipeDream's plan priced by the planner's model: its stages in order, on devices side by side.
+/// PipeDream's plan priced by the planner's model. On several levels of machines its stages lie as
+/// PipeDream puts them: a stage that is replicated over groups has devices in each of them, beside
+/// those of its neighbours. The planner never does that, and `first_device` cannot say it.
 GraphPlan price_compat_plan(const PipeDreamProfile& profile, const CostGraph& graph,
                             const CompatPlan& compat, const PlanRequest& request);
 

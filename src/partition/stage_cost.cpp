@@ -1,6 +1,7 @@
 #include "partition/stage_cost.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -86,8 +87,7 @@ RangeCost ChainRanges::range(int first, int last) const {
   out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
   out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
   out.saved_bytes = end.saved_bytes - begin.saved_bytes;
-  int level = 0;
-  while ((2 << level) <= last - first) ++level;
+  const int level = std::bit_width(static_cast<unsigned>(last - first)) - 1;
   out.transient_bytes =
       std::max(transient_[at(level)][at(first)], transient_[at(level)][at(last - (1 << level))]);
   const auto list = repeated_.begin() + repeated_begin_[at(first)];

@@ -50,6 +50,10 @@ class StagePricing {
     return all_reduce_per_byte_[at] * static_cast<double>(bytes) + all_reduce_latency_[at];
   }
 
+  double all_reduce_per_byte(int replicas) const {
+    return all_reduce_per_byte_[static_cast<std::size_t>(replicas)];
+  }
+
   /// Of one micro-batch on a full-speed device, transfers and optimizer step not included.
   double compute_seconds(const RangeCost& range, bool recompute) const {
     return (recompute ? 2 : 1) * range.forward_seconds + range.input_gradient_seconds +

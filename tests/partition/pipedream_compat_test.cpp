@@ -71,6 +71,10 @@ void expect_plan_is_sound(const PipeDreamProfile& profile, const CompatRequest& 
     }
     EXPECT_NEAR(seconds, plan.stages[s].compute_seconds, 1e-9);
     devices += plan.stages[s].devices;
+    int replicas = 1;
+    for (const int count : plan.stages[s].replicas) replicas *= count;
+    EXPECT_EQ(replicas, plan.stages[s].devices);
+    EXPECT_EQ(plan.stages[s].cut_level < 0, s == 0);
   }
   EXPECT_LE(devices, machines);
 }

@@ -114,6 +114,26 @@ TEST(PipeDreamGraph, NeverSlowerThanPipeDreamsPlanOnItsClusters) {
   }
 }
 
+// Two servers of two: a pipeline of two stages in each of them, whose sums go over the network.
+TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
+  const PipeDreamProfile profile = parse_pipedream_profile(
+      node("a", "Linear", 100, 40) + node("b", "Linear", 0, 80) + "\ta -- b\n", "graph.txt");
+  const CostGraph graph = cost_graph_of(profile);
+  PlanRequest request = flat_request(4);
+  request.topology.levels = {{"inside", 2, 1e5, 1e-3}, {"between", 2, 1e4, 1e-2}};
+  CompatPlan compat;
+  compat.stages.resize(2);
+  compat.stages[0] = {{0}, 2, {1, 2}, -1, 0.003};
+  compat.stages[1] = {{1}, 2, {1, 2}, 0, 0.003};
+  compat.stage_of_node = {0, 1};
+  const Plan plan = price_compat_plan(profile, graph, compat, request).plan;
+  ASSERT_EQ(plan.stages.size(), 2U);
+  // 100 bytes there and back inside; 2 (2 - 1) / 2 of the weights between, and two latencies.
+  EXPECT_NEAR(plan.stages[0].transfer_seconds, 2 * (1e-3 + 100 / 1e5), 1e-12);
+  EXPECT_NEAR(plan.stages[1].all_reduce_seconds, 80 / 1e4 + 2 * 1e-2, 1e-12);
+  EXPECT_NEAR(plan.bottleneck_seconds, (0.003 + 0.004 + 0.028) / 2, 1e-12);
+}
+
 // PipeDream's own planner runs out of memory here.
 TEST(PipeDreamGraph, NetworksOfManyBranches) {
   for (const char* model : {"inception_v3", "nasnetamobile", "nasnetalarge"}) {
@@ -135,14 +155,16 @@ TEST(PipeDreamGraph, TakesTheKnownPlanWhereItIsBetter) {
   PlanRequest request = flat_request(4);
   request.topology.levels = {{"inside", 2, 1e9, 0}, {"between", 2, 1e9, 0}};
   CompatPlan compat;
-  compat.stages = {{{0}, 1, 1}, {{1}, 3, 3}};
+  compat.stages.resize(2);
+  compat.stages[0] = {{0}, 1, {1}, -1, 1};
+  compat.stages[1] = {{1}, 3, {3}, 0, 3};
   compat.stage_of_node = {0, 1};
   const GraphPlan known = price_compat_plan(profile, graph, compat, request);
   EXPECT_NEAR(known.plan.bottleneck_seconds, 1.001, 1e-3);
   const GraphPlan own = plan_not_slower_than(known, graph, request);
   EXPECT_LE(own.plan.bottleneck_seconds, known.plan.bottleneck_seconds);
   // And the planner's own where that is.
-  compat.stages = {{{0, 1}, 1, 4}};
+  compat.stages = {{{0, 1}, 1, {1}, -1, 4}};
   compat.stage_of_node = {0, 0};
   const GraphPlan slow = price_compat_plan(profile, graph, compat, request);
   EXPECT_LT(plan_not_slower_than(slow, graph, request).plan.bottleneck_seconds,
