@@ -2,6 +2,7 @@
 // instead of computing. What is left between the two is what the runtime itself costs.
 //
 //   rehearsal_bench MODEL.onnx [DEVICES [MICRO_BATCHES [MILLISECONDS]]]
+//   rehearsal_bench MODEL.onnx warm-up       # 1f1b and 1f1b-auto on five uneven pipelines
 //
 // The model needs 2 * DEVICES nodes; its arithmetic is not run.
 #include <fmt/format.h>
@@ -41,9 +42,9 @@ class NoData final : public UnitSource {
   std::vector<RoundUnit> units_;
 };
 
-std::vector<StageSeconds> uneven_stages(int stages, double seconds) {
-  std::mt19937 random(7);
-  std::uniform_real_distribution<double> factor(0.6, 1.0);
+std::vector<StageSeconds> uneven_stages(int stages, double seconds, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> factor(0.4, 1.0);
   std::vector<StageSeconds> out;
   for (int s = 0; s < stages; ++s) {
     StageSeconds stage;
@@ -58,57 +59,124 @@ std::vector<StageSeconds> uneven_stages(int stages, double seconds) {
   return out;
 }
 
+/// A model cut into stages of equally many nodes, to be run with sleeping stages.
+struct Rehearsal {
+  Rehearsal(const TrainingGraph& graph, int stages) : graph(graph) {
+    const Chain chain = linearise(graph);
+    PT_CHECK(static_cast<int>(chain.order.size()) >= stages, kUsage,
+             "the model has {} nodes, too few for {} stages", chain.order.size(), stages);
+    std::vector<int> starts;
+    for (int s = 0; s < stages; ++s)
+      starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
+    stage_of = stages_of_chain(graph, chain, starts);
+    for (const ValueEdge& edge : slice_stages(graph, stage_of, stages).edges)
+      edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  }
+
+  struct Times {
+    double simulated = 0, measured = 0;            // of the round
+    double simulated_unit = 0, measured_unit = 0;  // from unit to unit when the pipeline is full
+  };
+
+  Times run(const ScheduleOptions& schedule, const std::vector<StageSeconds>& stages) const {
+    const Program program = lower(generate(schedule), edges);
+    check(program);
+    Costs costs;
+    costs.stage = stages;
+    const Simulation simulation = simulate(program, costs);
+    RuntimeOptions options;
+    options.backend = Backend::kReference;
+    options.pin = false;
+    options.rehearsal = stages;
+    Runtime runtime({{&graph, stage_of}}, {&program}, options);
+    NoData data(program.units, graph.inputs.size() + 1);
+    std::vector<double> rounds, units;
+    for (int round = 0; round < 5; ++round) {
+      const RoundResult result = runtime.run(program, data);
+      rounds.push_back(result.seconds);
+      units.push_back(unit_seconds_of(program, result.events));
+    }
+    return {simulation.makespan, median(rounds), simulation.unit_period, median(units)};
+  }
+
+  /// Mean distance of the first stage's forwards in the later half of the round.
+  static double unit_seconds_of(const Program& program,
+                                const std::vector<std::vector<Event>>& all) {
+    std::vector<double> starts;
+    const auto device = static_cast<std::size_t>(program.placement[0][0]);
+    for (std::size_t i = 0; i < program.device[device].size(); ++i) {
+      const Instruction& instruction = program.device[device][i];
+      if (instruction.kind == Kind::kForward && instruction.stage == 0)
+        starts.push_back(all[device][i].start);
+    }
+    const std::size_t middle = starts.size() / 2;
+    return (starts.back() - starts[middle]) / static_cast<double>(starts.size() - 1 - middle);
+  }
+
+  const TrainingGraph& graph;
+  std::vector<int> stage_of;
+  std::vector<Edge> edges;
+};
+
+std::vector<int> warm_up_for(const std::vector<StageSeconds>& stages) {
+  WarmUpCosts costs;
+  for (const StageSeconds& stage : stages) {
+    costs.forward_seconds.push_back(stage.forward);
+    costs.backward_seconds.push_back(stage.backward);
+  }
+  costs.hop_seconds.assign(stages.size() - 1, 0);
+  return balanced_warm_up(costs);
+}
+
 void rehearse(const TrainingGraph& graph, const std::string& name, int devices, int units,
               double seconds) {
   const int per_device = stages_per_device(name, 2);
-  const int stages = devices * per_device;
-  const Chain chain = linearise(graph);
-  PT_CHECK(static_cast<int>(chain.order.size()) >= stages, kUsage,
-           "the model has {} nodes, too few for {} stages", chain.order.size(), stages);
-  std::vector<int> starts;
-  for (int s = 0; s < stages; ++s)
-    starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
-  const std::vector<int> stage_of = stages_of_chain(graph, chain, starts);
-  std::vector<Edge> edges;
-  for (const ValueEdge& edge : slice_stages(graph, stage_of, stages).edges)
-    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
-
-  RuntimeOptions options;
-  options.backend = Backend::kReference;
-  options.pin = false;
-  options.rehearsal = uneven_stages(stages, seconds / per_device);
+  const Rehearsal rehearsal(graph, devices * per_device);
+  const std::vector<StageSeconds> stages =
+      uneven_stages(devices * per_device, seconds / per_device, 7);
   ScheduleOptions schedule;
   schedule.name = name;
-  schedule.stages = stages;
+  schedule.stages = devices * per_device;
   schedule.units = units;
   schedule.units_per_update = name == "pipedream-2bw" ? units / 2 : 0;
-  if (name == "1f1b-auto") {
-    WarmUpCosts warm;
-    for (const StageSeconds& stage : options.rehearsal) {
-      warm.forward_seconds.push_back(stage.forward);
-      warm.backward_seconds.push_back(stage.backward);
-    }
-    warm.hop_seconds.assign(static_cast<std::size_t>(stages - 1), 0);
-    schedule.warm = balanced_warm_up(warm);
-  }
-  const Program program = lower(generate(schedule), edges);
-  check(program);
-  Costs costs;
-  costs.stage = options.rehearsal;
-  const double simulated = simulate(program, costs).makespan;
-
-  Runtime runtime({{&graph, stage_of}}, {&program}, options);
-  NoData data(units, graph.inputs.size() + 1);
-  std::vector<double> measured;
-  for (int round = 0; round < 5; ++round) measured.push_back(runtime.run(program, data).seconds);
+  if (name == "1f1b-auto") schedule.warm = warm_up_for(stages);
+  const Rehearsal::Times times = rehearsal.run(schedule, stages);
   std::printf("| %s | %d | %d | %.2f | %.2f | %+.2f %% |\n", name.c_str(), devices, units,
-              simulated * 1e3, median(measured) * 1e3, (median(measured) / simulated - 1) * 100);
+              times.simulated * 1e3, times.measured * 1e3,
+              (times.measured / times.simulated - 1) * 100);
   std::fflush(stdout);
+}
+
+/// The rate that a warm-up allows, against the slowest stage.
+void compare_warm_ups(const TrainingGraph& graph) {
+  std::printf("| pipeline | slowest stage ms | 1f1b | 1f1b-auto | warm-up of 1f1b-auto |\n");
+  std::printf("|---|---:|---:|---:|---|\n");
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    const int devices = 3 + static_cast<int>(seed);
+    const Rehearsal rehearsal(graph, devices);
+    const std::vector<StageSeconds> stages = uneven_stages(devices, 0.012, seed);
+    double slowest = 0;
+    for (const StageSeconds& stage : stages)
+      slowest = std::max(slowest, stage.forward + stage.backward);
+    ScheduleOptions schedule;
+    schedule.stages = devices;
+    schedule.units = 8 * devices;
+    schedule.name = "1f1b";
+    const double plain = rehearsal.run(schedule, stages).measured_unit;
+    schedule.name = "1f1b-auto";
+    schedule.warm = warm_up_for(stages);
+    const double balanced = rehearsal.run(schedule, stages).measured_unit;
+    std::printf("| %d stages | %.2f | %.3f | %.3f | %s |\n", devices, slowest * 1e3,
+                plain / slowest, balanced / slowest,
+                fmt::format("{}", fmt::join(schedule.warm, " ")).c_str());
+    std::fflush(stdout);
+  }
 }
 
 int run(int count, char** arguments) {
   PT_CHECK(count >= 2, kUsage, "rehearsal_bench MODEL.onnx [DEVICES [MICRO_BATCHES [MS]]]");
-  const int devices = count > 2 ? std::atoi(arguments[2]) : 4;
+  const bool warm_ups = count > 2 && std::string(arguments[2]) == "warm-up";
+  const int devices = count > 2 && !warm_ups ? std::atoi(arguments[2]) : 4;
   const int units = count > 3 ? std::atoi(arguments[3]) : 2 * devices;
   const double seconds = (count > 4 ? std::atof(arguments[4]) : 20) * 1e-3;
   RunConfig config;
@@ -118,6 +186,10 @@ int run(int count, char** arguments) {
   config.optimization.max_steps = 1;
   Session session(config);
   session.open();
+  if (warm_ups) {
+    compare_warm_ups(session.graph());
+    return 0;
+  }
   std::printf("| schedule | devices | micro-batches | simulated ms | measured ms | difference |\n");
   std::printf("|---|---:|---:|---:|---:|---:|\n");
   for (const ScheduleDescription& schedule : schedules()) {

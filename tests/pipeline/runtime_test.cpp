@@ -214,10 +214,10 @@ TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
   const Pipeline one(/*tied=*/true, 1, kSizes);
   const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);
   for (const std::string& name : names) {
-    for (const int devices : {1, 2, 3, 4}) {
+    for (const int devices : {1, 2, 3, 4, 6}) {
       for (const bool recompute : {false, true}) {
         const int stages = devices * stages_per_device(name, 2);
-        if (stages > 8 || (recompute && devices != 2)) continue;
+        if (stages > 12 || (recompute && devices != 2)) continue;
         const Pipeline pipeline(/*tied=*/true, stages, kSizes);
         ScheduleOptions options;
         options.name = name;
