@@ -138,10 +138,12 @@ TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
 TEST(PipeDreamGraph, NetworksOfManyBranches) {
   for (const char* model : {"inception_v3", "nasnetamobile", "nasnetalarge"}) {
     const CostGraph graph = cost_graph_of(profile_of(model));
-    const GraphPlan own = plan_graph(graph, flat_request(4));
-    EXPECT_LE(own.plan.planning_seconds, 5) << model;
-    EXPECT_LT(own.plan.gap(), 0.3) << model;
-    EXPECT_EQ(own.order.size(), graph.nodes.size());
+    for (const int devices : {4, 8, 16}) {
+      const GraphPlan own = plan_graph(graph, flat_request(devices));
+      EXPECT_LE(own.plan.planning_seconds, 5) << model << " on " << devices;
+      EXPECT_LT(own.plan.gap(), 1) << model << " on " << devices;
+      EXPECT_EQ(own.order.size(), graph.nodes.size());
+    }
   }
 }
 
