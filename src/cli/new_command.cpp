@@ -87,6 +87,8 @@ int new_command(Options& options) {
     write_to_standard_output(model, with_weights);
     return 0;
   }
+  const bool has_data_file = !with_weights || model.trained_numbers > kMostWeightsByDefault;
+  if (has_data_file) check_target(path.string() + ".data", options.overwrite);
   const std::uint64_t hole = with_weights ? 0 : model.onnx.write_hollow(path);
   if (with_weights) model.onnx.write(path);
   const std::string file = printable(path.string());

@@ -67,7 +67,10 @@ void StepRecorder::finish() {
 }
 
 std::string StepRecorder::explanation() const {
-  return differences_.empty() ? std::string() : difference_text(mean_of(differences_), 3);
+  if (differences_.empty()) return {};
+  std::string text = difference_text(mean_of(differences_), 3);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
 }
 
 }  // namespace pipetrain

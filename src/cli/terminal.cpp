@@ -101,7 +101,7 @@ std::string plan_table(const Session& session) {
                     fmt::format("{}-{}", stage.first, stage.last - 1),
                     fmt::format("{:.2f} M", static_cast<double>(stage.parameter_bytes) / 4e6),
                     seconds_text(stage.forward_seconds), seconds_text(stage.backward_seconds),
-                    bytes_text(stage.memory.total()),
+                    bytes_text(session.predicted_memory(static_cast<int>(s)).total()),
                     printable(session.costs().elements[static_cast<std::size_t>(stage.first)].name),
                     stage.recompute ? "  (recompute)" : "");
   }
@@ -117,7 +117,7 @@ std::string plan_table(const Session& session) {
     out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);
   if (session.shares_cores()) {
-    out += fmt::format(" · {} stages share the cores of this machine", plan.stages.size());
+    out += fmt::format(" · {} devices share the cores of this machine", session.devices());
   }
   return out + "\n";
 }

@@ -178,10 +178,14 @@ int train_command(Options& options) {
     events.run_start(options, session, folder.filename().string());
     events.plan(session, plan_path);
     session.start();
-    std::string memory;
-    for (int s = 0; s < session.stages(); ++s)
-      memory += fmt::format("{}{}", s ? ", " : "", bytes_text(session.runtime().memory(s).total()));
-    log_info("train", "memory   {} for the stages, planned before the first step", memory);
+    std::string memory, predicted;
+    for (int s = 0; s < session.stages(); ++s) {
+      const char* comma = s ? ", " : "";
+      memory += comma + bytes_text(session.runtime().memory(s).total());
+      predicted += comma + bytes_text(session.predicted_memory(s).total());
+    }
+    log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
+             memory, predicted);
     Watcher watcher(progress, events, recorder);
     summary = train(session, watcher);
     progress.finish();

@@ -351,6 +351,7 @@ class ModelDecoder {
                          [&] { return tensors_.decode(attribute.t(), tensor_name); });
         out.tensor = std::move(decoded.value);
         out.s = std::move(decoded.unusable);
+        if (!out.tensor && out.s.empty()) out.s = "its data file was never written";
         attribute.clear_t();
         break;
       }

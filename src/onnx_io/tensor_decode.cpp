@@ -179,7 +179,7 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
     open_location_ = range.location;
   }
   check_external_range(range, open_->bytes(), needed, name);
-  if (open_->is_unwritten()) {
+  if (needed > 0 && open_->is_unwritten()) {
     unwritten_bytes += needed;
     return;
   }

@@ -1,10 +1,6 @@
 // One stage, compiled for one device: kernels at fixed shapes, one arena planned before the first
 // step, and the operations that the runtime's instructions stand for. A stage runs several variants
 // of the same network (micro-batch sizes, evaluation) on the same parameters.
-//
-//   arena:  parameters × versions | accumulators, optimizer state, running statistics | prepared ×
-//   versions
-//           | activation slots | values handed on | gradients handed back | temporaries | workspace
 #pragma once
 
 #include <cstddef>
@@ -21,6 +17,7 @@
 #include "pipeline/capacity.h"
 #include "pipeline/replica_group.h"
 #include "pipeline/slice.h"
+#include "pipeline/stage_arena.h"
 
 namespace pipetrain {
 
@@ -42,15 +39,6 @@ struct StageUnit {
   std::uint64_t seed = 0, step = 0;
   std::int64_t first_sample = 0;
   float loss_scale = 1;
-};
-
-/// Bytes of a stage's arena, by purpose.
-struct ArenaBytes {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, transfers = 0,
-              temporaries = 0;
-  std::size_t total() const {
-    return parameters + gradients + optimizer + activations + transfers + temporaries;
-  }
 };
 
 struct StageStep;

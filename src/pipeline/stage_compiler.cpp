@@ -6,29 +6,10 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "pipeline/stage_arena.h"
 #include "pipeline/stage_state.h"
 
 namespace pipetrain {
-namespace {
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-/// Hands out pieces of a block, then of the real memory.
-class Bump {
- public:
-  std::size_t take(std::size_t bytes) {
-    const std::size_t offset = used_;
-    used_ += aligned(bytes);
-    return offset;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::size_t used_ = 0;
-};
-
-}  // namespace
-
 /// Builds the compiled variants of a stage.
 class StageCompiler {
  public:
@@ -46,7 +27,6 @@ class StageCompiler {
         compiled->table_size = std::max(compiled->table_size, slot + 1);
       stage_.variants_.push_back(std::move(compiled));
     }
-    collect_parameters();
     reserve();
     for (auto& compiled : stage_.variants_) {
       resolve_constants(*compiled);
@@ -63,124 +43,47 @@ class StageCompiler {
  private:
   using Compiled = Stage::Compiled;
 
-  /// Parameters of all variants by name, in one block per version; the first variant that holds one
-  /// places it.
-  void collect_parameters() {
-    std::map<std::string, std::size_t> known;
-    Bump block;
-    for (auto& compiled : stage_.variants_) {
-      for (const int i : compiled->slice->parameters) {
-        const Parameter& parameter = compiled->training->parameters[static_cast<std::size_t>(i)];
-        const auto [found, added] = known.emplace(parameter.name, stage_.parameters_.size());
-        if (added) {
-          Stage::ParameterState state;
-          state.name = parameter.name;
-          state.type = compiled->training->graph[parameter.value].type;
-          state.offset = block.take(state.type.bytes());
-          stage_.parameters_.push_back(std::move(state));
-        }
-        Stage::ParameterState& state = stage_.parameters_[found->second];
-        state.trained = state.trained || parameter.gradient;
-        compiled->layout.location[parameter.value] = {Space::kParameter, state.offset};
-      }
-    }
-    stage_.parameter_block_bytes_ = block.used();
-    for (auto& compiled : stage_.variants_) {
-      for (const int i : compiled->slice->parameters) {
-        const std::string& name = compiled->training->parameters[static_cast<std::size_t>(i)].name;
-        compiled->parameter_states.push_back(&stage_.parameters_[known[name]]);
-      }
-    }
-  }
-
+  /// Plans the arena and takes the memory.
   void reserve() {
-    ArenaBytes& memory = stage_.memory_;
-    const auto versions = static_cast<std::size_t>(stage_.capacity_.versions);
-    const int slots = state_slots(stage_.optimizer_);
-    Bump bump;
-    const std::size_t parameters = bump.take(stage_.parameter_block_bytes_ * versions);
-    memory.parameters = stage_.parameter_block_bytes_ * versions;
-
-    std::vector<std::size_t> accumulators;
-    for (const auto& compiled : stage_.variants_) {
-      const auto& all = compiled->training->accumulations;
-      accumulators.resize(std::max(accumulators.size(), all.size()), SIZE_MAX);
-      for (const auto* list :
-           {&compiled->slice->accumulations, &compiled->slice->remote_accumulations}) {
-        for (const int i : *list) {
-          std::size_t& offset = accumulators[static_cast<std::size_t>(i)];
-          if (offset != SIZE_MAX) continue;
-          const std::size_t bytes =
-              compiled->training->graph[all[static_cast<std::size_t>(i)].accumulator].type.bytes();
-          offset = bump.take(bytes);
-          memory.gradients += aligned(bytes);
-        }
-      }
-    }
-    std::vector<std::size_t> states;
-    for (const Stage::ParameterState& parameter : stage_.parameters_) {
-      const int count = parameter.trained ? slots : 0;
-      for (int s = 0; s < 2; ++s) {
-        states.push_back(s < count ? bump.take(parameter.type.bytes()) : SIZE_MAX);
-        if (s < count) memory.optimizer += aligned(parameter.type.bytes());
-      }
-    }
-    std::vector<std::vector<std::size_t>> prepared;
-    std::size_t temporary = 0;
-    for (const auto& compiled : stage_.variants_) {
-      const StageLayout& layout = compiled->layout;
-      stage_.slot_bytes_ = std::max(stage_.slot_bytes_, slot_bytes(layout));
-      stage_.forward_out_bytes_ = std::max(stage_.forward_out_bytes_, layout.forward_out_bytes);
-      stage_.gradient_out_bytes_ = std::max(stage_.gradient_out_bytes_, layout.gradient_out_bytes);
-      temporary = std::max(temporary, layout.temporary_bytes);
-      prepared.emplace_back();
-      for (std::size_t v = 0; v < versions; ++v)
-        prepared.back().push_back(bump.take(layout.prepared_bytes));
-      memory.parameters += versions * aligned(layout.prepared_bytes);
-    }
-    const StageCapacity& capacity = stage_.capacity_;
-    const std::size_t slots_at =
-        bump.take(stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots));
-    const std::size_t forward_at =
-        bump.take(stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries));
-    const std::size_t gradient_at =
-        bump.take(stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries));
-    const std::size_t temporary_at = bump.take(temporary);
-    memory.activations = stage_.slot_bytes_ * static_cast<std::size_t>(capacity.slots);
-    memory.transfers =
-        stage_.forward_out_bytes_ * static_cast<std::size_t>(capacity.forward_entries) +
-        stage_.gradient_out_bytes_ * static_cast<std::size_t>(capacity.gradient_entries);
-    memory.temporaries = temporary;
-
-    stage_.arena_ = Buffer(bump.used());
+    std::vector<ArenaVariant> variants;
+    for (const auto& compiled : stage_.variants_)
+      variants.push_back({compiled->training, compiled->slice, &compiled->layout});
+    const StageArena arena = plan_arena(variants, stage_.capacity_, stage_.optimizer_);
+    stage_.memory_ = arena.memory;
+    stage_.arena_ = Buffer(arena.bytes);
     std::byte* base = stage_.arena_.data();
-    stage_.parameter_block_ = base + parameters;
-    for (const std::size_t offset : accumulators)
-      stage_.accumulators_.push_back(offset == SIZE_MAX ? nullptr : base + offset);
-    for (std::size_t i = 0; i < stage_.parameters_.size(); ++i) {
-      const auto state = [&](std::size_t s) {
-        return states[2 * i + s] == SIZE_MAX ? nullptr
-                                             : reinterpret_cast<float*>(base + states[2 * i + s]);
+    stage_.parameter_block_ = base + arena.parameter_block;
+    stage_.parameter_block_bytes_ = arena.parameter_block_bytes;
+    std::map<std::string, std::size_t> index;
+    for (const ParameterPlace& place : arena.parameters) {
+      const auto state = [&](std::size_t offset) {
+        return offset == kNoPlace ? nullptr : reinterpret_cast<float*>(base + offset);
       };
-      stage_.parameters_[i].state0 = state(0);
-      stage_.parameters_[i].state1 = state(1);
+      index[place.name] = stage_.parameters_.size();
+      stage_.parameters_.push_back(
+          {place.name, place.type, place.offset, state(place.state0), state(place.state1)});
     }
+    for (const std::size_t offset : arena.accumulators)
+      stage_.accumulators_.push_back(offset == kNoPlace ? nullptr : base + offset);
     for (std::size_t v = 0; v < stage_.variants_.size(); ++v) {
-      for (const std::size_t offset : prepared[v])
-        stage_.variants_[v]->prepared.push_back(base + offset);
-      stage_.variants_[v]->prepared_generation.assign(versions, 0);
+      Compiled& compiled = *stage_.variants_[v];
+      for (const int i : compiled.slice->parameters) {
+        const Parameter& parameter = compiled.training->parameters[static_cast<std::size_t>(i)];
+        compiled.parameter_states.push_back(&stage_.parameters_[index.at(parameter.name)]);
+        compiled.layout.location[parameter.value] = {Space::kParameter,
+                                                     compiled.parameter_states.back()->offset};
+      }
+      for (const std::size_t offset : arena.prepared[v]) compiled.prepared.push_back(base + offset);
+      compiled.prepared_generation.assign(compiled.prepared.size(), 0);
     }
-    stage_.copy_generation_.assign(versions, 0);
-    stage_.slots_ = base + slots_at;
-    stage_.forward_out_ = base + forward_at;
-    stage_.gradient_out_ = base + gradient_at;
-    stage_.temporary_ = base + temporary_at;
-  }
-
-  /// A recompute rewrites the handed-on values into the slot, since their receivers may be reading
-  /// the others.
-  std::size_t slot_bytes(const StageLayout& layout) const {
-    return layout.slot_bytes + (stage_.capacity_.recompute ? layout.forward_out_bytes : 0);
+    stage_.copy_generation_.assign(static_cast<std::size_t>(stage_.capacity_.versions), 0);
+    stage_.slot_bytes_ = arena.slot_bytes;
+    stage_.forward_out_bytes_ = arena.forward_out_bytes;
+    stage_.gradient_out_bytes_ = arena.gradient_out_bytes;
+    stage_.slots_ = base + arena.slots;
+    stage_.forward_out_ = base + arena.forward_out;
+    stage_.gradient_out_ = base + arena.gradient_out;
+    stage_.temporary_ = base + arena.temporary;
   }
 
   void resolve_constants(Compiled& compiled) {

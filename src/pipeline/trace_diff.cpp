@@ -127,9 +127,9 @@ std::string DifferenceCause::text() const {
     case CauseKind::kInstruction:
       return fmt::format("stage {} {} {}", stage, look_of(instruction).word, change_text(*this));
     case CauseKind::kReceive:
-      return fmt::format("stage {} gets the {} of stage {} {} after they were made", stage,
+      return fmt::format("{} from stage {} take {} to reach stage {}",
                          from_stage > stage ? "gradients" : "activations", from_stage,
-                         seconds < 0 ? "sooner" : "later");
+                         seconds < 0 ? "less time" : "longer", stage);
     case CauseKind::kCollective:
       return stage < 0 ? std::string(look_of(instruction).word)
                        : fmt::format("{} of stage {}", look_of(instruction).word, stage);

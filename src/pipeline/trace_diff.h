@@ -14,7 +14,7 @@ namespace pipetrain {
 
 enum class CauseKind : std::uint8_t {
   kInstruction,  // a stage's forwards (backwards, …, updates) take longer
-  kReceive,      // data from another stage arrives later after it was made
+  kReceive,      // data take longer from the stage that made them to the one that reads them
   kCollective,   // gradient sync or reduce
   kBetween,      // from one instruction of a device to the next, with nothing left to wait for
   kStartUp,      // before the first instruction of a device

@@ -278,6 +278,13 @@ void Session::plan() {
   const int mini_batches = asynchronous() ? std::max(4 * stages(), 16) : 1;
   predicted_program_ = programs_of_run_->training(mini_batches * static_cast<int>(micro_batches_));
   prediction_ = simulate(predicted_program_, simulated_costs_);
+  const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
+  for (int s = 0; s < stages(); ++s) {
+    predicted_memory_.push_back(predict_arena(graph, slices, s,
+                                              capacity[static_cast<std::size_t>(s)],
+                                              config_.optimization.optimizer,
+                                              profile_.workspace_bytes));
+  }
 }
 
 void Session::plan_stages_of_chain() {

@@ -105,6 +105,10 @@ class Session {
   /// Whether there are fewer cores than stages times threads.
   bool shares_cores() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
+  /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.
+  const ArenaBytes& predicted_memory(int stage) const {
+    return predicted_memory_[static_cast<std::size_t>(stage)];
+  }
   /// The program that prediction() timed.
   const Program& predicted_program() const { return predicted_program_; }
   const PlanRequest& plan_request() const { return plan_request_; }
@@ -154,6 +158,7 @@ class Session {
   std::int64_t evaluated_samples_ = 0;
   Costs simulated_costs_;
   Simulation prediction_;
+  std::vector<ArenaBytes> predicted_memory_;
   Program predicted_program_;
   PlanRequest plan_request_;
   std::unique_ptr<Runtime> runtime_;

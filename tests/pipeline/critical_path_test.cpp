@@ -74,7 +74,7 @@ TEST(CriticalPath, TheEndOfARoundIsBlamedByName) {
 TEST(CriticalPath, IsAChainFromZeroToTheEndInEverySchedule) {
   std::mt19937 random(5);
   const auto pick = [&](unsigned most) { return 1 + static_cast<double>(random() % most) / 8; };
-  std::vector<Program> programs = {chimera(4, 8), dual_pipe_v(2, 6)};
+  std::vector<Program> programs = {chimera(4, 8), dual_pipe_v(2, 6).program};
   for (const ScheduleDescription& schedule : schedules()) {
     programs.push_back(
         generate(options_for(schedule.name, schedule.placement == Placement::kChain ? 3 : 4, 6)));

@@ -65,7 +65,7 @@ TEST(MemoryUse, ReceiveBuffersCountUntilTheUnitIsOver) {
 }
 
 std::vector<Program> programs() {
-  std::vector<Program> all = {chimera(4, 8), dual_pipe_v(3, 6)};
+  std::vector<Program> all = {chimera(4, 8), dual_pipe_v(3, 6).program};
   for (const ScheduleDescription& schedule : schedules()) {
     all.push_back(
         generate(options_for(schedule.name, schedule.placement == Placement::kChain ? 3 : 6, 6)));

@@ -43,9 +43,9 @@ TEST(RenderColour, CellsHoldTheNumberOfTheUnit) {
   options.unitless = true;
   const std::string text = render_rows(program, result.events, options);
   EXPECT_EQ(plain(text),
-            "device 0 │0 1     0   1   │\n"
-            "device 1 │  0 0   1 1     │\n"
-            "         0                9\n");
+            "device 0 │0 1     0     1   │\n"
+            "device 1 │  0 0   1 1       │\n"
+            "         0                 9\n");
   // Colours are switched on and off again in every row.
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);

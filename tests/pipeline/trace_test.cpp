@@ -34,6 +34,7 @@ const std::vector<const char*> kNames = {
     "gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "pipedream", "pipedream-2bw", "forward", "zb-v"};
 
 Json written(const std::filesystem::path& path, const Program& program, const TraceLabels& labels) {
+  std::filesystem::remove(path);
   TraceWriter writer(path, labels);
   const Events predicted = events_for(program);
   const Events measured = events_for(program, 1.3);
