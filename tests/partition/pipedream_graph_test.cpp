@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace pipetrain {
@@ -87,10 +88,11 @@ TEST(PipeDreamGraph, NeverSlowerThanPipeDreamsPlan) {
       const GraphPlan known = price_compat_plan(profile, graph, compat, request);
       EXPECT_EQ(known.plan.stages.size(), compat.stages.size());
       // One level: the planner alone is as fast.
+      const double start = thread_cpu_seconds();
       const GraphPlan own = plan_graph(graph, request);
+      EXPECT_LE(thread_cpu_seconds() - start, 5) << model;
       EXPECT_LE(own.plan.bottleneck_seconds, known.plan.bottleneck_seconds * (1 + 1e-9))
           << model << " on " << devices;
-      EXPECT_LE(own.plan.planning_seconds, 5) << model;
     }
   }
 }
@@ -138,10 +140,13 @@ TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
 TEST(PipeDreamGraph, NetworksOfManyBranches) {
   for (const char* model : {"inception_v3", "nasnetamobile", "nasnetalarge"}) {
     const CostGraph graph = cost_graph_of(profile_of(model));
-    const GraphPlan own = plan_graph(graph, flat_request(4));
-    EXPECT_LE(own.plan.planning_seconds, 5) << model;
-    EXPECT_LT(own.plan.gap(), 0.3) << model;
-    EXPECT_EQ(own.order.size(), graph.nodes.size());
+    for (const int devices : {4, 8, 16}) {
+      const double start = thread_cpu_seconds();
+      const GraphPlan own = plan_graph(graph, flat_request(devices));
+      EXPECT_LE(thread_cpu_seconds() - start, 5) << model << " on " << devices;
+      EXPECT_LT(own.plan.gap(), 1) << model << " on " << devices;
+      EXPECT_EQ(own.order.size(), graph.nodes.size());
+    }
   }
 }
 
