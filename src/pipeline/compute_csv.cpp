@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -130,6 +131,7 @@ class CsvReader {
               device_of_.size() - 1);
       program_.placement.push_back({device_of_[s]});
     }
+    split_backwards();
     program_.recompute = settings.recompute;
     require(program_.recompute.empty() || program_.recompute.size() == device_of_.size(),
             "the schedule has {} stages, but recompute is set for {}", device_of_.size(),
@@ -138,6 +140,22 @@ class CsvReader {
     program_.gradient_sync = settings.gradient_sync;
     program_.edges = chain_edges(program_.stages);
     complete(program_);
+  }
+
+  /// A backward with a weight gradient of its own is an input gradient: older files call it B.
+  void split_backwards() {
+    std::set<std::pair<int, int>> split;  // stage, unit
+    for (const auto& list : program_.device) {
+      for (const Instruction& i : list) {
+        if (i.kind == Kind::kBackwardWeight) split.emplace(i.stage, i.unit);
+      }
+    }
+    for (auto& list : program_.device) {
+      for (Instruction& i : list) {
+        const bool half = i.kind == Kind::kBackward && split.count({i.stage, i.unit}) > 0;
+        if (half) i.kind = Kind::kBackwardInput;
+      }
+    }
   }
 
   const std::string& source_;

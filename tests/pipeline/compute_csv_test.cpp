@@ -33,6 +33,12 @@ TEST(ComputeCsv, ReadsWhatPyTorchWrites) {
   EXPECT_NO_THROW(check(lower(program, chain_edges(2, 8))));
 }
 
+TEST(ComputeCsv, OlderFilesCallTheInputGradientB) {
+  const Program program = parse_compute_csv("0F0,0B0,0W0,0F1,0B1\n", "a.csv");
+  EXPECT_EQ(full_text(program, 0), "0F0 0I0 0W0 0F1 0B1 0U");
+  EXPECT_NO_THROW(check(program, ErrorKind::kUsage));
+}
+
 TEST(ComputeCsv, OverlappedPartsFollowEachOther) {
   const Program program =
       parse_compute_csv("0F0,1F0,1B0,(0F1;0B0)OVERLAP_F_B,1F1,1B1,0B1\n", "a.csv");

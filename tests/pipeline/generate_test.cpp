@@ -89,6 +89,14 @@ TEST(Generate, GoldenZeroBubbleH1) {
   EXPECT_EQ(compute_text(program, 1), "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3");
 }
 
+TEST(Generate, GoldenInterleavedZeroBubble) {
+  const Program program = generate(options_for("interleaved-zb", 4, 8));
+  EXPECT_EQ(full_text(program, 1),
+            "1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1F4 1I2 "
+            "3W3 1F5 1I3 1W2 3F4 3I4 1W3 3F5 3I5 3W4 1F6 1I4 3W5 1F7 1I5 1W4 3F6 3I6 1W5 3F7 3I7 "
+            "3W6 1I6 3W7 1I7 1W6 1W7 1U 3U");
+}
+
 TEST(Generate, GoldenZeroBubbleV) {
   const Program program = generate(options_for("zb-v", 4, 4));
   EXPECT_EQ(program.devices, 2);
