@@ -103,7 +103,7 @@ TEST_F(Trainer, ExportedBytesDoNotDependOnTheCut) {
   run("one.onnx");
   for (const int stages : {2, 3, 4}) {
     for (const char* schedule : {"gpipe", "1f1b"}) {
-      config_.pipeline.stages = stages;
+      config_.pipeline.devices = stages;
       config_.pipeline.schedule = schedule;
       const std::string name = std::string(schedule) + std::to_string(stages) + ".onnx";
       run(name);
@@ -121,7 +121,7 @@ TEST_F(Trainer, ZeroStepsGiveTheIdenticalFile) {
 
 TEST_F(Trainer, PipedreamStreamsEpochsAndDrainsForValidation) {
   config_.pipeline.schedule = "pipedream";
-  config_.pipeline.stages = 3;
+  config_.pipeline.devices = 3;
   config_.data.validation_split = 0.2;
   config_.optimization.epochs = 3;
   const Recorder recorder = run();
@@ -147,7 +147,7 @@ TEST_F(Trainer, StopsWhenTheLossIsNotFinite) {
 
 TEST_F(Trainer, RefusesWhatCannotBe) {
   config_.pipeline.schedule = "pipedream";
-  config_.pipeline.stages = 2;
+  config_.pipeline.devices = 2;
   config_.optimization.clip_norm = 1;
   EXPECT_THROW(run(), Error);
   config_.optimization.clip_norm = 0;
