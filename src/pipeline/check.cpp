@@ -1,5 +1,6 @@
 #include "pipeline/check.h"
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 
@@ -46,6 +47,11 @@ void Checker::check_sizes() const {
   require(program_.versions_per_stage.size() == stages, "each stage must say its weight copies");
   require(program_.slots_per_edge.size() == program_.edges.size(),
           "each edge must say its receive buffers");
+  const auto counts = [](const std::vector<int>& numbers) {
+    return std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 0; });
+  };
+  require(counts(program_.slots_per_stage) && counts(program_.slots_per_edge),
+          "a number of slots or buffers cannot be negative");
   require(program_.route.empty() || program_.route.size() == at(program_.units),
           "the route must name a replica for each unit");
   for (const int replica : program_.route) {
