@@ -93,9 +93,7 @@ class DeviceSearch {
   struct Sums {
     double forward_seconds, parameter_bytes, saved_bytes;
   };
-  // What a new label must keep to be of use: keys of positions, and devices.
-  struct Threshold {
-    double key, key_used;
+  struct Useful {
     int consumed, used;
   };
 
@@ -105,7 +103,7 @@ class DeviceSearch {
   double compute(int position) const { return remaining_[at(position)]; }
   bool dominates(const Label& a, const Label& b) const;
   double least_seconds(double latency, double parameter_bytes, int most) const;
-  bool may_be_of_use(int first, int last, double latency);
+  bool may_be_of_use(int first, int last, double latency, int after);
   bool limited() const { return limits_.memory != std::numeric_limits<std::size_t>::max(); }
   double fastest(const RangeCost& range, double latency, int least, int most) const;
   void note_change(double seconds);
@@ -122,7 +120,8 @@ class DeviceSearch {
   int consumed(const Label& label) const { return pricing_.devices() - label.end; }
   // Devices left for stages [first, …) when everything before needs its least.
   int most_consumed(int first) const;
-  Threshold threshold(int first) const;
+  void set_useful(int first);
+  int allowed_over(int link, int consumed, int used, int left) const;
   bool leaves_most(const Label& label) const;
 
   const Ranges& ranges_;
@@ -144,7 +143,9 @@ class DeviceSearch {
   std::vector<double> key_, key_used_;   // [position]: see fill()
   std::vector<int> least_, least_used_;  // [position]: devices consumed and used by the best label
   int most_ = 0;
-  int allowed_ = 0;  // replicas of the stage that is tried, if it is to be of use
+  Useful useful_ = {0, 0};           // what a label must keep at least one of
+  std::vector<Useful> useful_over_;  // the same for each level of links
+  int allowed_ = 0;                  // replicas of the stage that is tried, if it is to be of use
   double next_change_ = 0;
 
   // What an earlier run says of each position: G and the end of the first stage.
@@ -253,7 +254,7 @@ void DeviceSearch<Ranges>::remember(bool succeeded) {
 // Looks at the ends that earlier runs found best. True when nothing better can come.
 template <class Ranges>
 bool DeviceSearch<Ranges>::try_known(int first) {
-  allowed_ = 0;
+  set_useful(first);
   const auto reached = [&] {
     const std::vector<Label>& labels = labels_[at(first)];
     return !labels.empty() && !floor_.least.empty() &&
@@ -305,6 +306,7 @@ bool DeviceSearch<Ranges>::run(const SearchLimits& limits, Second second) {
   for (std::vector<Label>& labels : labels_) labels.clear();
   key_.assign(at(count_ + 1), std::numeric_limits<double>::infinity());
   key_used_ = key_;
+  useful_over_.assign(at(pricing_.levels()), {0, 0});
   least_.assign(at(count_ + 1), kNone);
   least_used_ = least_;
   root_ = nullptr;
@@ -352,46 +354,52 @@ void DeviceSearch<Ranges>::fill(int first) {
   const bool latency = second_ == Second::kLatency;
   const bool known = one_label_ && second_ == Second::kNothing;
   if (known && try_known(first)) return;
+  set_useful(first);
   // The stages that were best one position to the right are a good start.
-  allowed_ = 0;
   if (!latency && first + 1 < count_) {
     for (const Label& label : labels_[at(first + 1)]) {
       if (ranges_.related(first, label.next)) try_range(first, label.next);
     }
   }
-  Threshold useful = threshold(first);
-  const double own_compute = compute(first) + cheapest_cut_[at(first)];
-  const double rounding = 1e-12 * own_compute;
+  const double cut = cheapest_cut_[at(first)], own_compute = compute(first) + cut;
+  const double own = own_compute * per_limit_ - 1e-6;
+  const double longest = limits_.total_latency * (1 + 1e-9) - cut;
   for (int last = first + 1; last <= count_; ++last) {
-    if (!known && !(key_[at(last)] <= useful.key || key_used_[at(last)] <= useful.key_used)) {
-      continue;
+    if (latency) {
+      if (key_[at(last)] > longest) continue;
+    } else {
+      if (least_[at(last)] == kNone) continue;
+      if (!known && key_[at(last)] > useful_.consumed - own &&
+          key_used_[at(last)] > useful_.used - own) {
+        continue;
+      }
+      const double least = own_compute - compute(last) + cheapest_cut_[at(last)];
+      allowed_ = 0;
+      for (int link = 0; link < (first == 0 ? 1 : pricing_.levels()); ++link) {
+        allowed_ = std::max(allowed_, allowed_over(link, least_[at(last)], least_used_[at(last)],
+                                                   first == 0 ? kNone : pricing_.group_size(link)));
+      }
+      if (allowed_ < 1 || !ranges_.related(first, last) ||
+          !may_be_of_use(first, last, least - 1e-12 * own_compute, least_used_[at(last)])) {
+        continue;
+      }
     }
-    if (!latency) {
-      allowed_ = std::max(useful.consumed - least_[at(last)], useful.used - least_used_[at(last)]);
-      if (allowed_ < 1 || !ranges_.related(first, last)) continue;
-      const double latency_of_range =
-          own_compute - compute(last) + cheapest_cut_[at(last)] - rounding;
-      if (!may_be_of_use(first, last, latency_of_range)) continue;
-    } else if (!ranges_.related(first, last)) {
-      continue;
-    }
+    if (labels_[at(last)].empty() || !ranges_.related(first, last)) continue;
     try_range(first, last);
-    useful = threshold(first);
-    if (known && !floor_.least.empty() && useful.consumed < floor_.least[at(first)]) return;
+    if (known && !floor_.least.empty() && useful_.consumed < floor_.least[at(first)]) return;
   }
 }
 
 // Whether a stage can do with the replicas that are allowed, by bounds that take little to compute:
 // dismisses nearly all ranges. `latency`: at least, without recompute.
 template <class Ranges>
-bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency) {
+bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency, int after) {
   const int replicas = std::min(allowed_, pricing_.devices());
   const Sums &begin = sums_[at(first)], &end = sums_[at(last)];
   const double bytes = begin.parameter_bytes - end.parameter_bytes;
   double seconds = least_seconds(latency, bytes, replicas);
   if (seconds <= limits_.seconds && limited()) {
-    const ScheduleLoad load =
-        pricing_.rule().load(replicas, least_used_[at(last)], first == 0 && last == count_);
+    const ScheduleLoad load = pricing_.rule().load(replicas, after, first == 0 && last == count_);
     const double memory =
         bytes * (1 + load.weight_versions + pricing_.request().optimizer_bytes_per_parameter_byte) +
         (begin.saved_bytes - end.saved_bytes) * load.in_flight;
@@ -409,38 +417,36 @@ bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency) {
   return false;
 }
 
-// With a label that leaves the most devices in its group for each link, all others that consume and
-// use no less are useless.
+// What a new label must keep to be of use. With one that leaves the most devices in its group, all
+// others with the same link that consume and use no less are useless.
 template <class Ranges>
-typename DeviceSearch<Ranges>::Threshold DeviceSearch<Ranges>::threshold(int first) const {
-  const double cut = cheapest_cut_[at(first)];
-  if (second_ == Second::kLatency) {
-    return {limits_.total_latency * (1 + 1e-9) - cut, -std::numeric_limits<double>::infinity(), 0,
-            0};
-  }
-  const std::vector<Label>& labels = labels_[at(first)];
-  int worst = 0, worst_used = 0;
-  const int links = first == 0 ? 1 : pricing_.levels();
-  for (int link = 0; link < links; ++link) {
-    int least = kNone / 2, used = kNone / 2;
-    for (const Label& label : labels) {
-      if (label.link != link || (!one_label_ && !leaves_most(label))) continue;
-      if (consumed(label) < least) {
-        least = consumed(label);
-        used = label.used;
-      }
-    }
-    worst = std::max(worst, least);
-    worst_used = std::max(worst_used, used);
-  }
+void DeviceSearch<Ranges>::set_useful(int first) {
+  if (second_ == Second::kLatency) return;
   const int gain = second_ == Second::kNothing ? 1 : 0;
-  const double own = (compute(first) + cut) * per_limit_ - 1e-6;
-  Threshold out;
-  out.consumed = std::min(most_, worst - gain);
-  out.used = std::min(most_, worst_used - gain);
-  out.key = out.consumed - own;
-  out.key_used = out.used - own;
-  return out;
+  useful_ = {0, 0};
+  for (int link = 0; link < (first == 0 ? 1 : pricing_.levels()); ++link) {
+    Useful& here = useful_over_[at(link)];
+    here = {most_, most_};
+    int least = kNone;
+    for (const Label& label : labels_[at(first)]) {
+      if (label.link != link || consumed(label) >= least) continue;
+      if (!one_label_ && !leaves_most(label)) continue;
+      least = consumed(label);
+      here = {std::min(most_, least - gain), std::min(most_, label.used - gain)};
+    }
+    useful_.consumed = std::max(useful_.consumed, here.consumed);
+    useful_.used = std::max(useful_.used, here.used);
+  }
+}
+
+// The most replicas of a stage behind which so many devices are consumed or used, so that it may be
+// of use. `left`: devices of its group at the level of the link.
+template <class Ranges>
+int DeviceSearch<Ranges>::allowed_over(int link, int consumed, int used, int left) const {
+  const Useful& useful = useful_over_[at(link)];
+  const int out = std::max(useful.consumed - consumed, useful.used - used);
+  // Over the link of a lower level the next stage begins in the same group: a device is left to it.
+  return link + 1 < pricing_.levels() ? std::min(out, left - 1) : out;
 }
 
 // Whether no label with the same link can leave more devices in its groups.
@@ -468,7 +474,20 @@ void DeviceSearch<Ranges>::try_range(int first, int last) {
       if (first == 0 ? stages != stages_ : stages >= stages_) continue;
     }
     for (int link = 0; link < (first == 0 ? 1 : pricing_.levels()); ++link) {
+      if (second_ != Second::kLatency) {
+        allowed_ =
+            allowed_over(link, consumed(rest[i]), rest[i].used,
+                         first == 0 ? kNone : (rest[i].end - 1) % pricing_.group_size(link) + 1);
+        if (allowed_ < 1) continue;
+        if (!one_label_) {
+          const double least = compute(first) - compute(last) - 1e-12 * compute(first) +
+                               cut_seconds_[at(link)][at(first)] +
+                               cut_seconds_[at(rest[i].link)][at(last)];
+          if (!may_be_of_use(first, last, least, rest[i].used)) continue;
+        }
+      }
       try_stage(stage, link);
+      set_useful(first);
     }
   }
 }
