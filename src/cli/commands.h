@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cli/options.h"
+#include "train/auto_schedule.h"
 
 namespace pipetrain {
 
@@ -23,6 +24,9 @@ int doctor_command(Options& options);
 void resolve_device(Options& options, const std::string& command);
 /// Takes the model from --model or from the first argument; refuses what is left over.
 void resolve_model(Options& options, const std::string& command);
+/// Lets the simulator choose what the command line leaves open within the scope, and says what it
+/// chose. Error (kResource) when nothing fits.
+void choose_schedule(Options& options, const SearchScope& scope, bool print_table);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);
 

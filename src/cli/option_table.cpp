@@ -306,10 +306,9 @@ void describe_pipeline(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   table.choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
                "what the stages run on", kModelCommands);
-  OptionSpec& schedule = table.add(
-      "--schedule", "NAME|FILE|auto",
-      "1f1b, gpipe, zb-h1, pipedream, …; see: pipetrain schedule; auto: what the simulator finds best",
-      kPlanCommands);
+  OptionSpec& schedule =
+      table.add("--schedule", "NAME|FILE|auto",
+                "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);
   schedule.in_short_help = true;
   schedule.set = [&options](const std::string& v) {
     options.run.pipeline.schedule = v;
@@ -474,6 +473,8 @@ void describe_output(Table& table, Options& options) {
              "inspect profile plan simulate eval verify schedule trace doctor");
   table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
              "eval");
+  table.real("--jitter", options.jitter,
+             "how far times scatter, as a share: gives the step's p50 and p95", "simulate");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
   table.text("--svg", options.svg, "FILE", "a picture of the predicted step", "plan schedule");
   table.text("--dot", options.dot, "FILE", "the cut chain, for Graphviz", "plan");

@@ -43,6 +43,7 @@ struct Options {
   // schedule, trace, doctor
   std::string times, latency, csv;
   int causes = 5;
+  double jitter = 0.05;
   bool measure = false;
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;

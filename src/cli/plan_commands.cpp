@@ -14,13 +14,11 @@
 #include "cli/terminal.h"
 #include "partition/plan_dot.h"
 #include "partition/plan_file.h"
-#include "partition/topology_file.h"
 #include "pipeline/check.h"
 #include "pipeline/generate.h"
 #include "pipeline/render.h"
 #include "pipeline/simulate.h"
 #include "pipeline/svg.h"
-#include "train/auto_schedule.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -79,57 +77,6 @@ void check_assertion(const std::string& text, const EvaluationReport& report) {
     return;
   }
   PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
-}
-
-std::string candidates_table(const FoundSchedules& found, std::size_t most) {
-  std::string out = fmt::format("{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12}{:>9}{:>12}\n", "schedule",
-                                "devices", "replicas", "micro", "recompute", "step", "samples/s",
-                                "bubble", "memory");
-  const auto row = [&](const Candidate& candidate, bool chosen) {
-    return fmt::format("{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12.5g}{:>8.1f}%{:>12}{}{}\n",
-                       candidate.schedule, candidate.places * candidate.replicas,
-                       candidate.replicas, candidate.micro_batches,
-                       candidate.recompute ? "yes" : "no", seconds_text(candidate.step_seconds),
-                       candidate.samples_per_second, candidate.bubble * 100,
-                       bytes_text(candidate.peak_bytes), candidate.fits ? "" : "  does not fit",
-                       chosen ? "  <- chosen" : "");
-  };
-  std::size_t rows = 0;
-  for (std::size_t i = 0; i < found.candidates.size(); ++i) {
-    const bool chosen = static_cast<int>(i) == found.chosen;
-    if (!found.candidates[i].pareto && !chosen) continue;
-    if (++rows <= most || chosen) out += row(found.candidates[i], chosen);
-  }
-  return out + fmt::format("{} of {} ways that were simulated are best for their memory · {:.1f} s\n",
-                           rows, found.candidates.size(), found.seconds);
-}
-
-/// Lets the simulator choose what the command line leaves open. Error (kResource) when nothing fits.
-void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
-  const FoundSchedules found = find_schedules(options.run, scope);
-  if (print_table) print(candidates_table(found, 20));
-  if (found.chosen < 0) {
-    const auto least = std::min_element(
-        found.candidates.begin(), found.candidates.end(),
-        [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; });
-    PT_CHECK(least != found.candidates.end(), kResource,
-             "no schedule suits {} devices and this batch; use fewer --gpus or a larger "
-             "--batch-size",
-             options.run.pipeline.devices);
-    PT_FAIL(kResource,
-            "nothing fits into the {} of a device; least is needed by {} with {} micro-batches on {} "
-            "devices{}: {}",
-            bytes_text(options.run.pipeline.memory_limit_bytes > 0
-                           ? options.run.pipeline.memory_limit_bytes
-                           : named_topology(options.run.pipeline.topology).memory_bytes),
-            least->schedule, least->micro_batches, least->places * least->replicas,
-            least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
-  }
-  const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
-  take_over(chosen, options.run);
-  log_info("plan", "chose    {}: {} micro-batches on {} devices, {} a step",
-           options.run.pipeline.schedule, chosen.micro_batches, options.run.pipeline.devices,
-           seconds_text(chosen.step_seconds));
 }
 
 }  // namespace
@@ -230,8 +177,8 @@ int simulate_command(Options& options) {
   prepare(options, "simulate");
   Json rows = Json::array();
   std::string table =
-      "| schedule | micro-batches | step ms | bubble | peak memory a stage | weights in a step "
-      "|\n|---|---:|---:|---:|---|---|\n";
+      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory of each stage | weights "
+      "in a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
   for (const std::string& schedule : split_list(options.schedules)) {
     std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
     if (counts[0] == 0 && schedule.rfind("pipedream", 0) != 0) counts = {2, 4, 8, 16};
@@ -253,16 +200,27 @@ int simulate_command(Options& options) {
       }
       std::string memory;
       Json bytes = Json::array();
-      for (const StagePlan& stage : session.the_plan().stages) {
-        memory += (memory.empty() ? "" : ", ") + bytes_text(stage.memory.total());
-        bytes.push_back(stage.memory.total());
+      for (int s = 0; s < session.stages(); ++s) {
+        const std::size_t total = session.predicted_memory(s).total();
+        memory += (memory.empty() ? "" : ", ") + bytes_text(total);
+        bytes.push_back(total);
       }
-      table += fmt::format("| {} | {} | {:.3f} | {:.1f} % | {} | {} |\n", schedule,
-                           session.micro_batches(), step * 1e3, bubble * 100, memory,
-                           session.asynchronous() ? "stashed versions" : "same");
+      // How times that scatter spread the step: in proportion to the round that was timed.
+      Jitter jitter;
+      jitter.compute = options.jitter;
+      jitter.seed = config.optimization.seed;
+      const JitterResult spread =
+          simulate_jitter(session.predicted_program(), session.predicted_costs(), jitter);
+      const double scale = step / session.prediction().makespan;
+      table += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
+                           schedule, session.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
+                           spread.p95 * scale * 1e3, bubble * 100, memory,
+                           session.asynchronous() ? "older versions" : "same");
       rows.push_back({{"schedule", schedule},
                       {"micro_batches", session.micro_batches()},
                       {"step_ms", step * 1e3},
+                      {"p50_ms", spread.p50 * scale * 1e3},
+                      {"p95_ms", spread.p95 * scale * 1e3},
                       {"bubble", bubble},
                       {"peak_bytes", bytes}});
     }

@@ -50,8 +50,8 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
     differences_.push_back(explain(program, session_.prediction().events, result.events));
   }
   // An asynchronous round holds many steps: it is shown whole.
-  const bool wanted = session_.asynchronous() ? written_seconds_ == 0
-                                              : step >= first_ && step <= last_;
+  const bool wanted =
+      session_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
   if (!writer_ || !wanted) return;
   if (written_seconds_ == 0) {
     writer_->add_step(TraceSide::kPredicted, session_.predicted_program(),

@@ -148,6 +148,7 @@ int train_command(Options& options) {
       optimization.epochs == 1)
     optimization.max_steps = 100;
 
+  if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   Session session(options.run);
   session.open();
   session.plan();

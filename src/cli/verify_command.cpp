@@ -15,6 +15,7 @@ int verify_command(Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
   // As many steps as an asynchronous schedule needs to be full twice.
   if (optimization.max_steps < 0) optimization.max_steps = 4 * options.run.pipeline.devices;
+  if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   Session session(options.run);
   session.open();
   session.plan();

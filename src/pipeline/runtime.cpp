@@ -59,25 +59,6 @@ constexpr int kFinished = -2;
 constexpr int kEverybody = -3;  // in a barrier
 
 std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
-double seconds_of(const StageSeconds& stage, Kind kind) {
-  switch (kind) {
-    case Kind::kForward:
-      return stage.forward;
-    case Kind::kBackward:
-      return stage.backward;
-    case Kind::kBackwardInput:
-      return stage.backward_input;
-    case Kind::kBackwardWeight:
-      return stage.backward_weight;
-    case Kind::kRecompute:
-      return stage.recompute;
-    case Kind::kUpdate:
-      return stage.update;
-    default:
-      return 0;
-  }
-}
 }  // namespace
 
 struct Runtime::Worker {

@@ -56,8 +56,9 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   return plan;
 }
 
-/// The cut into so many stages whose slowest computes least, transfers aside: bisection of that time,
-/// with stages as long as it allows (Pinar & Aykanat 2004). In O(n + stages log n) for each time.
+/// The cut into so many stages whose slowest computes least, transfers aside: bisection of that
+/// time, with stages as long as it allows (Pinar & Aykanat 2004). In O(n + stages log n) for each
+/// time.
 std::vector<int> compute_cuts(const ChainCosts& chain, int stages, bool recompute) {
   std::vector<double> before = {0};
   double largest = 0;
@@ -193,7 +194,8 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.plan = plan_with_cuts(*cut.chain, plan, cut.plan.cuts(), modes);
   std::vector<std::size_t> bytes(static_cast<std::size_t>(cut.places), 0);
   for (std::size_t s = 0; s < held.placement.size(); ++s)
-    bytes[static_cast<std::size_t>(held.placement[s][0])] += candidate.plan.stages[s].memory.total();
+    bytes[static_cast<std::size_t>(held.placement[s][0])] +=
+        candidate.plan.stages[s].memory.total();
   candidate.peak_bytes = *std::max_element(bytes.begin(), bytes.end());
   candidate.fits =
       request.memory_limit_bytes == 0 || candidate.peak_bytes <= request.memory_limit_bytes;
@@ -247,16 +249,14 @@ std::vector<Candidate> search(const SearchRequest& request) {
     }
   }
   std::set<int> per_device;
-  for (const std::string& name : names)
-    per_device.insert(stages_per_device(name, request.chunks));
+  for (const std::string& name : names) per_device.insert(stages_per_device(name, request.chunks));
   const std::vector<Cut> cuts = make_cuts(request, per_device);
   std::vector<Candidate> candidates;
   for (const Cut* cut : promising(cuts, request.most_simulated, request.memory_limit_bytes)) {
     for (const std::string& name : names) {
       if (stages_per_device(name, request.chunks) != cut->per_device) continue;
       if (cut->replicas > 1 && !describe_schedule(name).takes_replicas) continue;
-      const double instructions =
-          8.0 * static_cast<double>(cut->plan.stages.size()) * cut->share();
+      const double instructions = 8.0 * static_cast<double>(cut->plan.stages.size()) * cut->share();
       if (instructions > kMostInstructions) continue;
       try {
         candidates.push_back(simulated(request, name, *cut));

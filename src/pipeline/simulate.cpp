@@ -184,6 +184,27 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
   return costs;
 }
 
+double seconds_of(const StageSeconds& stage, Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return stage.forward;
+    case Kind::kBackward:
+      return stage.backward;
+    case Kind::kBackwardInput:
+      return stage.backward_input;
+    case Kind::kBackwardWeight:
+      return stage.backward_weight;
+    case Kind::kRecompute:
+      return stage.recompute;
+    case Kind::kReduce:
+      return stage.reduce;
+    case Kind::kUpdate:
+      return stage.update;
+    default:
+      return 0;
+  }
+}
+
 double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link) {
   if (replicas <= 1) return 0;
   const double share = 2.0 * (replicas - 1) / replicas;

@@ -22,6 +22,9 @@ struct StageSeconds {
   double reduce = 0;  // sum over all replicas, once a group (all_reduce_seconds())
 };
 
+/// What of it an instruction of a stage takes.
+double seconds_of(const StageSeconds& stage, Kind kind);
+
 /// A transfer takes its bytes over the bandwidth on the channel, and arrives one latency later.
 struct LinkCost {
   double latency_seconds = 0;

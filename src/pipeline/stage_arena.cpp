@@ -83,7 +83,8 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
     const StageLayout& layout = *variant.layout;
     // A recompute rewrites the handed-on values into the slot, since their receivers may be reading
     // the others.
-    const std::size_t slot = layout.slot_bytes + (capacity.recompute ? layout.forward_out_bytes : 0);
+    const std::size_t slot =
+        layout.slot_bytes + (capacity.recompute ? layout.forward_out_bytes : 0);
     arena.slot_bytes = std::max(arena.slot_bytes, slot);
     arena.forward_out_bytes = std::max(arena.forward_out_bytes, layout.forward_out_bytes);
     arena.gradient_out_bytes = std::max(arena.gradient_out_bytes, layout.gradient_out_bytes);

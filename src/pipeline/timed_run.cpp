@@ -49,23 +49,7 @@ TimedRun::Channel& TimedRun::channel(const Transfer& transfer) {
 }
 
 double TimedRun::stage_seconds(const Instruction& instruction) const {
-  const StageSeconds& stage = costs_.stage[index(instruction.stage)];
-  switch (instruction.kind) {
-    case Kind::kForward:
-      return stage.forward;
-    case Kind::kBackward:
-      return stage.backward;
-    case Kind::kBackwardInput:
-      return stage.backward_input;
-    case Kind::kBackwardWeight:
-      return stage.backward_weight;
-    case Kind::kRecompute:
-      return stage.recompute;
-    case Kind::kReduce:
-      return stage.reduce;
-    default:
-      return stage.update;
-  }
+  return seconds_of(costs_.stage[index(instruction.stage)], instruction.kind);
 }
 
 double TimedRun::stretch(std::size_t device, double sigma) const {

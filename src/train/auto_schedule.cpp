@@ -112,8 +112,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.optimizer_bytes_per_parameter_byte = state_slots(config.optimization.optimizer);
   if (!config.pipeline.topology.empty()) {
     request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
-    if (request.memory_limit_bytes == 0)
-      request.memory_limit_bytes = request.topology.memory_bytes;
+    if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;
   } else if (const std::optional<Topology> measured = measured_topology()) {
     // Stages beyond the cores of this machine are as near to each other as those on cores.
     request.topology = *measured;
@@ -124,8 +123,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   FoundSchedules found;
   found.candidates = search(request);
   found.chosen = choose(found.candidates);
-  found.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return found;
 }
 

@@ -280,10 +280,9 @@ void Session::plan() {
   prediction_ = simulate(predicted_program_, simulated_costs_);
   const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
   for (int s = 0; s < stages(); ++s) {
-    predicted_memory_.push_back(predict_arena(graph, slices, s,
-                                              capacity[static_cast<std::size_t>(s)],
-                                              config_.optimization.optimizer,
-                                              profile_.workspace_bytes));
+    predicted_memory_.push_back(
+        predict_arena(graph, slices, s, capacity[static_cast<std::size_t>(s)],
+                      config_.optimization.optimizer, profile_.workspace_bytes));
   }
 }
 
