@@ -300,12 +300,33 @@ void show(const ScheduleCommandOptions& options, const Program& program) {
   print(summary_text(shown));
 }
 
+/// Every schedule with what it is.
+void list(bool as_json) {
+  Json rows = Json::array();
+  std::string text;
+  for (const ScheduleDescription& schedule : schedules()) {
+    rows.push_back({{"name", schedule.name},
+                    {"rule", to_text(schedule.rule)},
+                    {"summary", schedule.summary},
+                    {"takes_replicas", schedule.takes_replicas},
+                    {"takes_memory_units", schedule.takes_memory},
+                    {"splits_backward", schedule.splits_backward}});
+    text += fmt::format("{:<20}{}\n", schedule.name, schedule.summary);
+  }
+  print(as_json ? document_text("pipetrain.schedules/1", {{"schedules", rows}}) : text);
+}
+
 }  // namespace
 
 int schedule_command(const ScheduleCommandOptions& options) {
   const std::string action = options.arguments.empty() ? "" : options.arguments[0];
+  if (action == "list" && options.arguments.size() == 1) {
+    list(options.json);
+    return 0;
+  }
   PT_CHECK(action == "show" || action == "export" || action == "check", kUsage,
-           "schedule takes show, export or check, then a schedule's name or file, as in: pipetrain "
+           "schedule takes list, or show, export or check and a schedule's name or file, as in: "
+           "pipetrain "
            "schedule show 1f1b --stages 4");
   PT_CHECK(options.arguments.size() == 2, kUsage,
            "schedule {} takes one schedule: a name such as 1f1b, or a file", action);

@@ -1,5 +1,5 @@
-// pipetrain schedule show | export | check: look at a schedule, by name or from a file, without a
-// model.
+// pipetrain schedule list | show | export | check: look at schedules, by name or from a file,
+// without a model.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 namespace pipetrain {
 
 struct ScheduleCommandOptions {
-  /// What is not a flag: show, export or check, then a schedule's name or a file (our text, or
-  /// PyTorch's compute-only CSV where its name ends in .csv).
+  /// What is not a flag: list; or show, export or check, then a schedule's name or a file (our
+  /// text, or PyTorch's compute-only CSV where its name ends in .csv).
   std::vector<std::string> arguments;
   /// Places in the pipeline: devices, or groups of replicas. A schedule with several stages on a
   /// device has that many times more stages. Named schedules only, as what follows up to

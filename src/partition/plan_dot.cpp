@@ -52,7 +52,9 @@ class Drawing {
              kInternal, "stage {} of the plan is not part of the chain", s);
     out_ += fmt::format(
         "  subgraph cluster_{} {{\n    color=\"#9aa1a9\"; label={};\n", s,
-        label(fmt::format("stage {}{}", s, stage.recompute ? " (recompute)" : ""),
+        label(fmt::format("stage {}{}{}", s,
+                          stage.replicas > 1 ? fmt::format(" on {} devices", stage.replicas) : "",
+                          stage.recompute ? " (recompute)" : ""),
               fmt::format("forward {}, backward {}, memory {}", seconds_text(stage.forward_seconds),
                           seconds_text(stage.backward_seconds), bytes_text(stage.memory.total()))));
     const int count = stage.last - stage.first;

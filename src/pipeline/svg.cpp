@@ -291,7 +291,8 @@ std::vector<MemoryBar> memory_bars(const Plan& plan) {
   std::vector<MemoryBar> bars;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const MemoryNeed& need = plan.stages[s].memory;
-    bars.push_back({fmt::format("stage {}", s),
+    const int replicas = plan.stages[s].replicas;
+    bars.push_back({fmt::format("stage {}{}", s, replicas > 1 ? " (each)" : ""),
                     {{"weights", need.weight_bytes},
                      {"gradients", need.gradient_bytes},
                      {"optimizer", need.optimizer_bytes},

@@ -87,6 +87,18 @@ TEST(ScheduleCommand, SummaryAsJson) {
   EXPECT_EQ(json["micro_batch_period"], 3);
 }
 
+TEST(ScheduleCommand, ListsEverySchedule) {
+  ScheduleCommandOptions options = options_for({"list"});
+  const std::string text = output_of(options);
+  options.json = true;
+  const Json json = Json::parse(output_of(options));
+  ASSERT_EQ(json["schedules"].size(), schedules().size());
+  for (const Json& schedule : json["schedules"]) {
+    const std::string name = schedule["name"];
+    EXPECT_NE(("\n" + text).find("\n" + name + " "), std::string::npos) << name;
+  }
+}
+
 TEST(ScheduleCommand, TimesWithUnits) {
   ScheduleCommandOptions options = options_for({"show", "1f1b"});
   options.json = true;

@@ -38,6 +38,7 @@ TEST(PlanDot, GoldenTextOfATinyPlan) {
   chain.elements[0].name = "a \"quoted\" \\ name";
   Plan plan = plan_of({0, 2}, 3);
   plan.stages[1].recompute = true;
+  plan.stages[1].replicas = 3;
   EXPECT_EQ(plan_dot(plan, chain, "x.onnx"), R"(digraph plan {
   label="x.onnx"; labelloc=t; rankdir=TB; fontname=Helvetica;
   node [shape=box, style="filled,rounded", fontname=Helvetica, fontsize=10];
@@ -49,7 +50,7 @@ TEST(PlanDot, GoldenTextOfATinyPlan) {
     n0 -> n1;
   }
   subgraph cluster_1 {
-    color="#9aa1a9"; label="stage 1 (recompute)\nforward 1.00 ms, backward 2.00 ms, memory 4.00 KiB";
+    color="#9aa1a9"; label="stage 1 on 3 devices (recompute)\nforward 1.00 ms, backward 2.00 ms, memory 4.00 KiB";
     n2 [label="node2\n2.00 ms", fillcolor="#f2b27a"];
   }
   n1 -> n2 [label="1.00 KiB forward\n2.00 KiB back", penwidth=2, color="#d1242f"];
