@@ -212,6 +212,25 @@ TEST(TraceDiff, MeanOfStepsIsTheMeanOfTheirCauses) {
   EXPECT_THROW(mean_of({}), Error);
 }
 
+TEST(TraceDiff, ManySmallCausesAreOne) {
+  const Program program = program_for("1f1b", 24, 48);
+  const Costs costs = costs_for(program);
+  Costs slow = costs;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> factor(1.0, 1.2);
+  for (int u = 0; u < program.units; ++u) slow.unit_scale.push_back(factor(random));
+  const StepDifference difference =
+      explain(program, time_round(program, costs), time_round(program, slow));
+  EXPECT_GT(difference.causes.size(), 20U);
+  const std::string text = difference_text(difference);
+  EXPECT_NE(text.find("  backwards of all stages "), std::string::npos) << text;
+  EXPECT_NE(text.find("  forwards of all stages "), std::string::npos) << text;
+  double sum = 0;
+  for (const DifferenceCause& cause : by_kind(difference.causes)) sum += cause.seconds;
+  EXPECT_NEAR(sum, difference.seconds(), 1e-12);
+  EXPECT_EQ(by_kind(difference.causes).front().instruction, Kind::kBackward);
+}
+
 TEST(TraceDiff, RefusesEventsOfAnotherProgram) {
   const Program program = program_for("1f1b");
   const Program other = program_for("1f1b", 4, 7);
