@@ -130,7 +130,7 @@ std::string DifferenceCause::text() const {
       return fmt::format("stage {} {} {}", stage, look_of(instruction).word, change_text(*this));
     case CauseKind::kReceive:
       if (stage < 0) return fmt::format("transfers take {}", seconds < 0 ? "less time" : "longer");
-      return fmt::format("{} from stage {} take {} to reach stage {}",
+      return fmt::format("{} from stage {} take {} to reach stage {} (transfer, waking up)",
                          from_stage > stage ? "gradients" : "activations", from_stage,
                          seconds < 0 ? "less time" : "longer", stage);
     case CauseKind::kCollective:

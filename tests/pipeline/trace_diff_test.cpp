@@ -91,7 +91,8 @@ TEST(TraceDiff, FindsASlowLink) {
   EXPECT_EQ(first.from_stage, 2);
   EXPECT_EQ(first.stage, 1);
   EXPECT_NEAR(first.seconds, difference.seconds(), 1e-9);
-  EXPECT_EQ(first.text(), "gradients from stage 2 take longer to reach stage 1");
+  EXPECT_EQ(first.text(),
+            "gradients from stage 2 take longer to reach stage 1 (transfer, waking up)");
 }
 
 /// Two stages, one unit: all on one path, so every cause is its own number.
@@ -133,14 +134,15 @@ TEST(TraceDiff, GoldenStepByHand) {
   EXPECT_NEAR(seconds_of(difference, CauseKind::kReceive), 0.25, 1e-9);
   EXPECT_NEAR(seconds_of(difference, CauseKind::kBetween), 0.1, 1e-9);
   EXPECT_NEAR(seconds_of(difference, CauseKind::kEnd), 0.15, 1e-9);
-  EXPECT_EQ(difference_text(difference, 4),
-            "predicted step 6.00 s, measured 7.50 s: +1.50 s (+25.0 %)\n"
-            "bubble by theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
-            "     +500 ms  start-up of device 0\n"
-            "     +300 ms  stage 0 update takes 300 ms, predicted nothing\n"
-            "     +250 ms  activations from stage 0 take longer to reach stage 1\n"
-            "     +200 ms  stage 1 backward 10.0 % slower (2.20 s, predicted 2.00 s)\n"
-            "     +250 ms  the rest\n");
+  EXPECT_EQ(
+      difference_text(difference, 4),
+      "predicted step 6.00 s, measured 7.50 s: +1.50 s (+25.0 %)\n"
+      "bubble by theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
+      "     +500 ms  start-up of device 0\n"
+      "     +300 ms  stage 0 update takes 300 ms, predicted nothing\n"
+      "     +250 ms  activations from stage 0 take longer to reach stage 1 (transfer, waking up)\n"
+      "     +200 ms  stage 1 backward 10.0 % slower (2.20 s, predicted 2.00 s)\n"
+      "     +250 ms  the rest\n");
 }
 
 TEST(TraceDiff, SharesAddUpForNoisySteps) {
