@@ -125,17 +125,22 @@ const char* to_text(CauseKind kind) {
 std::string DifferenceCause::text() const {
   switch (kind) {
     case CauseKind::kInstruction:
+      if (stage < 0)
+        return fmt::format("{}s of all stages {}", look_of(instruction).word, change_text(*this));
       return fmt::format("stage {} {} {}", stage, look_of(instruction).word, change_text(*this));
     case CauseKind::kReceive:
-      return fmt::format("{} from stage {} take {} to reach stage {}",
+      if (stage < 0) return fmt::format("transfers take {}", seconds < 0 ? "less time" : "longer");
+      return fmt::format("{} from stage {} take {} to reach stage {} (transfer, waking up)",
                          from_stage > stage ? "gradients" : "activations", from_stage,
                          seconds < 0 ? "less time" : "longer", stage);
     case CauseKind::kCollective:
       return stage < 0 ? std::string(look_of(instruction).word)
                        : fmt::format("{} of stage {}", look_of(instruction).word, stage);
     case CauseKind::kBetween:
+      if (device < 0) return "between the instructions of all devices";
       return fmt::format("between the instructions of device {}", device);
     case CauseKind::kStartUp:
+      if (device < 0) return "start-up of all devices";
       return fmt::format("start-up of device {}", device);
     case CauseKind::kEnd:
       return "after the last instruction";
@@ -219,6 +224,31 @@ StepDifference mean_of(std::span<const StepDifference> differences) {
   return mean;
 }
 
+std::vector<DifferenceCause> by_kind(const std::vector<DifferenceCause>& causes) {
+  struct Sum {
+    DifferenceCause cause;
+    int count = 0;
+  };
+  std::map<std::pair<CauseKind, Kind>, Sum> sums;
+  for (const DifferenceCause& cause : causes) {
+    Sum& sum = sums[{cause.kind, cause.instruction}];
+    sum.cause.kind = cause.kind;
+    sum.cause.instruction = cause.instruction;
+    sum.cause.seconds += cause.seconds;
+    sum.cause.predicted_mean += cause.predicted_mean;
+    sum.cause.measured_mean += cause.measured_mean;
+    ++sum.count;
+  }
+  std::vector<DifferenceCause> result;
+  for (auto& [key, sum] : sums) {
+    sum.cause.predicted_mean /= sum.count;
+    sum.cause.measured_mean /= sum.count;
+    result.push_back(sum.cause);
+  }
+  sort_causes(result);
+  return result;
+}
+
 std::string difference_text(const StepDifference& difference, int most_causes) {
   const double seconds = difference.seconds();
   std::string text = fmt::format(
@@ -235,8 +265,15 @@ std::string difference_text(const StepDifference& difference, int most_causes) {
   // Nothing below a thousandth of the step is worth a line.
   const double least = 1e-3 * difference.measured_seconds;
   double rest = seconds;
+  double large = 0, all = 0;
+  for (std::size_t c = 0; c < difference.causes.size(); ++c) {
+    const double size = std::abs(difference.causes[c].seconds);
+    all += size;
+    if (static_cast<int>(c) < most_causes) large += size;
+  }
   int lines = 0;
-  for (const DifferenceCause& cause : difference.causes) {
+  for (const DifferenceCause& cause :
+       2 * large < all ? by_kind(difference.causes) : difference.causes) {
     if (lines == most_causes || std::abs(cause.seconds) < least) break;
     text += fmt::format("  {:>10}  {}\n", signed_seconds(cause.seconds), cause.text());
     rest -= cause.seconds;

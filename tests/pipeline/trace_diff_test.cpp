@@ -91,7 +91,8 @@ TEST(TraceDiff, FindsASlowLink) {
   EXPECT_EQ(first.from_stage, 2);
   EXPECT_EQ(first.stage, 1);
   EXPECT_NEAR(first.seconds, difference.seconds(), 1e-9);
-  EXPECT_EQ(first.text(), "gradients from stage 2 take longer to reach stage 1");
+  EXPECT_EQ(first.text(),
+            "gradients from stage 2 take longer to reach stage 1 (transfer, waking up)");
 }
 
 /// Two stages, one unit: all on one path, so every cause is its own number.
@@ -133,14 +134,15 @@ TEST(TraceDiff, GoldenStepByHand) {
   EXPECT_NEAR(seconds_of(difference, CauseKind::kReceive), 0.25, 1e-9);
   EXPECT_NEAR(seconds_of(difference, CauseKind::kBetween), 0.1, 1e-9);
   EXPECT_NEAR(seconds_of(difference, CauseKind::kEnd), 0.15, 1e-9);
-  EXPECT_EQ(difference_text(difference, 4),
-            "predicted step 6.00 s, measured 7.50 s: +1.50 s (+25.0 %)\n"
-            "bubble by theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
-            "     +500 ms  start-up of device 0\n"
-            "     +300 ms  stage 0 update takes 300 ms, predicted nothing\n"
-            "     +250 ms  activations from stage 0 take longer to reach stage 1\n"
-            "     +200 ms  stage 1 backward 10.0 % slower (2.20 s, predicted 2.00 s)\n"
-            "     +250 ms  the rest\n");
+  EXPECT_EQ(
+      difference_text(difference, 4),
+      "predicted step 6.00 s, measured 7.50 s: +1.50 s (+25.0 %)\n"
+      "bubble by theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
+      "     +500 ms  start-up of device 0\n"
+      "     +300 ms  stage 0 update takes 300 ms, predicted nothing\n"
+      "     +250 ms  activations from stage 0 take longer to reach stage 1 (transfer, waking up)\n"
+      "     +200 ms  stage 1 backward 10.0 % slower (2.20 s, predicted 2.00 s)\n"
+      "     +250 ms  the rest\n");
 }
 
 TEST(TraceDiff, SharesAddUpForNoisySteps) {
@@ -210,6 +212,25 @@ TEST(TraceDiff, MeanOfStepsIsTheMeanOfTheirCauses) {
   EXPECT_NEAR(sum_of(mean), mean.seconds(), 1e-12);
   EXPECT_NE(difference_text(mean).find("(mean of 2 steps)"), std::string::npos);
   EXPECT_THROW(mean_of({}), Error);
+}
+
+TEST(TraceDiff, ManySmallCausesAreOne) {
+  const Program program = program_for("1f1b", 24, 48);
+  const Costs costs = costs_for(program);
+  Costs slow = costs;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> factor(1.0, 1.2);
+  for (int u = 0; u < program.units; ++u) slow.unit_scale.push_back(factor(random));
+  const StepDifference difference =
+      explain(program, time_round(program, costs), time_round(program, slow));
+  EXPECT_GT(difference.causes.size(), 20U);
+  const std::string text = difference_text(difference);
+  EXPECT_NE(text.find("  backwards of all stages "), std::string::npos) << text;
+  EXPECT_NE(text.find("  forwards of all stages "), std::string::npos) << text;
+  double sum = 0;
+  for (const DifferenceCause& cause : by_kind(difference.causes)) sum += cause.seconds;
+  EXPECT_NEAR(sum, difference.seconds(), 1e-12);
+  EXPECT_EQ(by_kind(difference.causes).front().instruction, Kind::kBackward);
 }
 
 TEST(TraceDiff, RefusesEventsOfAnotherProgram) {
