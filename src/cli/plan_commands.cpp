@@ -15,6 +15,7 @@
 #include "partition/plan_dot.h"
 #include "partition/plan_file.h"
 #include "pipeline/check.h"
+#include "pipeline/critical_path.h"
 #include "pipeline/generate.h"
 #include "pipeline/render.h"
 #include "pipeline/simulate.h"
@@ -168,6 +169,12 @@ int plan_command(Options& options) {
                     seconds_text(session.the_plan().lower_bound_seconds),
                     session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
                     seconds_text(session.the_plan().planning_seconds)));
+  if (!session.asynchronous()) {
+    print("the step is\n" + to_text(session.predicted_program(),
+                                    critical_path(session.predicted_program(),
+                                                  session.predicted_costs(), prediction.events),
+                                    4));
+  }
   if (session.devices() <= 32)
     print(render_rows(session.predicted_program(), prediction.events, 100));
   return 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "pipeline/compute_table.h"
 
 namespace pipetrain {
@@ -345,7 +346,8 @@ std::string to_text(const Program& program, const Blame& blame) {
 std::string to_text(const Program& program, const CriticalPath& path, std::size_t most) {
   std::string text;
   const auto line = [&](double seconds, const std::string& what) {
-    text += fmt::format("{:5.1f} %  {:.6g} s  {}\n", 100 * seconds / path.makespan, seconds, what);
+    text += fmt::format("{:5.1f} %  {:>9}  {}\n", 100 * seconds / path.makespan,
+                        seconds_text(seconds), what);
   };
   struct Rest {
     double seconds = 0;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "partition/plan_file.h"
@@ -252,6 +253,30 @@ void Session::measure() {
 
 void Session::plan() {
   if (costs_.elements.empty()) measure();
+  const PipelineConfig& pipeline = config_.pipeline;
+  // The planner sums up its elements; what the devices really hold is known when it is laid out. If
+  // that is too much, the planner gets so much less.
+  planner_limit_ = pipeline.memory_limit_bytes;
+  const bool planned = pipeline.plan_path.empty() && pipeline.split.empty();
+  cut_into_stages();
+  for (int attempt = 0; planned && attempt < 8 && memory_excess() > 0; ++attempt) {
+    const std::size_t excess = memory_excess() + planner_limit_ / 64;
+    if (excess >= planner_limit_) break;
+    planner_limit_ -= excess;
+    try {
+      cut_into_stages();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+      break;  // what was laid out last says it better
+    }
+  }
+  PT_CHECK(memory_excess() == 0, kResource,
+           "a device would hold {} more than --gpu-memory, which is {}; try more stages, "
+           "--recompute all, smaller micro-batches or a higher limit",
+           bytes_text(memory_excess()), bytes_text(pipeline.memory_limit_bytes));
+}
+
+void Session::cut_into_stages() {
   const TrainingGraph& graph = this->graph();
   plan_stages_of_chain();
 
@@ -279,11 +304,25 @@ void Session::plan() {
   predicted_program_ = programs_of_run_->training(mini_batches * static_cast<int>(micro_batches_));
   prediction_ = simulate(predicted_program_, simulated_costs_);
   const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
+  predicted_memory_.clear();
   for (int s = 0; s < stages(); ++s) {
     predicted_memory_.push_back(
         predict_arena(graph, slices, s, capacity[static_cast<std::size_t>(s)],
                       config_.optimization.optimizer, profile_.workspace_bytes));
   }
+}
+
+/// Bytes by which the fullest device is over the limit.
+std::size_t Session::memory_excess() const {
+  const std::size_t limit = config_.pipeline.memory_limit_bytes;
+  if (limit == 0) return 0;
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(devices()), 0);
+  for (int s = 0; s < stages(); ++s) {
+    for (const int device : predicted_program_.placement[static_cast<std::size_t>(s)])
+      bytes[static_cast<std::size_t>(device)] += predicted_memory(s).total();
+  }
+  const std::size_t most = *std::max_element(bytes.begin(), bytes.end());
+  return most > limit ? most - limit : 0;
 }
 
 void Session::plan_stages_of_chain() {
@@ -292,7 +331,7 @@ void Session::plan_stages_of_chain() {
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes =
-      config_.pipeline.memory_limit_bytes * static_cast<std::size_t>(config_.pipeline.devices) /
+      planner_limit_ * static_cast<std::size_t>(config_.pipeline.devices) /
       static_cast<std::size_t>(std::max(request.stages, config_.pipeline.devices));
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;

@@ -128,7 +128,9 @@ class Session {
                                        bool with_gradients) const;
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
   void bind_data();
+  void cut_into_stages();
   void plan_stages_of_chain();
+  std::size_t memory_excess() const;
   void add_training_programs();
   void add_evaluation_programs();
   std::vector<std::int64_t> training_batch_sizes() const;
@@ -159,6 +161,7 @@ class Session {
   Costs simulated_costs_;
   Simulation prediction_;
   std::vector<ArenaBytes> predicted_memory_;
+  std::size_t planner_limit_ = 0;
   Program predicted_program_;
   PlanRequest plan_request_;
   std::unique_ptr<Runtime> runtime_;
