@@ -19,20 +19,24 @@
 //  |  9 nor with buffers                                            follows from 8 (see check());
 //  |    there are no groups of transfers
 //  | 10 one order at both ends of a channel, and of collectives     order on channels, collectives
-//  | 11 groups of transfers are bounded                             a transfer is a group of its
-//  own | memory | 12 bytes held stay under a cap                                 memory
-//  (check_memory()) | 13 receives that wait have a buffer                            receive
-//  buffers | weights | 14 sync: version 0, one update, after all gradients            weight
-//  versions, updates, |                                                                gradient
-//  sync | 15 stash: backward reads what forward read, copies suffice     weight versions | 16
-//  double buffer: max(0, g - 1) everywhere, two copies         weight versions | 17 vertical sync:
-//  one version along a unit's path              weight versions | 18 tied weights: gradients meet
-//  before the update              gradient sync (where asked for) | 19 a group adds each of its
-//  units once                         coverage, updates | 20 a recompute repeats the forward's bits
-//  weight versions (same weights); |    masks are a function of (operator, unit), not of the
-//  schedule | semantics | 21 forward and backward of a unit on one replica               form (the
-//  route), placement | 22 sums are made in one order                                  unit order,
-//  reduces
+//  | 11 groups of transfers are bounded                             each transfer stands alone
+//  | memory
+//  | 12 bytes held stay under a cap                                 memory (check_memory())
+//  | 13 receives that wait have a buffer                            receive buffers
+//  | weights
+//  | 14 sync: version 0, one update, after all gradients            weight versions, updates,
+//  |    and after the gradient sync                                 gradient sync
+//  | 15 stash: backward reads what forward read, copies suffice     weight versions
+//  | 16 double buffer: max(0, g - 1) everywhere, two copies         weight versions
+//  | 17 vertical sync: one version along a unit's path              weight versions
+//  | 18 tied weights: gradients meet before the update              gradient sync, if declared:
+//  |    who knows of the tie sets Program::gradient_sync
+//  | 19 a group adds each of its units once                         coverage, updates
+//  | 20 a recompute repeats the forward's bits                      weight versions (same weights);
+//  |    masks are a function of (operator, unit), not of the schedule
+//  | semantics
+//  | 21 forward and backward of a unit on one replica               form (the route), placement
+//  | 22 sums are made in one order                                  unit order, reduces
 #pragma once
 
 #include <cstdint>

@@ -253,6 +253,24 @@ Place latest_task(const std::vector<std::vector<Event>>& events) {
   return latest;
 }
 
+const char* to_text(Cause cause) {
+  switch (cause) {
+    case Cause::kCompute:
+      return "compute of other stages";
+    case Cause::kLink:
+      return "links";
+    case Cause::kReduce:
+      return "sums over replicas";
+    case Cause::kSync:
+      return "gradient sync";
+    case Cause::kUpdate:
+      return "updates";
+    case Cause::kWait:
+      return "waiting that no instruction explains";
+  }
+  return "?";
+}
+
 const char* to_text(Phase phase) {
   switch (phase) {
     case Phase::kWarmUp:
@@ -319,7 +337,7 @@ std::string to_text(const Program& program, const Blame& blame) {
     case Cause::kUpdate:
       return fmt::format("update of stage {}", blame.stage);
     case Cause::kWait:
-      return "waiting that no instruction explains";
+      return to_text(blame.cause);
   }
   return "?";
 }
@@ -329,15 +347,25 @@ std::string to_text(const Program& program, const CriticalPath& path, std::size_
   const auto line = [&](double seconds, const std::string& what) {
     text += fmt::format("{:5.1f} %  {:.6g} s  {}\n", 100 * seconds / path.makespan, seconds, what);
   };
-  double rest = 0;
+  struct Rest {
+    double seconds = 0;
+    int causes = 0;
+  };
+  std::map<std::pair<Cause, Phase>, Rest> rests;
   for (std::size_t n = 0; n < path.blame.size(); ++n) {
+    const Blame& blame = path.blame[n];
     if (n < most) {
-      line(path.blame[n].seconds, to_text(program, path.blame[n]));
-    } else {
-      rest += path.blame[n].seconds;
+      line(blame.seconds, to_text(program, blame));
+      continue;
     }
+    Rest& rest = rests[{blame.cause, blame.phase}];
+    rest.seconds += blame.seconds;
+    ++rest.causes;
   }
-  if (path.blame.size() > most) line(rest, fmt::format("{} more", path.blame.size() - most));
+  for (const auto& [kind, rest] : rests) {
+    line(rest.seconds,
+         fmt::format("{}{} ({})", to_text(kind.first), to_text(kind.second), rest.causes));
+  }
   return text;
 }
 

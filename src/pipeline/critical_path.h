@@ -61,10 +61,12 @@ CriticalPath critical_path(const Program& program, const Costs& costs,
 /// Returns the name of a blame: `compute of stage 2 while the pipeline fills`.
 std::string to_text(const Program& program, const Blame& blame);
 
-/// Returns the causes, most seconds first, one a line, at most `most` of them and the rest summed:
+/// Returns the causes, most seconds first, one a line: `most` of them by name, the rest in one line
+/// for each kind.
 ///
-///     62.5 %  0.125 s  compute of stage 2
-///     25.0 %  0.050 s  compute of stage 0 while the pipeline fills
+///      62.5 %  0.125 s  compute of stage 2
+///      25.0 %  0.050 s  compute of stage 0 while the pipeline fills
+///      12.5 %  0.025 s  links (6)
 std::string to_text(const Program& program, const CriticalPath& path, std::size_t most = 5);
 
 }  // namespace pipetrain

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "check_programs.h"
@@ -201,6 +202,16 @@ void mutate_tables(const Program& program, Judge& judge) {
     mutate(program, judge, "a replica too few", [&](Program& p) { p.placement[s].pop_back(); });
     mutate(program, judge, "replicas turned", [&](Program& p) {
       std::rotate(p.placement[s].begin(), p.placement[s].begin() + 1, p.placement[s].end());
+    });
+  }
+  // A unit sent to another replica, with all its instructions where they were.
+  for (std::size_t k = 0; k < static_cast<std::size_t>(program.units); ++k) {
+    mutate(program, judge, "another replica", [&](Program& p) {
+      if (p.route.empty()) {
+        p.route.resize(static_cast<std::size_t>(p.units));
+        std::iota(p.route.begin(), p.route.end(), 0);
+      }
+      ++p.route[k];
     });
   }
   mutate(program, judge, "units per update", [&](Program& p) { ++p.units_per_update; });

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "check_programs.h"
 #include "example_programs.h"
+#include "pipeline/annotate.h"
+#include "pipeline/complete.h"
 
 namespace pipetrain {
 namespace {
@@ -131,6 +133,85 @@ TEST(Check, AcceptsProgramsWithoutTransfersYet) {
   for (const ScheduleDescription& schedule : schedules()) {
     EXPECT_NO_THROW(check(generate(options_for(schedule.name, 4, 6))));
   }
+}
+
+/// Every send right after what makes its data, every receive right before what reads it.
+Program lower_naively(const Program& program) {
+  Program result = program;
+  for (std::size_t e = 0; e < result.edges.size(); ++e) {
+    const Edge& edge = result.edges[e];
+    for (int unit = 0; unit < result.units; ++unit) {
+      const int from = result.device_of(edge.from_stage, unit);
+      const int to = result.device_of(edge.to_stage, unit);
+      if (from == to) continue;
+      result.transfers.push_back(
+          {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient});
+    }
+  }
+  for (auto& list : result.device) {
+    std::vector<Instruction> moved;
+    for (const Instruction& now : list) {
+      const bool backward = now.kind == Kind::kBackward || now.kind == Kind::kBackwardInput;
+      const bool moves = now.kind == Kind::kForward || backward;
+      const auto add = [&](Kind kind) {
+        for (std::size_t t = 0; moves && t < result.transfers.size(); ++t) {
+          const Transfer& transfer = result.transfers[t];
+          const int stage = kind == Kind::kSend ? transfer.from_stage : transfer.to_stage;
+          if (stage != now.stage || transfer.unit != now.unit || transfer.gradient != backward) {
+            continue;
+          }
+          moved.push_back({kind, now.stage, now.unit, static_cast<int>(t)});
+        }
+      };
+      add(Kind::kReceive);
+      moved.push_back(now);
+      add(Kind::kSend);
+    }
+    list = std::move(moved);
+  }
+  result.lowered = true;
+  annotate(result);
+  return result;
+}
+
+TEST(Check, FindsTheDeadlockOfNaiveTransfersInEverySchedule) {
+  for (const ScheduleDescription& schedule : schedules()) {
+    const bool one_way = schedule.name == "gpipe" || schedule.name == "forward";
+    const int p = schedule.placement == Placement::kChain ? 3 : 6;
+    const int rule = broken_rule(lower_naively(generate(options_for(schedule.name, p, 6))));
+    if (one_way) {
+      EXPECT_EQ(rule, 0) << schedule.name;
+    } else {
+      // With several stages on a device even a lane for each end does not help.
+      const auto broken = static_cast<CheckRule>(rule);
+      EXPECT_TRUE(broken == CheckRule::kRendezvous || broken == CheckRule::kLanes) << schedule.name;
+    }
+  }
+}
+
+TEST(Check, VerticalSyncNeedsTheSameReplicasEverywhere) {
+  Program program = generate(options_for("pipedream-vertical", 2, 4));
+  program.placement = {{0}, {1, 2}};
+  program.devices = 3;
+  program.device.emplace_back();
+  EXPECT_EQ(static_cast<CheckRule>(broken_rule(program)), CheckRule::kForm);
+}
+
+TEST(Check, DoubleBufferingNeedsGroupsAsLongAsTheWarmUp) {
+  // With one unit an update, stage 0 of 4 would start a group before the update that it reads.
+  Program program = generate(options_for("1f1b", 4, 8));
+  program.rule = UpdateRule::kDoubleBuffer;
+  for (auto& list : program.device) {
+    std::erase_if(list, [](const Instruction& i) { return i.kind == Kind::kUpdate; });
+  }
+  Program enough = program;
+  enough.units_per_update = 4;
+  complete(enough);
+  EXPECT_EQ(broken_rule(enough), 0);
+  EXPECT_EQ(enough.versions_per_stage[0], 2);
+  program.units_per_update = 1;
+  complete(program);
+  EXPECT_EQ(static_cast<CheckRule>(broken_rule(program)), CheckRule::kVersions);
 }
 
 TEST(Check, IsLinear) {

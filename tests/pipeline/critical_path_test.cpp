@@ -39,7 +39,7 @@ TEST(CriticalPath, ASlowLastStageIsToBlame) {
   EXPECT_EQ(to_text(program, path, 2),
             " 94.6 %  35 s  compute of stage 1\n"
             "  2.7 %  1 s  compute of stage 0 while the pipeline fills\n"
-            "  2.7 %  1 s  1 more\n");
+            "  2.7 %  1 s  compute of other stages while the pipeline drains (1)\n");
 }
 
 TEST(CriticalPath, OneUnitMeetsEveryLink) {
