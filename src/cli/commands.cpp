@@ -93,6 +93,7 @@ int show_schedule_command(Options& options) {
   schedule.memory_units = pipeline.memory_units;
   schedule.times = options.times;
   schedule.latency = options.latency;
+  schedule.costs = options.costs;
   schedule.width = options.width;
   schedule.svg = options.svg;
   schedule.csv = options.csv;

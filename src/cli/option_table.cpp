@@ -485,6 +485,8 @@ void describe_output(Table& table, Options& options) {
   table.text("--times", options.times, "F,B|F,I,W",
              "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
   table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
+  table.text("--costs", options.costs, "FILE",
+             "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
   table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
              "schedule");
   table.integer("--causes", options.causes, 1, "most causes to print", "trace");

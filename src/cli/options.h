@@ -41,7 +41,7 @@ struct Options {
   double bandwidth = 1e9;
   bool fewer_machines = false;
   // schedule, trace, doctor
-  std::string times, latency, csv;
+  std::string times, latency, costs, csv;
   int causes = 5;
   double jitter = 0.05;
   bool measure = false;

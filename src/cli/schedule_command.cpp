@@ -20,6 +20,8 @@
 #include "base/units.h"
 #include "pipeline/annotate.h"
 #include "pipeline/check.h"
+#include "pipeline/costs_file.h"
+#include "pipeline/critical_path.h"
 #include "pipeline/closed_forms.h"
 #include "pipeline/compute_csv.h"
 #include "pipeline/generate.h"
@@ -274,9 +276,15 @@ void write_or_print(const std::string& path, const std::string& text) {
   write_file(path, text);
 }
 
-void show(const ScheduleCommandOptions& options, const Program& program) {
-  const CommandTimes times = read_times(options);
-  const Simulation simulation = simulate(program, costs_of(program, times));
+void show(const ScheduleCommandOptions& options, const Program& given) {
+  CommandTimes times = read_times(options);
+  Program program = given;  // a file of costs may give its edges bytes
+  Costs costs = costs_of(program, times);
+  if (!options.costs.empty()) {
+    costs = read_costs(options.costs, program);
+    times.unitless = false;
+  }
+  const Simulation simulation = simulate(program, costs);
   const Shown shown{program, simulation,
                     theoretical_bubble(program, mean_unit_seconds(program, simulation.events)),
                     staleness(program), times.unitless};
@@ -298,6 +306,9 @@ void show(const ScheduleCommandOptions& options, const Program& program) {
   print(render_rows(program, simulation.events, rows));
   print(render_legend(program, simulation.events, rows.colour));
   print(summary_text(shown));
+  if (!options.costs.empty())
+    print("the round is\n" +
+          to_text(program, critical_path(program, costs, simulation.events), 5));
 }
 
 /// Every schedule with what it is.

@@ -22,6 +22,7 @@ struct ScheduleCommandOptions {
   /// Of one micro-batch on one device: "F,B" or "F,I,W" (forward, input and weight gradient), as
   /// plain numbers or with a unit (us, ms, s). Empty: 1,2.
   std::string times;
+  std::string costs;    // a file pipetrain.costs/1 (costs_file.h) instead of times and latency
   std::string latency;  // from device to device, in the same way; empty: 0
   int width = 0;        // columns; 0: the terminal's
   std::string svg;      // files to write; empty: none

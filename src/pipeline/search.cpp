@@ -215,7 +215,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
         link_between(request.topology, from * cut.replicas, to * cut.replicas));
   }
   const Simulation result =
-      simulate(program, costs, {.keep_events = candidate.asynchronous, .rounds = 1});
+      simulate(program, costs, {.keep_events = false, .rounds = 1});
   double busy = 0;
   for (const StageSeconds& stage : costs.stage) {
     busy += (stage.forward + stage.backward + (cut.recompute ? stage.recompute : 0)) * cut.share() +
