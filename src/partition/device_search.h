@@ -134,7 +134,7 @@ class DeviceSearch {
   std::vector<Sums> sums_;                        // of [position, count)
   std::vector<double> cheapest_cut_;
   // [replicas]: what a second of latency costs the pipeline, and a byte of parameters at least.
-  std::vector<double> share_, reduce_;
+  std::vector<double> share_, reduce_, reduce_latency_;
 
   SearchLimits limits_;
   Second second_ = Second::kNothing;
@@ -190,6 +190,9 @@ DeviceSearch<Ranges>::DeviceSearch(const Ranges& ranges, const StagePricing& pri
   for (int replicas = 0; replicas <= pricing.devices(); ++replicas) {
     const double reduce = pricing.all_reduce_per_byte(replicas) / (each_round ? replicas : batches);
     share_.push_back(replicas == 0 ? 1 : pricing.seconds(1, 0, 0, replicas));
+    const double wait =
+        pricing.all_reduce_seconds(0, replicas) / (each_round ? std::max(1, replicas) : batches);
+    reduce_latency_.push_back(replicas < 3 ? wait : std::min(reduce_latency_.back(), wait));
     reduce_.push_back(replicas < 2 ? 0 : replicas == 2 ? reduce : std::min(reduce_.back(), reduce));
   }
 }
@@ -214,18 +217,22 @@ bool DeviceSearch<Ranges>::dominates(const Label& a, const Label& b) const {
 // be summed.
 template <class Ranges>
 double DeviceSearch<Ranges>::least_seconds(double latency, double parameter_bytes, int most) const {
-  return std::min(latency, latency * share_[at(most)] + parameter_bytes * reduce_[at(most)]);
+  return std::min(latency, latency * share_[at(most)] + parameter_bytes * reduce_[at(most)] +
+                               reduce_latency_[at(most)]);
 }
 
-// The least time with any number of replicas from `least` to `most`. More replicas are faster, but
-// for small steps in the cost of summing gradients.
+// The least time with any number of replicas from `least` to `most`, or a bound. More replicas are
+// faster, but for small steps in the cost of summing gradients.
 template <class Ranges>
 double DeviceSearch<Ranges>::fastest(const RangeCost& range, double latency, int least,
                                      int most) const {
   const auto bytes = static_cast<double>(range.parameter_bytes);
   double out = std::numeric_limits<double>::infinity();
+  constexpr int kMostLooks = 8;
   for (int replicas = most; replicas >= least; --replicas) {
-    if (least_seconds(latency, bytes, replicas) >= out) break;
+    const double bound = least_seconds(latency, bytes, replicas);
+    if (bound >= out) break;
+    if (replicas == most - kMostLooks) return bound;
     const double sum = pricing_.all_reduce_seconds(range.parameter_bytes, replicas);
     out = std::min(out, pricing_.seconds(latency, range.step_seconds, sum, replicas));
   }

@@ -372,5 +372,209 @@ TEST(DevicePlanner, KeepsTheNumberOfStagesThatIsAskedFor) {
   EXPECT_GT(counts.compared, 100);
 }
 
+double throughput_of(const ChainCosts& chain, const PlanRequest& request) {
+  try {
+    return plan_devices(chain, request).bottleneck_seconds;
+  } catch (const Error&) {
+    return INFINITY;
+  }
+}
+
+TEST(DevicePlanner, IsMonotone) {
+  std::mt19937 random(81);
+  for (int trial = 0; trial < 60; ++trial) {
+    const ChainCosts chain = random_chain(random, 12);
+    PlanRequest request;
+    request.stages = 0;
+    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.micro_batches = trial % 2 ? 1 : 8;
+    request.objective = Objective::kThroughput;
+    request.transfer = {0.5, 2};
+    request.memory_limit_bytes = 300;
+    double before = INFINITY;
+    for (const int devices : {1, 2, 3, 4, 6, 9, 16, 40}) {
+      request.devices = devices;
+      const double now = throughput_of(chain, request);
+      EXPECT_LE(now, before * (1 + 1e-9)) << "trial " << trial << ", " << devices << " devices";
+      before = now;
+    }
+    request.devices = 6;
+    before = INFINITY;
+    for (const double bandwidth : {0.25, 1.0, 4.0, 64.0, 1e9}) {
+      request.transfer.bytes_per_second = bandwidth;
+      const double now = throughput_of(chain, request);
+      EXPECT_LE(now, before * (1 + 1e-9)) << "trial " << trial << ", bandwidth " << bandwidth;
+      before = now;
+    }
+    before = INFINITY;
+    for (std::size_t limit = 40; limit < 900; limit += 50) {
+      request.memory_limit_bytes = limit;
+      const double now = throughput_of(chain, request);
+      EXPECT_LE(now, before * (1 + 1e-9)) << "trial " << trial << ", limit " << limit;
+      before = now;
+    }
+    EXPECT_LT(before, INFINITY);
+  }
+}
+
+TEST(DevicePlanner, GivesTheSamePlanEveryTime) {
+  std::mt19937 random(82);
+  for (int trial = 0; trial < 20; ++trial) {
+    const ChainCosts chain = random_chain(random, 30);
+    PlanRequest request;
+    request.stages = 0;
+    request.devices = 8;
+    request.micro_batches = 16;
+    request.transfer = {0.25, 4};
+    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.memory_limit_bytes = 600;
+    if (trial % 3 == 0) request.topology.levels = {{"inner", 4, 8, 0}, {"outer", 2, 1, 0}};
+    const Plan plan = plan_devices(chain, request), again = plan_devices(chain, request);
+    ASSERT_EQ(plan.stages.size(), again.stages.size());
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      EXPECT_EQ(plan.stages[i].first, again.stages[i].first);
+      EXPECT_EQ(plan.stages[i].first_device, again.stages[i].first_device);
+      EXPECT_EQ(plan.stages[i].replicas, again.stages[i].replicas);
+      EXPECT_EQ(plan.stages[i].recompute, again.stages[i].recompute);
+    }
+  }
+}
+
+ChainCosts equal_blocks(int count, std::size_t parameter_bytes) {
+  ChainCosts chain;
+  for (int i = 0; i < count; ++i) {
+    ChainCost element;
+    element.name = "block" + std::to_string(i);
+    element.forward_seconds = element.input_gradient_seconds = element.weight_gradient_seconds = 1;
+    element.parameter_bytes = parameter_bytes;
+    element.saved_bytes = 1000;
+    chain.elements.push_back(element);
+  }
+  chain.forward_bytes.assign(static_cast<std::size_t>(count) + 1, 100);
+  chain.backward_bytes = chain.forward_bytes;
+  return chain;
+}
+
+TEST(DevicePlanner, ReplicatesOneBlockPerfectly) {
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 4;
+  request.schedule = "pipedream";
+  const Plan plan = plan_devices(equal_blocks(1, 100), request);
+  ASSERT_EQ(plan.stages.size(), 1u);
+  EXPECT_EQ(plan.stages[0].replicas, 4);
+  EXPECT_DOUBLE_EQ(plan.bottleneck_seconds, 0.75);
+  EXPECT_NEAR(plan.gap(), 0, 1e-12);
+  EXPECT_EQ(plan.devices(), 4);
+  EXPECT_EQ(plan.stages[0].weight_versions, 1);  // replicas of one stage run in step
+  EXPECT_GT(plan.planning_seconds, 0);
+}
+
+TEST(DevicePlanner, SaysWhyDevicesStayIdle) {
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 8;
+  request.schedule = "1f1b";
+  request.micro_batches = 2;
+  request.objective = Objective::kThroughput;
+  const Plan plan = plan_devices(equal_blocks(1, 0), request);
+  EXPECT_EQ(plan.devices(), 2);
+  ASSERT_EQ(plan.notes.size(), 1u);
+  EXPECT_NE(plan.notes[0].find("2 of 8 devices are used: each of the 2 micro-batches"),
+            std::string::npos)
+      << plan.notes[0];
+  request.replication = false;
+  const Plan single = plan_devices(equal_blocks(2, 0), request);
+  ASSERT_EQ(single.notes.size(), 1u);
+  EXPECT_NE(single.notes[0].find("cannot be divided further and replication is off"),
+            std::string::npos)
+      << single.notes[0];
+}
+
+TEST(DevicePlanner, ExplainsEveryCut) {
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 4;
+  request.replication = false;
+  request.schedule = "pipedream";
+  request.topology.levels = {{"NVLink", 2, 1000, 0}, {"network", 2, 500, 0}};
+  const Plan plan = plan_devices(equal_blocks(8, 0), request);
+  ASSERT_EQ(plan.cut_reasons.size(), 3u);
+  EXPECT_NE(plan.cut_reasons[0].find("cross it over NVLink"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[1].find("cross it over network"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[0].find("a node earlier the slower would take"), std::string::npos);
+}
+
+TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 2;
+  request.micro_batches = 8;
+  request.recompute = Recompute::kNone;
+  request.schedule = "gpipe";
+  request.memory_limit_bytes = 13000;
+  try {
+    plan_devices(equal_blocks(4, 100), request);
+    FAIL() << "planned what does not fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    const std::string& text = error.message();
+    EXPECT_NE(text.find("no plan on 2 devices fits into 12.7 KiB"), std::string::npos) << text;
+    EXPECT_NE(text.find("--recompute auto"), std::string::npos) << text;
+    EXPECT_NE(text.find("8 in flight x"), std::string::npos) << text;
+    EXPECT_NE(text.find("4 devices (8.20 KiB)"), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+  // The advice is true.
+  PlanRequest more = request;
+  more.recompute = Recompute::kAuto;
+  EXPECT_NO_THROW(plan_devices(equal_blocks(4, 100), more));
+  more = request;
+  more.devices = 4;
+  EXPECT_NO_THROW(plan_devices(equal_blocks(4, 100), more));
+  request.memory_limit_bytes = 10;
+  try {
+    plan_devices(equal_blocks(4, 100), request);
+    FAIL() << "planned what does not fit";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("reduce --batch-size"), std::string::npos) << error.message();
+  }
+}
+
+TEST(DevicePlanner, RefusesImpossibleRequests) {
+  const ChainCosts chain = equal_blocks(3, 10);
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 16;
+  request.topology = {"small", {{"bus", 8, 1e9, 0}}, 0, 0, 0, {}};
+  EXPECT_THROW(plan_devices(chain, request), Error);  // more devices than the topology has
+  request.topology = {};
+  request.stages = 4;
+  EXPECT_THROW(plan_devices(chain, request), Error);  // more stages than nodes
+  request.stages = 0;
+  request.devices = -1;
+  EXPECT_THROW(plan_devices(chain, request), Error);
+  request.devices = 2;
+  request.topology.device_speed = {1, 0};
+  EXPECT_THROW(plan_devices(chain, request), Error);
+  request.topology = {"bad", {{"bus", 2, 0, 0}}, 0, 0, 0, {}};
+  EXPECT_THROW(plan_devices(chain, request), Error);
+}
+
+TEST(DevicePlanner, HandlesHundredsOfDevices) {
+  std::mt19937 random(83);
+  const ChainCosts chain = random_chain(random, 400);
+  PlanRequest request;
+  request.stages = 0;
+  request.devices = 512;
+  request.schedule = "pipedream";
+  request.transfer = {0.01, 100};
+  request.memory_limit_bytes = 60000;
+  const Plan plan = plan_devices(chain, request);
+  EXPECT_LE(plan.devices(), 512);
+  EXPECT_GE(plan.devices(), 500);
+  for (const StagePlan& stage : plan.stages) EXPECT_LE(stage.memory.total(), 60000u);
+}
+
 }  // namespace
 }  // namespace pipetrain

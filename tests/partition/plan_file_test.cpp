@@ -63,6 +63,42 @@ TEST(PlanFile, ComesBackAsItWas) {
   std::filesystem::remove(path);
 }
 
+TEST(PlanFile, KeepsReplicasAndPlaces) {
+  std::mt19937 random(12);
+  int replicated = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    const ChainCosts chain = random_chain(random, 2 + trial % 9);
+    PlanRequest request;
+    request.stages = 0;
+    request.devices = 8;
+    request.micro_batches = 4;
+    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.objective = Objective::kThroughput;
+    if (trial % 3 == 0) request.topology.levels = {{"inner", 4, 8, 0}, {"outer", 2, 1, 0}};
+    const Plan plan = plan_devices(chain, request);
+    const PlanChoice choice = parse_plan(plan_text(plan, chain, request, "model.onnx"), "plan.json",
+                                         element_names(chain));
+    replicated += choice.replicated();
+    const Plan again = plan_of_choice(chain, request, choice);
+    EXPECT_EQ(again.devices(), plan.devices());
+    EXPECT_EQ(again.bottleneck_seconds, plan.bottleneck_seconds);
+    ASSERT_EQ(again.stages.size(), plan.stages.size());
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      EXPECT_EQ(again.stages[i].replicas, plan.stages[i].replicas);
+      EXPECT_EQ(again.stages[i].first_device, plan.stages[i].first_device);
+      EXPECT_EQ(again.stages[i].all_reduce_seconds, plan.stages[i].all_reduce_seconds);
+      EXPECT_EQ(again.stages[i].memory.total(), plan.stages[i].memory.total());
+    }
+  }
+  EXPECT_GT(replicated, 20);
+  // Without a word on devices, stages lie one after another.
+  const PlanChoice choice =
+      parse_plan(document(R"("stages": [{"first_index": 0, "replicas": 3}, {"first_index": 2}])"),
+                 "plan.json", six_names());
+  EXPECT_EQ(choice.devices[1].first, 3);
+  EXPECT_EQ(choice.devices[1].count, 1);
+}
+
 TEST(PlanFile, SurvivesNamesThatAreNotUtf8) {
   ChainCosts chain;
   for (const char* name : {"a\xff\xfe", "line\nbreak \"quoted\"", "\xe2\x98\x83"}) {
@@ -129,6 +165,9 @@ TEST(PlanFile, NamesTheFieldThatIsWrong) {
       {R"("stages": [{"first_index": 0, "last_node": "conv1"}, {"first_index": 3}])",
        "stages[0].last_node"},
       {R"("stages": [{"first_index": 0, "recompute": "yes"}])", "stages[0].recompute"},
+      {R"("stages": [{"first_index": 0, "replicas": 0}])", "stages[0].replicas"},
+      {R"("stages": [{"first_index": 0, "replicas": 2}, {"first_index": 3, "first_device": 1}])",
+       "stages[1].first_device is 1, but the stages before take the devices up to 1"},
       {R"("chain_nodes": 9, "stages": [{"first_index": 0}])",
        "chain_nodes is 9, but the model has 6"},
       {R"("micro_batches": 0, "stages": [{"first_index": 0}])", "micro_batches"},
