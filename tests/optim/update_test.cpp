@@ -86,7 +86,7 @@ const std::vector<GoldenCase>& golden_cases() {
       {"adagrad decay",
        {.kind = kAdagrad, .epsilon = 1e-3, .weight_decay = 0.05},
        0.1,
-       {0.2570658344343272, -1.2298340930047849, 2.3376290258529417, 0.10055881391671732}},
+       {0.2570658344343272, -1.2298340930047849, 2.3376290258529417, 0.10055881391731672}},
       {"lamb",
        default_settings(kLamb),
        0.01,
