@@ -408,19 +408,32 @@ void describe_optimization(Table& table, Options& options) {
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
   table
-      .choice("--optimizer", options.optimizer, {"adamw", "adam", "sgd", "rmsprop"},
-              "formulas and defaults are PyTorch's", kTrainCommands)
+      .choice("--optimizer", options.optimizer,
+              {"adamw", "adam", "sgd", "rmsprop", "adagrad", "lamb", "lars", "lion"},
+              "formulas and defaults are PyTorch's; lamb, lars, lion: the papers'", kTrainCommands)
       .in_short_help = true;
-  table.late_real("--lr", options.lr, "learning rate; adam, adamw 1e-3, sgd 1e-2", kTrainCommands)
+  table
+      .late_real("--lr", options.lr,
+                 "learning rate; adam, adamw, lamb 1e-3, lion 1e-4, lars 1, else 1e-2",
+                 kTrainCommands)
       .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
-  table.late_real("--momentum", options.momentum, "of sgd; 0.9", kTrainCommands);
+  table.late_real("--momentum", options.momentum, "of sgd, lars 0.9, of rmsprop 0", kTrainCommands);
   table.flag("--nesterov", optimization.optimizer.nesterov, "of sgd", kTrainCommands);
-  table.late_real("--weight-decay", options.weight_decay, "adamw 0.01, else 0", kTrainCommands);
-  table.late_real("--beta1", options.beta1, "of adam, adamw; 0.9", kTrainCommands);
-  table.late_real("--beta2", options.beta2, "of adam, adamw; 0.999", kTrainCommands);
-  table.late_real("--eps", options.epsilon, "of adam, adamw; 1e-8", kTrainCommands);
-  OptionSpec& schedule = table.add("--lr-schedule", "constant|cosine|linear|step",
+  table.late_real("--weight-decay", options.weight_decay, "adamw, lamb 0.01, lars 5e-4, else 0",
+                  kTrainCommands);
+  table.late_real("--beta1", options.beta1, "of adam, adamw, lamb, lion; 0.9", kTrainCommands);
+  table.late_real("--beta2", options.beta2, "of adam, adamw, lamb 0.999, lion 0.99",
+                  kTrainCommands);
+  table.late_real("--eps", options.epsilon,
+                  "of adam, adamw, rmsprop 1e-8, adagrad 1e-10, lamb 1e-6", kTrainCommands);
+  table.late_real("--alpha", options.alpha, "of rmsprop: decay of the mean square; 0.99",
+                  kTrainCommands);
+  table.flag("--centered", optimization.optimizer.centered,
+             "of rmsprop: divide by the deviation from the mean", kTrainCommands);
+  OptionSpec& schedule = table.add("--lr-schedule",
+                                   "constant|cosine|linear|step|multistep|exponential|polynomial|"
+                                   "inverse-sqrt|wsd|onecycle",
                                    "over the whole run", kTrainCommands);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
@@ -432,11 +445,16 @@ void describe_optimization(Table& table, Options& options) {
             "of the learning rate: steps, share of the run, epochs", kTrainCommands)
       .aliases = {"--warmup-steps"};
   table.real("--min-lr", optimization.learning_rate.minimum,
-             "learning rate at the end of cosine and linear", kTrainCommands);
-  table.real("--lr-gamma", optimization.learning_rate.gamma, "factor of --lr-schedule step",
-             kTrainCommands);
-  table.integer("--lr-step", optimization.learning_rate.every_steps, 1, "steps between two factors",
-                kTrainCommands);
+             "learning rate that it never falls below", kTrainCommands);
+  table.real("--lr-gamma", optimization.learning_rate.gamma,
+             "factor of --lr-schedule step, multistep, exponential", kTrainCommands);
+  table.integer("--lr-step", optimization.learning_rate.every_steps, 1,
+                "of step and exponential: steps for one factor", kTrainCommands);
+  table.list("--lr-milestones", options.milestones, "N|P%|Nep,…",
+             "of multistep: when to apply the factor", kTrainCommands);
+  table.real("--lr-power", optimization.learning_rate.power, "of polynomial", kTrainCommands);
+  table.real("--lr-decay-fraction", optimization.learning_rate.decay_fraction,
+             "of wsd: share of the run in which it falls", kTrainCommands);
   table
       .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
             kTrainCommands)

@@ -17,7 +17,8 @@ struct Options {
   std::string device = "auto";
   int gpus = 0;
   std::string optimizer = "adamw";
-  std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon;
+  std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon, alpha;
+  std::vector<std::string> milestones;
   // Output
   std::string output;  // empty: RUN/trained.onnx; "-": standard output
   std::string run_dir;

@@ -12,15 +12,103 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<LearningRateKind, std::string_view>, 4> kNames{{
+constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kNames{{
     {LearningRateKind::kConstant, "constant"},
     {LearningRateKind::kCosine, "cosine"},
     {LearningRateKind::kLinear, "linear"},
     {LearningRateKind::kStep, "step"},
+    {LearningRateKind::kMultistep, "multistep"},
+    {LearningRateKind::kExponential, "exponential"},
+    {LearningRateKind::kPolynomial, "polynomial"},
+    {LearningRateKind::kInverseSqrt, "inverse-sqrt"},
+    {LearningRateKind::kWsd, "wsd"},
+    {LearningRateKind::kOneCycle, "onecycle"},
 }};
 
-bool needs_total(LearningRateKind kind) {
-  return kind == LearningRateKind::kCosine || kind == LearningRateKind::kLinear;
+constexpr std::array<std::pair<LearningRateKind, std::string_view>, 3> kShortNames{{
+    {LearningRateKind::kExponential, "exp"},
+    {LearningRateKind::kPolynomial, "poly"},
+    {LearningRateKind::kInverseSqrt, "inv-sqrt"},
+}};
+
+bool needs_total(const LearningRateSettings& settings) {
+  switch (settings.kind) {
+    case LearningRateKind::kCosine:
+    case LearningRateKind::kLinear:
+    case LearningRateKind::kPolynomial:
+    case LearningRateKind::kWsd:
+    case LearningRateKind::kOneCycle:
+      return true;
+    case LearningRateKind::kMultistep:
+      return std::any_of(settings.milestones.begin(), settings.milestones.end(),
+                         [](const Milestone& milestone) { return milestone.is_share; });
+    case LearningRateKind::kConstant:
+    case LearningRateKind::kStep:
+    case LearningRateKind::kExponential:
+    case LearningRateKind::kInverseSqrt:
+      break;
+  }
+  return false;
+}
+
+/// The number of updates before the milestone.
+double steps_before(const Milestone& milestone, std::int64_t total) {
+  return milestone.is_share ? std::round(milestone.value * static_cast<double>(total))
+                            : milestone.value;
+}
+
+double wsd_decay_steps(const LearningRateSettings& settings, std::int64_t total) {
+  return std::round(settings.decay_fraction * static_cast<double>(total));
+}
+
+double cosine_between(double from, double to, double x) {
+  return to + (from - to) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+}
+
+double one_cycle(const LearningRateSettings& settings, std::int64_t step, std::int64_t total) {
+  const double start = settings.peak / 25;
+  const double end = settings.minimum > 0 ? settings.minimum : start / 1e4;
+  const double rise =
+      settings.warmup_steps > 0 ? static_cast<double>(settings.warmup_steps) : 0.3 * total;
+  const double top = rise - 1, last = static_cast<double>(total) - 1;
+  const double at = std::min(static_cast<double>(step) - 1, last);
+  if (top > 0 && at <= top) return cosine_between(start, settings.peak, at / top);
+  return cosine_between(settings.peak, end, (at - top) / (last - top));
+}
+
+void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
+  const LearningRateKind kind = settings.kind;
+  const bool every = kind == LearningRateKind::kStep || kind == LearningRateKind::kExponential;
+  PT_CHECK(!every || settings.every_steps > 0, kUsage,
+           "--lr-schedule {} needs --lr-step, the number of steps for one factor --lr-gamma",
+           name_of(kind));
+  PT_CHECK((!every && kind != LearningRateKind::kMultistep) ||
+               (settings.gamma > 0 && settings.gamma <= 1),
+           kUsage, "--lr-gamma must lie above 0 and not above 1, got {}", settings.gamma);
+  if (kind == LearningRateKind::kMultistep) {
+    PT_CHECK(!settings.milestones.empty(), kUsage,
+             "--lr-schedule multistep needs --lr-milestones, for example 3000,6000 or 30ep,60ep");
+    double before = 0;
+    for (const Milestone& milestone : settings.milestones) {
+      const double steps = steps_before(milestone, total);
+      PT_CHECK(std::isfinite(steps) && steps > before, kUsage,
+               "--lr-milestones must rise and lie above 0, but step {} follows step {}", steps,
+               before);
+      before = steps;
+    }
+  }
+  if (kind == LearningRateKind::kPolynomial) {
+    PT_CHECK(std::isfinite(settings.power) && settings.power > 0, kUsage,
+             "--lr-power must lie above 0, got {}", settings.power);
+  }
+  if (kind == LearningRateKind::kWsd) {
+    PT_CHECK(settings.decay_fraction >= 0 && settings.decay_fraction <= 1, kUsage,
+             "--lr-decay-fraction must lie between 0 and 1, got {}", settings.decay_fraction);
+    const double decay = wsd_decay_steps(settings, total);
+    PT_CHECK(static_cast<double>(settings.warmup_steps) + decay <= static_cast<double>(total),
+             kUsage, "--warmup takes {} steps and --lr-decay-fraction {}, but the run has only {}",
+             settings.warmup_steps, decay, total);
+  }
 }
 
 }  // namespace
@@ -32,29 +120,29 @@ void validate(const LearningRateSettings& settings, std::int64_t total) {
            "--min-lr must lie between 0 and --lr ({}), got {}", settings.peak, settings.minimum);
   PT_CHECK(settings.warmup_steps >= 0, kUsage, "--warmup must not be negative, got {}",
            settings.warmup_steps);
-  PT_CHECK(!needs_total(settings.kind) || total > 0, kUsage,
+  PT_CHECK(!needs_total(settings) || total > 0, kUsage,
            "--lr-schedule {} needs to know the number of steps; give --epochs or --max-steps, or "
            "use --lr-schedule constant",
            name_of(settings.kind));
-  PT_CHECK(!needs_total(settings.kind) || settings.warmup_steps < total, kUsage,
+  PT_CHECK(!needs_total(settings) || settings.warmup_steps < total, kUsage,
            "--warmup takes {} steps, but the run has only {}", settings.warmup_steps, total);
-  PT_CHECK(settings.kind != LearningRateKind::kStep ||
-               (settings.every_steps > 0 && settings.gamma > 0 && settings.gamma <= 1),
-           kUsage,
-           "--lr-schedule step needs a number of steps above 0 and a factor in (0, 1], got {} and "
-           "{}",
-           settings.every_steps, settings.gamma);
+  validate_kind(settings, total);
 }
 
 double learning_rate(const LearningRateSettings& settings, std::int64_t step, std::int64_t total) {
+  if (settings.kind == LearningRateKind::kOneCycle) return one_cycle(settings, step, total);
   const std::int64_t warmup = settings.warmup_steps;
   if (step <= warmup) {
     return settings.peak * static_cast<double>(step) / static_cast<double>(warmup + 1);
   }
   const std::int64_t length = std::max<std::int64_t>(total - warmup, 1);
+  const auto done = static_cast<double>(step - 1);
   const double x =
       std::min(1.0, static_cast<double>(step - 1 - warmup) / static_cast<double>(length));
   const double span = settings.peak - settings.minimum;
+  const auto decayed = [&settings](double factors) {
+    return std::max(settings.minimum, settings.peak * std::pow(settings.gamma, factors));
+  };
   switch (settings.kind) {
     case LearningRateKind::kConstant:
       return settings.peak;
@@ -62,11 +150,33 @@ double learning_rate(const LearningRateSettings& settings, std::int64_t step, st
       return settings.minimum + span * 0.5 * (1 + std::cos(std::numbers::pi * x));
     case LearningRateKind::kLinear:
       return settings.minimum + span * (1 - x);
+    case LearningRateKind::kPolynomial:
+      return settings.minimum + span * std::pow(1 - x, settings.power);
     case LearningRateKind::kStep: {
       const std::int64_t drops = settings.every_steps > 0 ? (step - 1) / settings.every_steps : 0;
-      return std::max(settings.minimum,
-                      settings.peak * std::pow(settings.gamma, static_cast<double>(drops)));
+      return decayed(static_cast<double>(drops));
     }
+    case LearningRateKind::kMultistep: {
+      double drops = 0;
+      for (const Milestone& milestone : settings.milestones) {
+        if (steps_before(milestone, total) <= done) ++drops;
+      }
+      return decayed(drops);
+    }
+    case LearningRateKind::kExponential:
+      return decayed((done - static_cast<double>(warmup)) /
+                     static_cast<double>(std::max<std::int64_t>(settings.every_steps, 1)));
+    case LearningRateKind::kInverseSqrt:
+      return std::max(settings.minimum, settings.peak * std::sqrt(static_cast<double>(warmup + 1) /
+                                                                  static_cast<double>(step)));
+    case LearningRateKind::kWsd: {
+      const double decay = wsd_decay_steps(settings, total);
+      const double fallen = done - (static_cast<double>(total) - decay);
+      if (fallen <= 0) return settings.peak;
+      return settings.minimum + span * std::max(0.0, 1 - fallen / std::max(decay, 1.0));
+    }
+    case LearningRateKind::kOneCycle:
+      break;
   }
   PT_FAIL(kInternal, "unknown learning-rate schedule {}", static_cast<int>(settings.kind));
 }
@@ -83,6 +193,9 @@ LearningRateKind learning_rate_named(std::string_view name) {
   for (const auto& [value, text] : kNames) {
     if (text == name) return value;
     known += (known.empty() ? "" : ", ") + std::string(text);
+  }
+  for (const auto& [value, text] : kShortNames) {
+    if (text == name) return value;
   }
   PT_FAIL(kUsage, "unknown learning-rate schedule \"{}\"; --lr-schedule is one of {}",
           printable(name), known);

@@ -10,11 +10,15 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<OptimizerKind, std::string_view>, 4> kNames{{
+constexpr std::array<std::pair<OptimizerKind, std::string_view>, 8> kNames{{
     {OptimizerKind::kAdamW, "adamw"},
     {OptimizerKind::kAdam, "adam"},
     {OptimizerKind::kSgd, "sgd"},
     {OptimizerKind::kRmsProp, "rmsprop"},
+    {OptimizerKind::kAdagrad, "adagrad"},
+    {OptimizerKind::kLamb, "lamb"},
+    {OptimizerKind::kLars, "lars"},
+    {OptimizerKind::kLion, "lion"},
 }};
 
 void check_range(double value, double low, double high, std::string_view flag) {
@@ -32,13 +36,50 @@ void check_not_negative(double value, std::string_view flag) {
 OptimizerSettings default_settings(OptimizerKind kind) {
   OptimizerSettings settings;
   settings.kind = kind;
-  if (kind == OptimizerKind::kSgd) settings.momentum = 0.9;
-  if (kind == OptimizerKind::kAdamW) settings.weight_decay = 0.01;
+  switch (kind) {
+    case OptimizerKind::kSgd:
+      settings.momentum = 0.9;
+      break;
+    case OptimizerKind::kAdamW:
+      settings.weight_decay = 0.01;
+      break;
+    case OptimizerKind::kAdagrad:
+      settings.epsilon = 1e-10;
+      break;
+    case OptimizerKind::kLamb:
+      settings.weight_decay = 0.01;
+      settings.epsilon = 1e-6;
+      break;
+    case OptimizerKind::kLars:
+      settings.momentum = 0.9;
+      settings.weight_decay = 5e-4;
+      break;
+    case OptimizerKind::kLion:
+      settings.beta2 = 0.99;
+      break;
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kRmsProp:
+      break;
+  }
   return settings;
 }
 
 double default_learning_rate(OptimizerKind kind) {
-  return kind == OptimizerKind::kSgd || kind == OptimizerKind::kRmsProp ? 1e-2 : 1e-3;
+  switch (kind) {
+    case OptimizerKind::kSgd:
+    case OptimizerKind::kRmsProp:
+    case OptimizerKind::kAdagrad:
+      return 1e-2;
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kLamb:
+      return 1e-3;
+    case OptimizerKind::kLars:
+      return 1;
+    case OptimizerKind::kLion:
+      return 1e-4;
+  }
+  PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(kind));
 }
 
 void validate(const OptimizerSettings& settings) {
@@ -47,21 +88,29 @@ void validate(const OptimizerSettings& settings) {
   check_not_negative(settings.epsilon, "--eps");
   check_range(settings.beta1, 0, 1, "--beta1");
   check_range(settings.beta2, 0, 1, "--beta2");
-  check_range(settings.alpha, 0, 1, "the decay of rmsprop");
+  check_range(settings.alpha, 0, 1, "--alpha");
+  check_not_negative(settings.trust_coefficient, "the trust coefficient of lars");
   PT_CHECK(!settings.nesterov || settings.kind != OptimizerKind::kSgd ||
                (settings.momentum > 0 && settings.dampening == 0),
            kUsage, "--nesterov needs --momentum above 0 and no dampening");
+  PT_CHECK(!settings.centered || settings.kind != OptimizerKind::kRmsProp || settings.momentum == 0,
+           kUsage, "--centered does not go with --momentum; leave one of them out");
 }
 
 int state_slots(const OptimizerSettings& settings) {
   const int momentum = settings.momentum != 0 ? 1 : 0;
   switch (settings.kind) {
     case OptimizerKind::kSgd:
+    case OptimizerKind::kLars:
       return momentum;
     case OptimizerKind::kRmsProp:
-      return 1 + momentum;
+      return settings.centered ? 2 : 1 + momentum;
+    case OptimizerKind::kAdagrad:
+    case OptimizerKind::kLion:
+      return 1;
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
+    case OptimizerKind::kLamb:
       return 2;
   }
   PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(settings.kind));
@@ -88,11 +137,16 @@ std::string_view state_name(const OptimizerSettings& settings, int slot) {
            name_of(settings.kind), slot);
   switch (settings.kind) {
     case OptimizerKind::kSgd:
+    case OptimizerKind::kLars:
       return "momentum";
     case OptimizerKind::kRmsProp:
-      return slot == 0 ? "mean_square" : "momentum";
+      return slot == 0 ? "mean_square" : settings.centered ? "mean" : "momentum";
+    case OptimizerKind::kAdagrad:
+      return "sum_of_squares";
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
+    case OptimizerKind::kLamb:
+    case OptimizerKind::kLion:
       break;
   }
   return slot == 0 ? "mean" : "mean_square";

@@ -1,43 +1,18 @@
+// Optimizers that treat every element by itself; those that need norms are in trust_ratio_cpu.cpp.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 
 #include "base/error.h"
+#include "optim/parameter_pass.h"
+#include "optim/trust_ratio.h"
 #include "optim/update.h"
 
 namespace pipetrain {
 namespace {
 
-// Pieces are whole multiples of any vector length, so that an element is computed by the same
-// instructions however many threads share the work.
-constexpr std::size_t kPiece = 1 << 14;
-constexpr std::size_t kParallelElements = 1 << 18;
-
-/// Calls body(first, last) for pieces of [0, count), in parallel when that pays.
-template <class Body>
-void for_pieces(std::size_t count, const Body& body) {
-  const auto pieces = static_cast<std::ptrdiff_t>((count + kPiece - 1) / kPiece);
-#pragma omp parallel for schedule(static) if (count >= kParallelElements)
-  for (std::ptrdiff_t piece = 0; piece < pieces; ++piece) {
-    const std::size_t first = static_cast<std::size_t>(piece) * kPiece;
-    body(first, std::min(count, first + kPiece));
-  }
-}
-
 template <class T>
-struct Pass {
-  T* parameter;
-  const T* gradient;
-  T* state0;
-  T* state1;
-  std::size_t count;
-  T scale;
-  T decay;  // L2
-};
-
-template <class T>
-void plain_sgd(const Pass<T>& pass, double learning_rate) {
+void plain_sgd(const ParameterPass<T>& pass, double learning_rate) {
   const auto rate = static_cast<T>(learning_rate);
   for_pieces(pass.count, [&pass, rate](std::size_t first, std::size_t last) {
     T* __restrict p = pass.parameter;
@@ -51,8 +26,8 @@ void plain_sgd(const Pass<T>& pass, double learning_rate) {
 // With u = momentum and k = 1 - dampening: b = u b + k d, then p -= rate (nesterov ? d + u b : b).
 // The first step sets b = d; `keep` is u or 0 and `enter` is k or 1 accordingly.
 template <class T>
-void momentum_sgd(const Pass<T>& pass, const OptimizerSettings& settings, double learning_rate,
-                  bool first_step) {
+void momentum_sgd(const ParameterPass<T>& pass, const OptimizerSettings& settings,
+                  double learning_rate, bool first_step) {
   const auto rate = static_cast<T>(learning_rate);
   const T keep = first_step ? T(0) : static_cast<T>(settings.momentum);
   const T enter = first_step ? T(1) : static_cast<T>(1 - settings.dampening);
@@ -75,7 +50,7 @@ void momentum_sgd(const Pass<T>& pass, const OptimizerSettings& settings, double
 }
 
 template <class T>
-void adam(const Pass<T>& pass, const OptimizerSettings& settings, double learning_rate,
+void adam(const ParameterPass<T>& pass, const OptimizerSettings& settings, double learning_rate,
           std::int64_t step) {
   const auto exponent = static_cast<double>(step);
   const double correction1 = 1 - std::pow(settings.beta1, exponent);
@@ -107,7 +82,8 @@ void adam(const Pass<T>& pass, const OptimizerSettings& settings, double learnin
 }
 
 template <class T>
-void rms_prop(const Pass<T>& pass, const OptimizerSettings& settings, double learning_rate) {
+void rms_prop(const ParameterPass<T>& pass, const OptimizerSettings& settings,
+              double learning_rate) {
   const auto rate = static_cast<T>(learning_rate);
   const auto keep = static_cast<T>(settings.alpha);
   const auto enter = static_cast<T>(1 - settings.alpha);
@@ -142,6 +118,80 @@ void rms_prop(const Pass<T>& pass, const OptimizerSettings& settings, double lea
   });
 }
 
+// PyTorch's centered RMSprop: the mean square about the mean. Rounding can push that below zero
+// when the gradient hardly changes.
+template <class T>
+void centered_rms_prop(const ParameterPass<T>& pass, const OptimizerSettings& settings,
+                       double learning_rate) {
+  const auto rate = static_cast<T>(learning_rate);
+  const auto keep = static_cast<T>(settings.alpha);
+  const auto enter = static_cast<T>(1 - settings.alpha);
+  const auto epsilon = static_cast<T>(settings.epsilon);
+  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
+    T* __restrict p = pass.parameter;
+    const T* __restrict g = pass.gradient;
+    T* __restrict square = pass.state0;
+    T* __restrict mean = pass.state1;
+    const T scale = pass.scale, decay = pass.decay;
+#pragma omp simd
+    for (std::size_t i = first; i < last; ++i) {
+      const T d = g[i] * scale + decay * p[i];
+      const T v = keep * square[i] + enter * (d * d);
+      const T m = mean[i] + enter * (d - mean[i]);
+      square[i] = v;
+      mean[i] = m;
+      const T variance = v - m * m;
+      p[i] -= rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + epsilon);
+    }
+  });
+}
+
+template <class T>
+void adagrad(const ParameterPass<T>& pass, const OptimizerSettings& settings,
+             double learning_rate) {
+  const auto rate = static_cast<T>(learning_rate);
+  const auto epsilon = static_cast<T>(settings.epsilon);
+  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
+    T* __restrict p = pass.parameter;
+    const T* __restrict g = pass.gradient;
+    T* __restrict sum = pass.state0;
+    const T scale = pass.scale, decay = pass.decay;
+#pragma omp simd
+    for (std::size_t i = first; i < last; ++i) {
+      const T d = g[i] * scale + decay * p[i];
+      const T s = sum[i] + d * d;
+      sum[i] = s;
+      p[i] -= rate * d / (std::sqrt(s) + epsilon);
+    }
+  });
+}
+
+// The direction is the sign of beta1 m + (1 - beta1) g; then m = beta2 m + (1 - beta2) g.
+template <class T>
+void lion(const ParameterPass<T>& pass, const OptimizerSettings& settings, double learning_rate) {
+  const auto rate = static_cast<T>(learning_rate);
+  const auto shrink = static_cast<T>(1 - learning_rate * settings.weight_decay);
+  const auto blend_keep = static_cast<T>(settings.beta1);
+  const auto blend_enter = static_cast<T>(1 - settings.beta1);
+  const auto keep = static_cast<T>(settings.beta2);
+  const auto enter = static_cast<T>(1 - settings.beta2);
+  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
+    T* __restrict p = pass.parameter;
+    const T* __restrict g = pass.gradient;
+    T* __restrict mean = pass.state0;
+    const T scale = pass.scale;
+#pragma omp simd
+    for (std::size_t i = first; i < last; ++i) {
+      const T d = g[i] * scale;
+      const T c = blend_keep * mean[i] + blend_enter * d;
+      // Zero stays zero, and what is not a number must show in the parameter.
+      const T sign = c > T(0) ? T(1) : c < T(0) ? T(-1) : c;
+      mean[i] = keep * mean[i] + enter * d;
+      p[i] = shrink * p[i] - rate * sign;
+    }
+  });
+}
+
 template <class T>
 void run(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
          double gradient_scale, std::span<T> parameter, std::span<const T> gradient,
@@ -153,10 +203,14 @@ void run(const OptimizerSettings& settings, double learning_rate, std::int64_t s
                (slots < 2 || state1.size() == parameter.size()),
            kInternal, "{} of {} elements was given {} gradients and states of {} and {}",
            name_of(settings.kind), parameter.size(), gradient.size(), state0.size(), state1.size());
-  const double decay = settings.kind == OptimizerKind::kAdamW ? 0 : settings.weight_decay;
-  const Pass<T> pass{parameter.data(),     gradient.data(),  state0.data(),
-                     state1.data(),        parameter.size(), static_cast<T>(gradient_scale),
-                     static_cast<T>(decay)};
+  const bool decoupled = settings.kind == OptimizerKind::kAdamW ||
+                         settings.kind == OptimizerKind::kLamb ||
+                         settings.kind == OptimizerKind::kLion;
+  const double decay = decoupled ? 0 : settings.weight_decay;
+  const ParameterPass<T> pass{parameter.data(),     gradient.data(),
+                              state0.data(),        state1.data(),
+                              parameter.size(),     static_cast<T>(gradient_scale),
+                              static_cast<T>(decay)};
   switch (settings.kind) {
     case OptimizerKind::kSgd:
       return slots == 0 ? plain_sgd(pass, learning_rate)
@@ -165,47 +219,17 @@ void run(const OptimizerSettings& settings, double learning_rate, std::int64_t s
     case OptimizerKind::kAdamW:
       return adam(pass, settings, learning_rate, step);
     case OptimizerKind::kRmsProp:
-      return rms_prop(pass, settings, learning_rate);
+      return settings.centered ? centered_rms_prop(pass, settings, learning_rate)
+                               : rms_prop(pass, settings, learning_rate);
+    case OptimizerKind::kAdagrad:
+      return adagrad(pass, settings, learning_rate);
+    case OptimizerKind::kLion:
+      return lion(pass, settings, learning_rate);
+    case OptimizerKind::kLamb:
+      return lamb(pass, settings, learning_rate, step);
+    case OptimizerKind::kLars:
+      return lars(pass, settings, learning_rate);
   }
-}
-
-template <class T>
-double squares_of_piece(const T* values, std::size_t first, std::size_t last) {
-  constexpr std::size_t kLanes = 16;
-  std::array<double, kLanes> lanes{};
-  std::size_t i = first;
-  for (; i + kLanes <= last; i += kLanes) {
-#pragma omp simd
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const double x = values[i + lane];
-      lanes[lane] += x * x;
-    }
-  }
-  for (std::size_t lane = 0; i < last; ++i, ++lane) {
-    const double x = values[i];
-    lanes[lane] += x * x;
-  }
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-template <class T>
-double squares(std::span<const T> values) {
-  // The number of parts is bounded, so that the partial sums need no memory of their own.
-  constexpr std::size_t kParts = 256;
-  const std::size_t part = std::max(kPiece, (values.size() + kParts - 1) / kParts);
-  const auto parts = static_cast<std::ptrdiff_t>((values.size() + part - 1) / part);
-  std::array<double, kParts> sums{};
-#pragma omp parallel for schedule(static) if (values.size() >= kParallelElements)
-  for (std::ptrdiff_t index = 0; index < parts; ++index) {
-    const auto at = static_cast<std::size_t>(index);
-    sums[at] = squares_of_piece(values.data(), at * part, std::min(values.size(), (at + 1) * part));
-  }
-  double sum = 0;
-  for (std::ptrdiff_t index = 0; index < parts; ++index)
-    sum += sums[static_cast<std::size_t>(index)];
-  return sum;
 }
 
 }  // namespace
@@ -222,8 +246,12 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
-double sum_of_squares(std::span<const float> values) { return squares(values); }
-double sum_of_squares(std::span<const double> values) { return squares(values); }
+double sum_of_squares(std::span<const float> values) {
+  return sum_of_squares_of(values.size(), [=](std::size_t i) { return values[i]; });
+}
+double sum_of_squares(std::span<const double> values) {
+  return sum_of_squares_of(values.size(), [=](std::size_t i) { return values[i]; });
+}
 
 double clip_factor(double norm, double limit) {
   if (limit <= 0) return 1;

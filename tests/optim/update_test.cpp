@@ -1,4 +1,5 @@
-// Updates against numbers that PyTorch 2.15 gives in double, and against the formulas written out.
+// Updates against numbers that PyTorch 2.15, or numpy after the papers, gives in double
+// (make_goldens.py), and against the formulas written out.
 #include "optim/update.h"
 
 #include <gtest/gtest.h>
@@ -70,13 +71,53 @@ const std::vector<GoldenCase>& golden_cases() {
        {.kind = kRmsProp, .momentum = 0.9, .alpha = 0.9, .epsilon = 1e-4, .weight_decay = 0.05},
        0.01,
        {0.2184840363949586, -1.3318364722169027, 2.342403093460606, 0.18150480736357763}},
+      {"rmsprop centered",
+       {.kind = kRmsProp, .centered = true},
+       0.01,
+       {0.25503140435396876, -1.245322138921966, 2.345154459820505, 0.10220695795089667}},
+      {"rmsprop centered decay",
+       {.kind = kRmsProp, .alpha = 0.9, .centered = true, .epsilon = 1e-4, .weight_decay = 0.05},
+       0.01,
+       {0.4132120607660911, -1.242291772577188, 2.119368494782087, 0.034329957398274755}},
+      {"adagrad",
+       {.kind = kAdagrad, .epsilon = 1e-10},
+       0.1,
+       {0.25760745064812096, -1.2457150441811458, 2.341376948492966, 0.10168516895436941}},
+      {"adagrad decay",
+       {.kind = kAdagrad, .epsilon = 1e-3, .weight_decay = 0.05},
+       0.1,
+       {0.2570658344343272, -1.2298340930047849, 2.3376290258529417, 0.10055881391731672}},
+      {"lamb",
+       default_settings(kLamb),
+       0.01,
+       {0.43022988594439765, -1.2729577915340078, 2.0702326259976607, 0.04840161643971332}},
+      {"lamb without decay",
+       {.kind = kLamb, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3},
+       0.02,
+       {0.3643724736716497, -1.284109339086312, 2.146780068367936, 0.08615886487033808}},
+      {"lars",
+       default_settings(kLars),
+       1,
+       {0.4897464153910413, -1.251850512130857, 2.0141643786638723, 0.0114552220654068}},
+      {"lars plain",
+       {.kind = kLars, .trust_coefficient = 0.01, .weight_decay = 0.05},
+       10,
+       {0.197271348115305, -1.0378741212314873, 2.4820337680946745, 0.09524995010113518}},
+      {"lion",
+       default_settings(kLion),
+       0.01,
+       {0.47, -1.24, 2.049999999999999, 0.009999999999999997}},
+      {"lion decay",
+       {.kind = kLion, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1},
+       0.01,
+       {0.4476048950524895, -1.2536825874562587, 2.039920079960009, 0.009920099950010001}},
   };
   return cases;
 }
 
 template <class T>
-std::vector<T> run_five_steps(const GoldenCase& test, double gradient_scale) {
-  std::vector<T> parameter = {T(0.5), T(-1.25), T(2), T(0)};
+std::vector<T> run_five_steps(const GoldenCase& test, double gradient_scale,
+                              std::vector<T> parameter = {T(0.5), T(-1.25), T(2), T(0)}) {
   std::vector<T> gradient(4), state0(4), state1(4);
   for (int step = 1; step <= 5; ++step) {
     for (int i = 0; i < 4; ++i) {
@@ -104,6 +145,99 @@ TEST(Update, ScalesTheGradientBeforeAnythingElse) {
     const std::vector<double> parameter = run_five_steps<double>(test, 0.125);
     for (int i = 0; i < 4; ++i) {
       EXPECT_NEAR(parameter[i], test.after_five_steps[i], 1e-13) << test.name;
+    }
+  }
+}
+
+// A bias starts at zero, where a trust ratio would hold it for ever.
+TEST(Update, LetsZerosGo) {
+  const std::vector<GoldenCase> cases = {
+      {"lamb",
+       default_settings(OptimizerKind::kLamb),
+       0.01,
+       {-0.010472263410608067, -0.010096315006813098, 0.010492668766285398, 0.010298559344499456}},
+      {"lars",
+       default_settings(OptimizerKind::kLars),
+       0.1,
+       {-0.26391005922941463, -0.4653447960389827, 0.09711503801138086, 0.7120984185776215}},
+  };
+  for (const GoldenCase& test : cases) {
+    const std::vector<double> parameter = run_five_steps<double>(test, 1, {0, 0, 0, 0});
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_NEAR(parameter[i], test.after_five_steps[i], 1e-13) << test.name << " " << i;
+    }
+  }
+}
+
+// A gradient of zeros leaves the parameter but for what decay and momentum do, and divides nothing
+// by zero.
+TEST(Update, TakesGradientsOfZero) {
+  for (const GoldenCase& test : golden_cases()) {
+    OptimizerSettings settings = test.settings;
+    settings.weight_decay = 0;
+    std::vector<float> parameter = {0.5f, -1.25f, 2, 0};
+    const std::vector<float> before = parameter, gradient(4);
+    std::vector<float> state0(4), state1(4);
+    for (int step = 1; step <= 3; ++step) {
+      update(settings, 0.1, step, 1, std::span<float>(parameter), std::span<const float>(gradient),
+             std::span<float>(state0), std::span<float>(state1));
+    }
+    EXPECT_EQ(parameter, before) << test.name;
+  }
+}
+
+TEST(Update, ShowsGradientsThatAreNotNumbers) {
+  for (const GoldenCase& test : golden_cases()) {
+    std::vector<float> parameter = {1, 2, 3, 4}, state0(4), state1(4);
+    const std::vector<float> gradient = {1, std::numeric_limits<float>::quiet_NaN(), 1, 1};
+    update(test.settings, 0.1, 1, 1, std::span<float>(parameter), std::span<const float>(gradient),
+           std::span<float>(state0), std::span<float>(state1));
+    EXPECT_TRUE(std::isnan(parameter[1])) << test.name;
+  }
+}
+
+// The mean square about the mean of a constant gradient rounds to either side of zero.
+TEST(Update, CenteredRmsPropSurvivesAConstantGradient) {
+  const OptimizerSettings settings{
+      .kind = OptimizerKind::kRmsProp, .alpha = 0.5, .centered = true, .epsilon = 1};
+  std::vector<float> parameter(64), gradient(64), square(64), mean(64);
+  for (std::size_t i = 0; i < 64; ++i) gradient[i] = 0.1f + 0.037f * static_cast<float>(i);
+  for (int step = 1; step <= 200; ++step) {
+    update(settings, 1e-3, step, 1, std::span<float>(parameter), std::span<const float>(gradient),
+           std::span<float>(square), std::span<float>(mean));
+  }
+  for (const float p : parameter) EXPECT_TRUE(std::isfinite(p));
+}
+
+// The norms of a tensor that is summed in several parts, some of them by several threads.
+TEST(Update, TrustRatiosAreOfTheWholeTensor) {
+  constexpr std::size_t kCount = (1 << 18) + 777;
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  std::vector<double> start(kCount), gradient(kCount);
+  double parameter_squares = 0, gradient_squares = 0, direction_squares = 0;
+  std::vector<double> direction(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    start[i] = normal(random);
+    gradient[i] = 3 * normal(random);
+    // LAMB's first step: both corrected means are the gradient's own.
+    direction[i] = gradient[i] / (std::abs(gradient[i]) + 1e-6) + 0.01 * start[i];
+    parameter_squares += start[i] * start[i];
+    gradient_squares += gradient[i] * gradient[i];
+    direction_squares += direction[i] * direction[i];
+  }
+  const double norm = std::sqrt(parameter_squares);
+  const double lamb_trust = norm / std::sqrt(direction_squares);
+  const double lars_trust = 1e-3 * norm / (std::sqrt(gradient_squares) + 5e-4 * norm);
+  for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kLars}) {
+    std::vector<double> parameter = start, state0(kCount), state1(kCount);
+    update(default_settings(kind), 0.5, 1, 1, std::span<double>(parameter),
+           std::span<const double>(gradient), std::span<double>(state0), std::span<double>(state1));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const double change = kind == OptimizerKind::kLamb
+                                ? lamb_trust * direction[i]
+                                : lars_trust * (gradient[i] + 5e-4 * start[i]);
+      ASSERT_NEAR(parameter[i], start[i] - 0.5 * change, 1e-11) << name_of(kind) << " " << i;
     }
   }
 }
