@@ -2,20 +2,113 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "base/error.h"
 
 namespace pipetrain {
 
-Chain linearise(const TrainingGraph& training) {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// The forward nodes in the order of the graph.
+std::vector<NodeId> graph_order(const Graph& graph) {
+  std::vector<NodeId> order;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (graph.nodes[n].part == Part::kForward) order.push_back({static_cast<int>(n)});
+  }
+  return order;
+}
+
+/// Takes, of the nodes that can come next, the one that leaves fewest bytes alive: what has been
+/// made and somebody still reads, gradients included. Of equal ones the first in the graph.
+class SmallestLiveCut {
+ public:
+  explicit SmallestLiveCut(const Graph& graph)
+      : graph_(graph), readers_(graph.values.size(), 0), waits_for_(graph.nodes.size(), 0) {
+    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+      const int place = place_of(n);
+      if (place < 0) continue;
+      for (const ValueId id : distinct_inputs(graph.nodes[n])) {
+        const NodeId producer = graph[id].producer;
+        if (!producer || graph.nodes[at(producer.index)].part != Part::kForward) continue;
+        ++readers_[at(id.index)];
+        read_at_[place].push_back(id);
+        if (graph.nodes[n].part != Part::kForward) continue;
+        ++waits_for_[n];
+        successors_[producer.index].push_back(static_cast<int>(n));
+      }
+    }
+  }
+
+  std::vector<NodeId> run() {
+    std::set<int> ready;
+    for (const NodeId id : graph_order(graph_)) {
+      if (waits_for_[at(id.index)] == 0) ready.insert(id.index);
+    }
+    std::vector<NodeId> order;
+    while (!ready.empty()) {
+      const int next = *std::min_element(ready.begin(), ready.end(), [&](int a, int b) {
+        const std::int64_t growth_a = growth(a), growth_b = growth(b);
+        return growth_a != growth_b ? growth_a < growth_b : a < b;
+      });
+      ready.erase(next);
+      order.push_back({next});
+      for (const ValueId id : read_at_[next]) --readers_[at(id.index)];
+      for (const int successor : successors_[next]) {
+        if (--waits_for_[at(successor)] == 0) ready.insert(successor);
+      }
+    }
+    return order;
+  }
+
+ private:
+  static std::set<ValueId> distinct_inputs(const Node& node) {
+    std::set<ValueId> inputs;
+    for (const ValueId id : node.inputs) {
+      if (id) inputs.insert(id);
+    }
+    return inputs;
+  }
+
+  /// The forward node where a node runs.
+  int place_of(std::size_t n) const {
+    const Node& node = graph_.nodes[n];
+    if (node.part == Part::kForward) return static_cast<int>(n);
+    const bool gradient = node.part == Part::kInputGradient || node.part == Part::kWeightGradient;
+    return gradient && node.gradient_of ? node.gradient_of.index : -1;
+  }
+
+  std::int64_t growth(int node) {
+    std::int64_t bytes = 0;
+    for (const ValueId id : graph_.nodes[at(node)].outputs) {
+      if (readers_[at(id.index)] > 0) bytes += static_cast<std::int64_t>(graph_[id].type.bytes());
+    }
+    std::map<ValueId, int> here;
+    for (const ValueId id : read_at_[node]) ++here[id];
+    for (const auto& [id, count] : here) {
+      if (readers_[at(id.index)] == count)
+        bytes -= static_cast<std::int64_t>(graph_[id].type.bytes());
+    }
+    return bytes;
+  }
+
+  const Graph& graph_;
+  std::vector<int> readers_;                     // of every value, still to come
+  std::vector<int> waits_for_;                   // of every forward node: inputs not yet made
+  std::map<int, std::vector<ValueId>> read_at_;  // by forward node
+  std::map<int, std::vector<int>> successors_;
+};
+
+Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   const Graph& graph = training.graph;
   Chain chain;
+  chain.order = std::move(order);
   std::vector<int> position(graph.nodes.size(), -1);
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (graph.nodes[n].part != Part::kForward) continue;
-    position[n] = static_cast<int>(chain.order.size());
-    chain.order.push_back({static_cast<int>(n)});
-  }
+  for (std::size_t i = 0; i < chain.order.size(); ++i)
+    position[at(chain.order[i].index)] = static_cast<int>(i);
   // Where a node runs: a forward node at its own position, a gradient node at that of its forward
   // node.
   const auto place = [&](const Node& node, std::size_t n) {
@@ -50,6 +143,20 @@ Chain linearise(const TrainingGraph& training) {
   return chain;
 }
 
+/// Bytes over all cuts: what an order is judged by before anything is known of times.
+std::size_t all_cut_bytes(const Chain& chain) {
+  return std::accumulate(chain.forward_bytes.begin(), chain.forward_bytes.end(), std::size_t{0}) +
+         std::accumulate(chain.backward_bytes.begin(), chain.backward_bytes.end(), std::size_t{0});
+}
+
+}  // namespace
+
+Chain linearise(const TrainingGraph& training) {
+  Chain as_given = chain_in_order(training, graph_order(training.graph));
+  Chain by_cut = chain_in_order(training, SmallestLiveCut(training.graph).run());
+  return all_cut_bytes(by_cut) < all_cut_bytes(as_given) ? by_cut : as_given;
+}
+
 std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain,
                                  const std::vector<int>& starts) {
   std::vector<int> stages(training.graph.nodes.size(), -1);
@@ -72,16 +179,20 @@ std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>&
   }
   std::vector<int> out(to.graph.nodes.size(), -1);
   std::map<std::string, std::size_t> seen;
-  int current = 0;
   for (std::size_t n = 0; n < to.graph.nodes.size(); ++n) {
     const Node& node = to.graph.nodes[n];
     if (node.part != Part::kForward) continue;
-    const auto found = known.find(node.name);
-    if (found != known.end()) {
-      const std::size_t k = std::min(seen[node.name]++, found->second.size() - 1);
-      current = std::max(current, found->second[k]);
+    // Where it cannot run earlier: a node that only this variant has comes directly after its
+    // inputs.
+    out[n] = 0;
+    for (const ValueId id : node.inputs) {
+      const NodeId producer = id ? to.graph[id].producer : NodeId{};
+      if (producer) out[n] = std::max(out[n], out[at(producer.index)]);
     }
-    out[n] = current;
+    const auto found = known.find(node.name);
+    if (found == known.end()) continue;
+    const std::size_t k = std::min(seen[node.name]++, found->second.size() - 1);
+    out[n] = std::max(out[n], found->second[k]);
   }
   return out;
 }

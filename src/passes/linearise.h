@@ -6,7 +6,8 @@
 namespace pipetrain {
 
 /// Orders the forward nodes and counts the bytes that would cross each cut (each value once per cut
-/// that it spans).
+/// that it spans). The order is the graph's or, where fewer bytes cross its cuts, that of the
+/// smallest live cut; it depends on the graph alone, so that a plan fits its model anywhere.
 Chain linearise(const TrainingGraph& training);
 
 /// Stage of every forward node for stages that start at the chain positions `starts` (the first is

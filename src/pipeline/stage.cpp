@@ -194,10 +194,16 @@ std::byte* Stage::backward(StageUnit& unit, int entry, Pass pass, bool first) {
   prepare(variant, unit.version_copy);
   if (pass != Pass::kWeight)
     unit.gradient_out = gradient_out_ + static_cast<std::size_t>(entry) * gradient_out_bytes_;
-  auto& steps = pass == Pass::kFull    ? variant.backward
-                : pass == Pass::kInput ? variant.input_gradient
-                                       : variant.weight_gradient;
-  run(variant, steps, unit, unit.forward_out, unit.gradient_out, first);
+  const auto run_pass = [&](std::vector<StageStep>& steps) {
+    run(variant, steps, unit, unit.forward_out, unit.gradient_out, first);
+  };
+  if (pass == Pass::kFull && !capacity_.split_backward) {
+    run_pass(variant.backward);
+    return unit.gradient_out;
+  }
+  // A stage with split backwards has no whole one: it runs both halves.
+  if (pass != Pass::kWeight) run_pass(variant.input_gradient);
+  if (pass != Pass::kInput) run_pass(variant.weight_gradient);
   return unit.gradient_out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "pipeline/check.h"
+#include "pipeline/complete.h"
 #include "pipeline/compute_csv.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
@@ -41,17 +42,6 @@ void take_out_transfers(Program& program) {
   }
   program.transfers.clear();
   program.lowered = false;
-}
-
-/// The file's program with a gradient sync before the updates.
-void add_gradient_sync(Program& program) {
-  if (program.gradient_sync) return;
-  program.gradient_sync = true;
-  for (auto& list : program.device) {
-    const auto update = std::find_if(list.begin(), list.end(),
-                                     [](const Instruction& i) { return i.kind == Kind::kUpdate; });
-    list.insert(update, Instruction{Kind::kGradientSync});
-  }
 }
 
 }  // namespace
@@ -143,7 +133,7 @@ Program ProgramMaker::training(int units) const {
         "the last batch is short, --drop-last",
         printable(config_.schedule), from_file_->units, units, from_file_->units);
     Program program = *from_file_;
-    program.recompute = recompute_;
+    set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);
     program = lower(program, edges_);
     check(program, ErrorKind::kUsage);

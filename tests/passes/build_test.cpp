@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
@@ -215,6 +217,54 @@ TEST(Linearise, CountsWhatCrossesACut) {
   EXPECT_EQ(chain.backward_bytes[2], 3 * 5 * sizeof(float));
   EXPECT_EQ(
       stages_of_chain(training, chain, {0, 2})[static_cast<std::size_t>(chain.order[2].index)], 1);
+}
+
+/// Two branches whose nodes stand in turns in the file, joined at the end.
+OnnxBuilder two_branches(bool in_turns) {
+  OnnxBuilder builder("branches");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  std::vector<std::pair<std::string, int>> layers;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const char* branch : {"a", "b"}) layers.emplace_back(branch, layer);
+  }
+  if (!in_turns) {
+    std::stable_sort(layers.begin(), layers.end(),
+                     [](const auto& left, const auto& right) { return left.first < right.first; });
+  }
+  for (const auto& [branch, layer] : layers) {
+    // Each branch narrows at its end, so only its result should cross a cut.
+    const std::string name = branch + std::to_string(layer);
+    const std::int64_t from = layer == 0 ? 4 : 64, to = layer == 3 ? 4 : 64;
+    builder.initializer("w" + name, ramp({from, to}));
+    builder.node("MatMul", {layer == 0 ? "x" : branch + std::to_string(layer - 1), "w" + name},
+                 {name}, {}, name);
+  }
+  builder.node("Add", {"a3", "b3"}, {"logits"}, {}, "join");
+  return builder;
+}
+
+TEST(Linearise, OneBranchAfterTheOtherWhereTheFileHasThemInTurns) {
+  const TrainingGraph turns = build(read(two_branches(/*in_turns=*/true)));
+  const TrainingGraph apart = build(read(two_branches(/*in_turns=*/false)));
+  const Chain found = linearise(turns), given = linearise(apart);
+  std::vector<std::string> names, expected;
+  for (const NodeId id : found.order) names.push_back(turns.graph[id].name);
+  for (const NodeId id : given.order) expected.push_back(apart.graph[id].name);
+  EXPECT_EQ(names, expected);
+  EXPECT_EQ(found.forward_bytes, given.forward_bytes);
+  EXPECT_EQ(found.backward_bytes, given.backward_bytes);
+  // Every node comes after those that it reads.
+  std::map<int, std::size_t> position;
+  for (std::size_t i = 0; i < found.order.size(); ++i) position[found.order[i].index] = i;
+  for (const NodeId id : found.order) {
+    for (const ValueId input : turns.graph[id].inputs) {
+      const NodeId producer = input ? turns.graph[input].producer : NodeId{};
+      if (producer && position.contains(producer.index)) {
+        EXPECT_LT(position[producer.index], position[id.index]);
+      }
+    }
+  }
 }
 
 }  // namespace

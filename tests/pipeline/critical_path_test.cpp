@@ -37,9 +37,9 @@ TEST(CriticalPath, ASlowLastStageIsToBlame) {
   EXPECT_DOUBLE_EQ(blamed(path, Cause::kCompute, Phase::kWarmUp, 0), 1);
   EXPECT_DOUBLE_EQ(blamed(path, Cause::kCompute, Phase::kDrain, 0), 1);
   EXPECT_EQ(to_text(program, path, 2),
-            " 94.6 %  35 s  compute of stage 1\n"
-            "  2.7 %  1 s  compute of stage 0 while the pipeline fills\n"
-            "  2.7 %  1 s  compute of other stages while the pipeline drains (1)\n");
+            " 94.6 %     35.0 s  compute of stage 1\n"
+            "  2.7 %     1.00 s  compute of stage 0 while the pipeline fills\n"
+            "  2.7 %     1.00 s  compute of other stages while the pipeline drains (1)\n");
 }
 
 TEST(CriticalPath, OneUnitMeetsEveryLink) {

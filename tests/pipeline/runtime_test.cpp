@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "passes/linearise.h"
+#include "imported_schedules.h"
 #include "pipeline/check.h"
+#include "pipeline/complete.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/oracle.h"
@@ -230,6 +232,20 @@ TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
       }
     }
   }
+}
+
+TEST_P(SameBits, WholeAndSplitBackwardsOfOneStage) {
+  constexpr int kDevices = 2, kUnits = 6;
+  const Pipeline one(/*tied=*/true, 1, kSizes);
+  const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);
+  const Pipeline pipeline(/*tied=*/true, 2 * kDevices, kSizes);
+  Program program = dual_pipe_v(kDevices, kUnits).program;
+  add_gradient_sync(program);
+  program = lower(program, pipeline.edges);
+  check(program);
+  const Pair pair = run_both(pipeline, program, GetParam(), 0.5, &alone, &one);
+  EXPECT_TRUE(pair.bits == pair.oracle_bits);
+  EXPECT_EQ(pair.losses, pair.oracle_losses);
 }
 
 TEST_P(SameBits, EveryAsynchronousScheduleIsItsOracle) {
