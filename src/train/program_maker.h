@@ -1,6 +1,7 @@
 // The programs of a run: of a schedule by its name, or of a file.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,8 @@ class ProgramMaker {
   /// How many stages the model must be cut into.
   int stages() const;
   UpdateRule rule() const { return rule_; }
+  /// Devices that the schedule runs on: a file's own, or as many as were asked for.
+  int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->units : 0; }
   /// What each stage holds in a round of so many micro-batches, as the planner must know it.

@@ -87,7 +87,7 @@ Session::Session(const RunConfig& config, SessionMode mode)
   programs_of_run_ = std::make_unique<ProgramMaker>(config_.pipeline);
   threads_ = config_.pipeline.threads > 0
                  ? config_.pipeline.threads
-                 : std::max(1, available_cores() / std::max(1, config_.pipeline.devices));
+                 : std::max(1, available_cores() / programs_of_run_->devices());
 }
 
 Session::~Session() = default;
@@ -235,7 +235,7 @@ void Session::measure() {
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads =
-      std::min(std::max(1, config_.pipeline.devices), std::max(1, available_cores() / threads_));
+      std::min(programs_of_run_->devices(), std::max(1, available_cores() / threads_));
   // A topology that was asked for by name stands for devices that are not at hand.
   estimated_ = config_.pipeline.profile_path.empty() && !config_.pipeline.topology.empty() &&
                topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
@@ -331,8 +331,8 @@ void Session::plan_stages_of_chain() {
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes =
-      planner_limit_ * static_cast<std::size_t>(config_.pipeline.devices) /
-      static_cast<std::size_t>(std::max(request.stages, config_.pipeline.devices));
+      planner_limit_ * static_cast<std::size_t>(programs_of_run_->devices()) /
+      static_cast<std::size_t>(std::max(request.stages, programs_of_run_->devices()));
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
   if (topology_) {
