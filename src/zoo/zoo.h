@@ -1,5 +1,6 @@
-// Small untrained networks, written by the program itself: for people who have no ONNX file yet.
-// Each is one pure function from its options to a model.
+// Untrained networks, written by the program itself: small ones for people who have no ONNX file
+// yet, large ones, without weights, to plan with. Each is one pure function from its options to a
+// model.
 #pragma once
 
 #include <cstdint>
