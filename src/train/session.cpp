@@ -14,6 +14,7 @@
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
+#include "passes/written_weights.h"
 #include "pipeline/plan_costs.h"
 #include "profile/estimate.h"
 #include "profile/measure.h"
@@ -378,7 +379,9 @@ void Session::plan_stages_of_chain() {
   plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
 }
 
-bool Session::shares_cores() const { return devices() * threads_ > available_cores(); }
+bool Session::shares_cores() const {
+  return !estimated_ && devices() * threads_ > available_cores();
+}
 
 double Session::predicted_step_seconds() const {
   const double simulated = asynchronous()
@@ -458,6 +461,7 @@ void Session::start() {
   }
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
+  check_weights_are_written(graph());
   runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
 }
 
