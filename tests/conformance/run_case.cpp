@@ -190,15 +190,21 @@ bool has_random_node(const Graph& graph) {
 }
 
 /// Whether gradients reach every floating-point input that is no constant: "yes", "no", or "-"
-/// where there is none.
-std::string has_gradient(const Graph& graph) {
+/// where there is none. Nodes without a floating-point result need no rule.
+std::string has_gradient(const Graph& graph, const std::vector<ValueId>& outputs) {
+  const auto is_real = [&](ValueId id) {
+    return id && is_float(graph[id].type.dtype) && graph[id].role != Role::kConstant;
+  };
+  const bool ends_real = std::any_of(outputs.begin(), outputs.end(), is_real);
   std::string out = "-";
   for (const Node& node : graph.nodes) {
-    const bool differs = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-      return id && is_float(graph[id].type.dtype) && graph[id].role != Role::kConstant;
-    });
-    if (differs && node.op->differentiate == nullptr) return "no";
-    if (differs) out = "yes";
+    if (std::none_of(node.inputs.begin(), node.inputs.end(), is_real)) continue;
+    if (ends_real && std::any_of(node.outputs.begin(), node.outputs.end(), is_real)) {
+      if (node.op->differentiate == nullptr) return "no";
+      out = "yes";
+    } else if (out == "-") {
+      out = "no";
+    }
   }
   return out;
 }
@@ -272,7 +278,7 @@ void run_data_set(const OnnxModel& model, const fs::path& folder, std::span<cons
     const TrainingGraph graph = lower_case(model, inputs);
     if (has_random_node(graph.graph)) throw Skip{"random: the numbers of another generator"};
     if (!graph.graph.nodes.empty()) {
-      outcome.gradient = has_gradient(graph.graph);
+      outcome.gradient = has_gradient(graph.graph, graph.outputs);
       outcome.cpu = has_cpu_kernels(graph.graph) ? "yes" : "no";
     }
     for (const Backend backend : backends) {

@@ -139,7 +139,7 @@ def main():
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
-    data = fetch_cases(options.folder)
+    data = fetch_cases(options.folder.resolve())
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         if options.light:
