@@ -189,7 +189,9 @@ void import_mean(ImportContext& context) {
   context.set_output(0, context.builder().add("Div", {sum, count}));
 }
 
+// All floating-point values of the graph are float32, whatever the file has.
 void cast_to(ImportContext& context, DType to) {
+  if (is_float(to)) to = DType::kFloat32;
   if (context.type(0).dtype == to) return context.set_output(0, context.input(0));
   context.set_output(0, context.builder().add("Cast", {context.input(0)},
                                               {{"to", static_cast<std::int64_t>(to)}}));

@@ -11,8 +11,13 @@
 namespace pipetrain {
 namespace {
 
+// Floating-point constants become float32, as stored tensors and inputs do, whatever the file has.
 void set_constant(ImportContext& context, HostTensor tensor) {
-  context.set_output(0, context.builder().constant(std::move(tensor)));
+  const DType dtype = tensor.dtype();
+  const ValueId id = context.builder().constant(std::move(tensor));
+  const bool widens = is_float(dtype) && dtype != DType::kFloat32;
+  const Attributes to{{"to", static_cast<std::int64_t>(DType::kFloat32)}};
+  context.set_output(0, widens ? context.builder().add("Cast", {id}, to) : id);
 }
 
 HostTensor int64_list(const std::vector<std::int64_t>& values) {

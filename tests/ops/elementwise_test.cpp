@@ -459,5 +459,15 @@ TEST(ElementwiseImport, FoldsConstants) {
   EXPECT_EQ(same.ops(), "");
 }
 
+// test_attention_4d_fp16_expanded casts its scale: what it is combined with is float32 by then.
+TEST(ElementwiseImport, CastsToFloat32WhateverFloatingPointTypeTheFileHas) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    const Attributes to{{"to", static_cast<std::int64_t>(dtype)}};
+    EXPECT_EQ(import_node("Cast", 13, to, {data(floats({1}, {1}))}).ops(), "");
+    const Imported counted = import_node("Cast", 13, to, {data(int64s({1}, {3}))});
+    EXPECT_EQ(counted.graph[counted.outputs[0]].type.dtype, DType::kFloat32);
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test

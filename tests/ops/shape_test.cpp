@@ -30,6 +30,9 @@ TEST(ShapeImport, Constants) {
   expect_values(folded("Constant", 13, {{"value_ints", Ints{4, 5}}}, {}), {2}, {4, 5});
   expect_values(folded("Constant", 13, {{"value_float", 0.5}}, {}), {}, {0.5});
   expect_values(folded("Constant", 13, {{"value_floats", Reals{0.5, 2}}}, {}), {2}, {0.5, 2});
+  const Attributes half{{"value", HostTensor::scalar<double>(0.5)}};
+  EXPECT_EQ(folded("Constant", 13, half, {}).type().text(), "float32 ()");
+  expect_values(folded("Constant", 13, half, {}), {}, {0.5});
   EXPECT_EQ(folded("Constant", 13, {{"value_int", std::int64_t{3}}}, {}).type().text(), "int64 ()");
   expect_error(ErrorKind::kModel, "Constant", [] { import_node("Constant", 13, {}, {}); });
   expect_values(folded("ConstantOfShape", 9, {}, {constant(int64s({2}, {1, 2}))}), {1, 2}, {0, 0});
