@@ -62,6 +62,8 @@ class DeviceSearch {
   /// A run for kNothing with any limit from that of the last one up to this, not included, or up to
   /// the horizon, finds the same.
   double next_change() const { return next_change_; }
+  /// Whether next_change() says more than that: on equal devices joined alike.
+  bool sees_changes() const { return one_label_; }
   void forget() { floor_ = ceiling_ = {}; }
   /// The plan that run() found, in order, beginning at device 0 where that changes nothing.
   std::vector<StageChoice> plan() const;

@@ -64,6 +64,9 @@ class OptimumSearch {
 template <class Ranges>
 std::optional<Optimum> OptimumSearch<Ranges>::throughput(double lower, double tolerance,
                                                          double upper) {
+  // Without next_change() every look costs the same, down to the last digit.
+  constexpr int kShort = 64;
+  if (!search_.sees_changes() && ranges_.count() > kShort) tolerance = std::max(tolerance, 1e-6);
   Optimum out;
   bool found = false;
   search_.forget();

@@ -54,7 +54,9 @@ struct PlanRequest {
   int devices = 0;          // for plan_devices(); 0: those of the topology, or else `stages`
   bool replication = true;  // plan_devices() may give a stage several devices
   Objective objective = Objective::kAuto;
-  double tolerance = 1e-9;  // relative; how far from the optimum plan_devices() may stop
+  /// Relative; how far from the optimum plan_devices() may stop. At least 1e-6 for long chains on
+  /// devices in groups or of different speed.
+  double tolerance = 1e-9;
 };
 
 /// What one stage keeps in memory, by purpose.
