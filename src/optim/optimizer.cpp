@@ -89,7 +89,6 @@ void validate(const OptimizerSettings& settings) {
   check_range(settings.beta1, 0, 1, "--beta1");
   check_range(settings.beta2, 0, 1, "--beta2");
   check_range(settings.alpha, 0, 1, "--alpha");
-  check_not_negative(settings.trust_coefficient, "the trust coefficient of lars");
   PT_CHECK(!settings.nesterov || settings.kind != OptimizerKind::kSgd ||
                (settings.momentum > 0 && settings.dampening == 0),
            kUsage, "--nesterov needs --momentum above 0 and no dampening");

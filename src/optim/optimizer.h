@@ -25,13 +25,12 @@ struct OptimizerSettings {
   double momentum = 0;  // SGD, RMSprop, LARS
   double dampening =
       0;  // SGD: the gradient enters the momentum buffer times 1 - dampening, but whole at step 1
-  bool nesterov = false;            // SGD
-  double beta1 = 0.9;               // Adam, AdamW, LAMB; Lion: share of the mean in the direction
-  double beta2 = 0.999;             // Adam, AdamW, LAMB; Lion: decay of the mean
-  double alpha = 0.99;              // RMSprop: decay of the mean square
-  bool centered = false;            // RMSprop: divide by the deviation; not together with momentum
-  double epsilon = 1e-8;            // Adam, AdamW, RMSprop, Adagrad, LAMB
-  double trust_coefficient = 1e-3;  // LARS: eta of the paper
+  bool nesterov = false;  // SGD
+  bool centered = false;  // RMSprop: divide by the deviation; not together with momentum
+  double beta1 = 0.9;     // Adam, AdamW, LAMB; Lion: share of the mean in the direction
+  double beta2 = 0.999;   // Adam, AdamW, LAMB; Lion: decay of the mean
+  double alpha = 0.99;    // RMSprop: decay of the mean square
+  double epsilon = 1e-8;  // Adam, AdamW, RMSprop, Adagrad, LAMB
   // Added to the gradient (L2). AdamW, LAMB and Lion move the parameter by it instead.
   double weight_decay = 0;
 };

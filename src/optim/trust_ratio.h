@@ -17,6 +17,9 @@ extern template void lamb(const ParameterPass<float>&, const OptimizerSettings&,
 extern template void lamb(const ParameterPass<double>&, const OptimizerSettings&, double,
                           std::int64_t);
 
+/// Eta of the LARS paper. Another value is another learning rate.
+inline constexpr double kTrustCoefficient = 1e-3;
+
 /// LARS, You et al. 2017, algorithm 1: the learning rate enters the momentum buffer, the only
 /// state, which is not there when the momentum is 0.
 template <class T>

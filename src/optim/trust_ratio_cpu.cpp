@@ -45,7 +45,7 @@ void lamb(const ParameterPass<T>& pass, const OptimizerSettings& settings, doubl
   });
 }
 
-// With the local rate l = rate * trust_coefficient * |p| / (|g| + decay * |p|) the buffer becomes
+// With the local rate l = rate * kTrustCoefficient * |p| / (|g| + decay * |p|) the buffer becomes
 // b = momentum b + l (g + decay p), and p -= b.
 template <class T>
 void lars(const ParameterPass<T>& pass, const OptimizerSettings& settings, double learning_rate) {
@@ -57,7 +57,7 @@ void lars(const ParameterPass<T>& pass, const OptimizerSettings& settings, doubl
   const double gradient_norm =
       std::sqrt(sum_of_squares_of(pass.count, [=](std::size_t i) { return g[i] * scale; }));
   const double trust = parameter_norm > 0 && gradient_norm > 0
-                           ? settings.trust_coefficient * parameter_norm /
+                           ? kTrustCoefficient * parameter_norm /
                                  (gradient_norm + settings.weight_decay * parameter_norm)
                            : 1;
   const auto rate = static_cast<T>(learning_rate * trust);

@@ -48,12 +48,12 @@ def lamb(rate, beta1, beta2, epsilon, decay, start=START):
     return x
 
 
-def lars(rate, momentum, decay, trust_coefficient, start=START):
+def lars(rate, momentum, decay, start=START):
     """You et al., Large Batch Training of Convolutional Networks, 2017, algorithm 1."""
     w, v = np.array(start), np.zeros(4)
     for t in range(1, STEPS + 1):
         g = gradient(t)
-        local = trust_coefficient * norm(w) / (norm(g) + decay * norm(w)) if norm(w) > 0 and norm(g) > 0 else 1.0
+        local = 1e-3 * norm(w) / (norm(g) + decay * norm(w)) if norm(w) > 0 and norm(g) > 0 else 1.0
         v = momentum * v + rate * local * (g + decay * w)
         w = w - v
     return w
@@ -99,9 +99,9 @@ def main():
     show("lamb", lamb(0.01, 0.9, 0.999, 1e-6, 0.01))
     show("lamb without decay", lamb(0.02, 0.8, 0.95, 1e-3, 0))
     show("lamb from zero", lamb(0.01, 0.9, 0.999, 1e-6, 0.01, zeros))
-    show("lars", lars(1, 0.9, 5e-4, 1e-3))
-    show("lars plain", lars(10, 0, 0.05, 0.01))
-    show("lars from zero", lars(0.1, 0.9, 5e-4, 1e-3, zeros))
+    show("lars", lars(1, 0.9, 5e-4))
+    show("lars plain", lars(100, 0, 0.05))
+    show("lars from zero", lars(0.1, 0.9, 5e-4, zeros))
     show("lion", lion(0.01, 0.9, 0.99, 0))
     show("lion decay", lion(0.01, 0.8, 0.95, 0.1))
     show("multistep", rates(lambda o: schedules.MultiStepLR(o, [2, 3, 6], gamma=0.5), 8))

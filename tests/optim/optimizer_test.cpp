@@ -40,7 +40,6 @@ TEST(Optimizer, HasTheCommandLinesDefaults) {
   EXPECT_EQ(default_settings(OptimizerKind::kLamb).weight_decay, 0.01);
   EXPECT_EQ(default_settings(OptimizerKind::kLars).momentum, 0.9);
   EXPECT_EQ(default_settings(OptimizerKind::kLars).weight_decay, 5e-4);
-  EXPECT_EQ(default_settings(OptimizerKind::kLars).trust_coefficient, 1e-3);
   EXPECT_EQ(default_settings(OptimizerKind::kLion).beta1, 0.9);
   EXPECT_EQ(default_settings(OptimizerKind::kLion).beta2, 0.99);
   EXPECT_EQ(default_settings(OptimizerKind::kLion).weight_decay, 0);
@@ -78,7 +77,6 @@ TEST(Optimizer, RefusesSettingsWithoutMeaning) {
   EXPECT_THROW(validate({.kind = kRmsProp, .alpha = 1}), Error);
   EXPECT_THROW(validate({.kind = kRmsProp, .momentum = 0.9, .centered = true}), Error);
   EXPECT_NO_THROW(validate({.kind = kRmsProp, .centered = true}));
-  EXPECT_THROW(validate({.kind = kLars, .trust_coefficient = -1}), Error);
   EXPECT_THROW(validate({.kind = kSgd, .nesterov = true}), Error);
   EXPECT_THROW(validate({.kind = kSgd, .weight_decay = -1e-4}), Error);
 }
