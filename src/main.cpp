@@ -1,11 +1,14 @@
 // Error → message and exit code. libgomp reads its environment before main, so the program sets it
 // and starts itself once more: waiting OpenMP threads must not spin on cores that other stages
 // need.
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -64,10 +67,24 @@ int run(std::vector<std::string> arguments) {
 
 }  // namespace
 
+/// What was printed must have arrived; a reader that went away has had what it wanted.
+void flush_output() {
+  errno = 0;
+  const bool failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) == 0 && !failed) return;
+  // What failed earlier has said why at the time; only a reader that goes away is no failure.
+  pollfd pipe{STDOUT_FILENO, 0, 0};
+  const bool gone = errno == EPIPE || (::poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0);
+  PT_CHECK(gone, kResource, "cannot write to standard output: {}",
+           errno ? std::strerror(errno) : "it is full or closed");
+}
+
 int main(int argc, char** argv) {
   restart_with_passive_waiting(argv);
   try {
-    return run({argv + 1, argv + argc});
+    const int result = run({argv + 1, argv + argc});
+    flush_output();
+    return result;
   } catch (const pipetrain::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     if (error.kind() == pipetrain::ErrorKind::kInternal)

@@ -25,12 +25,24 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
                                           ::getpid(), ++counter);
 }
 
+bool is_special(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(temporary_name(path_)) {
   PT_CHECK(path_.has_filename(), kResource, "cannot write '{}': it names no file",
            printable(path_.string()));
+  if (is_special(path_)) {
+    // A pipe or a device is written, not replaced.
+    temporary_.clear();
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor_ < 0) fail("open");
+    return;
+  }
   constexpr mode_t kMode = 0666;  // less the umask
   // A stale file of a dead process with our number must not be in the way.
   ::unlink(temporary_.c_str());
@@ -40,7 +52,7 @@ AtomicFile::AtomicFile(std::filesystem::path path)
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!committed_) ::unlink(temporary_.c_str());
+  if (!committed_ && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::fail(const char* what) const {
@@ -53,7 +65,7 @@ void AtomicFile::fail(const char* what) const {
 }
 
 void AtomicFile::reserve(std::uint64_t bytes) {
-  if (bytes == 0) return;
+  if (bytes == 0 || temporary_.empty()) return;
   int result = 0;
   do {
     result = ::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
@@ -86,7 +98,8 @@ void AtomicFile::skip(std::uint64_t bytes) {
 
 void AtomicFile::finish() {
   if (finished_) return;
-  if (::fsync(descriptor_) != 0) fail("write");
+  // A pipe or a terminal cannot be synced.
+  if (::fsync(descriptor_) != 0 && !temporary_.empty()) fail("write");
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("write");
   finished_ = true;
 }
@@ -94,6 +107,10 @@ void AtomicFile::finish() {
 void AtomicFile::commit() {
   PT_CHECK(!committed_, kInternal, "{} is committed twice", path_.string());
   finish();
+  if (temporary_.empty()) {
+    committed_ = true;
+    return;
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
   committed_ = true;
   const int directory = ::open(directory_of(path_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);

@@ -39,7 +39,7 @@ class AtomicFile {
   [[noreturn]] void fail(const char* what) const;
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path temporary_;  // empty: a pipe or a device, which is written in place
   int descriptor_ = -1;
   std::uint64_t written_ = 0;
   bool finished_ = false;

@@ -38,6 +38,8 @@ std::string candidates_table(const FoundSchedules& found, std::size_t most) {
 }  // namespace
 
 void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
+  PT_CHECK(options.run.pipeline.replicas.empty() && !options.run.pipeline.plan_replicas, kUsage,
+           "--schedule auto decides on replicas itself; leave out --replicas, or name a schedule");
   const FoundSchedules found = find_schedules(options.run, scope);
   if (print_table) std::fputs(candidates_table(found, 20).c_str(), stdout);
   if (found.chosen < 0) {

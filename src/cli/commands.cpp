@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/schedule_command.h"
 #include "cli/trace_command.h"
+#include "partition/plan_file.h"
+#include "pipeline/generate.h"
 
 namespace pipetrain {
 
@@ -60,6 +63,19 @@ void resolve_device(Options& options, const std::string& command) {
            "--replicas takes {} devices, --gpus says {}", devices, options.gpus);
   pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
+}
+
+void resolve_plan(Options& options) {
+  PipelineConfig& pipeline = options.run.pipeline;
+  if (pipeline.plan_path.empty()) return;
+  const PlanChoice plan = read_plan_outline(pipeline.plan_path);
+  if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
+  if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
+    pipeline.micro_batches = *plan.micro_batches;
+  if (options.gpus > 0) return;
+  int devices = 0;
+  for (const DeviceRange& range : plan.devices) devices += range.count;
+  options.gpus = std::max(1, devices / stages_per_device(pipeline.schedule, pipeline.chunks));
 }
 
 void resolve_model(Options& options, const std::string& command) {

@@ -27,6 +27,9 @@ void resolve_model(Options& options, const std::string& command);
 /// Lets the simulator choose what the command line leaves open within the scope, and says what it
 /// chose. Error (kResource) when nothing fits.
 void choose_schedule(Options& options, const SearchScope& scope, bool print_table);
+/// Takes schedule, micro-batches and devices from a plan file where the command line does not say
+/// them.
+void resolve_plan(Options& options);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);
 

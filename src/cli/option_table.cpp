@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/options.h"
@@ -47,6 +49,13 @@ std::int64_t parse_integer(const std::string& name, const std::string& text, std
   PT_CHECK(value >= static_cast<double>(least), kUsage, "{} must be at least {}, not {}", name,
            least, text);
   return static_cast<std::int64_t>(value);
+}
+
+double parse_memory(const std::string& name, const std::string& text) {
+  const double bytes = parse_real(name, text);
+  PT_CHECK(bytes >= 0 && bytes < 1e18, kUsage, "{} must be from 0 to 1e18 bytes, not {}", name,
+           printable(text));
+  return bytes;
 }
 
 bool parse_flag(const std::string& name, const std::string& text) {
@@ -101,7 +110,10 @@ class Table {
                       std::string commands) {
     OptionSpec& spec = add(name, "N", std::move(help), std::move(commands));
     spec.set = [&field, name, least](const std::string& v) {
-      field = static_cast<Integer>(parse_integer(name, v, least));
+      const std::int64_t value = parse_integer(name, v, least);
+      PT_CHECK(std::in_range<Integer>(value), kUsage, "{} must be at most {}, not {}", name,
+               std::numeric_limits<Integer>::max(), v);
+      field = static_cast<Integer>(value);
     };
     spec.get = [&field] { return fmt::format("{}", field); };
     return spec;
@@ -112,7 +124,10 @@ class Table {
                         std::string commands) {
     OptionSpec& spec = add(name, "N|auto", std::move(help), std::move(commands));
     spec.set = [&field, name](const std::string& v) {
-      field = v == "auto" ? 0 : static_cast<Integer>(parse_integer(name, v, 1));
+      const std::int64_t value = v == "auto" ? 0 : parse_integer(name, v, 1);
+      PT_CHECK(std::in_range<Integer>(value), kUsage, "{} must be at most {}, not {}", name,
+               std::numeric_limits<Integer>::max(), v);
+      field = static_cast<Integer>(value);
     };
     spec.get = [&field] { return field == 0 ? std::string("auto") : fmt::format("{}", field); };
     return spec;
@@ -291,7 +306,7 @@ void describe_data(Table& table, Options& options) {
              kRunCommands);
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
   table.flag("--drop-last", options.run.optimization.drop_last,
-             "leave out a last batch that is short", "train");
+             "leave out a last batch that is short", kTrainCommands);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kRunCommands);
 }
 
@@ -378,8 +393,7 @@ void describe_pipeline(Table& table, Options& options) {
       table.add("--gpu-memory", "SIZE", "memory limit of each stage, for example 4GiB; 0: none",
                 kPlanCommands);
   memory.set = [&pipeline](const std::string& v) {
-    pipeline.memory_limit_bytes =
-        static_cast<std::size_t>(std::max(0.0, parse_real("--gpu-memory", v)));
+    pipeline.memory_limit_bytes = static_cast<std::size_t>(parse_memory("--gpu-memory", v));
   };
   memory.get = [&pipeline] { return fmt::format("{}", pipeline.memory_limit_bytes); };
   table.text("--profile", pipeline.profile_path, "FILE", "a profile.json instead of measuring",

@@ -29,16 +29,13 @@ using Json = nlohmann::ordered_json;
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-void write_file(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 void prepare(Options& options, const std::string& command) {
   resolve_verbosity(options);
   resolve_model(options, command);
+  resolve_plan(options);
   resolve_device(options, command);
+  // A topology that is named stands for devices that are not at hand.
+  options.run.pipeline.estimate = !options.run.pipeline.topology.empty() && command != "eval";
 }
 
 std::vector<std::string> split_list(const std::string& text) {
@@ -186,6 +183,8 @@ int simulate_command(Options& options) {
   std::string table =
       "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory of each stage | weights "
       "in a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
+  PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
+           "--jitter is a share such as 0.05, from 0 to 2, not {}", options.jitter);
   for (const std::string& schedule : split_list(options.schedules)) {
     std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
     if (counts[0] == 0 && schedule.rfind("pipedream", 0) != 0) counts = {2, 4, 8, 16};

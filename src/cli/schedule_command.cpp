@@ -20,10 +20,10 @@
 #include "base/units.h"
 #include "pipeline/annotate.h"
 #include "pipeline/check.h"
-#include "pipeline/costs_file.h"
-#include "pipeline/critical_path.h"
 #include "pipeline/closed_forms.h"
 #include "pipeline/compute_csv.h"
+#include "pipeline/costs_file.h"
+#include "pipeline/critical_path.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/render.h"
@@ -111,7 +111,14 @@ CommandTimes read_times(const ScheduleCommandOptions& options) {
     device.backward = device.backward_input + device.backward_weight;
   }
   PT_CHECK(device.forward + device.backward > 0, kUsage, "--times: all times are 0");
+  constexpr double kLongest = 1e9;
+  PT_CHECK(device.forward <= kLongest && device.backward <= kLongest, kUsage,
+           "--times: {} is longer than the {} that can be shown", printable(options.times),
+           kLongest);
   if (!options.latency.empty()) result.latency = times.read("--latency", options.latency);
+  PT_CHECK(result.latency <= kLongest, kUsage,
+           "--latency: {} is longer than the {} that can be shown", printable(options.latency),
+           kLongest);
   result.unitless = times.unitless();
   return result;
 }
@@ -307,8 +314,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
   print(render_legend(program, simulation.events, rows.colour));
   print(summary_text(shown));
   if (!options.costs.empty())
-    print("the round is\n" +
-          to_text(program, critical_path(program, costs, simulation.events), 5));
+    print("the round is\n" + to_text(program, critical_path(program, costs, simulation.events), 5));
 }
 
 /// Every schedule with what it is.

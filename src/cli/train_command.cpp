@@ -139,6 +139,7 @@ int train_command(Options& options) {
   std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
   resolve_verbosity(options);
   resolve_model(options, "train");
+  resolve_plan(options);
   resolve_device(options, "train");
   PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
            "--output - and --metrics - both want standard output");

@@ -11,6 +11,7 @@ namespace pipetrain {
 int verify_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "verify");
+  resolve_plan(options);
   resolve_device(options, "verify");
   OptimizationConfig& optimization = options.run.optimization;
   // As many steps as an asynchronous schedule needs to be full twice.

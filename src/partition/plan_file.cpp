@@ -114,6 +114,14 @@ DeviceRange devices_of(const DocumentField& stage, int free) {
   return out;
 }
 
+/// What a plan says of the run.
+void take_run(const DocumentField& root, PlanChoice& out) {
+  if (root.has("schedule")) out.schedule = root.at("schedule").text();
+  if (root.has("micro_batches")) {
+    out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, 1 << 20));
+  }
+}
+
 PlanChoice choice_of(const DocumentField& root, const Names& names) {
   if (root.has("chain_nodes")) {
     const std::int64_t count = root.at("chain_nodes").integer(1);
@@ -153,10 +161,7 @@ PlanChoice choice_of(const DocumentField& root, const Names& names) {
     check_last(stages.item(i), end - 1, names);
   }
   out.cuts.assign(firsts.begin() + 1, firsts.end());
-  if (root.has("schedule")) out.schedule = root.at("schedule").text();
-  if (root.has("micro_batches")) {
-    out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, 1 << 20));
-  }
+  take_run(root, out);
   return out;
 }
 
@@ -198,6 +203,19 @@ void write_plan(const std::filesystem::path& path, const Plan& plan, const Chain
 
 PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names) {
   return choice_of(Document::read(path, kPlanSchema).root(), Names(names));
+}
+
+PlanChoice read_plan_outline(const std::filesystem::path& path) {
+  const Document document = Document::read(path, kPlanSchema);
+  const DocumentField root = document.root();
+  PlanChoice out;
+  const DocumentField stages = root.at("stages");
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const int free = i == 0 ? 0 : out.devices.back().first + out.devices.back().count;
+    out.devices.push_back(devices_of(stages.item(i), free));
+  }
+  take_run(root, out);
+  return out;
 }
 
 PlanChoice parse_plan(std::string_view text, const std::string& file,

@@ -38,6 +38,9 @@ void write_plan(const std::filesystem::path& path, const Plan& plan, const Chain
 /// Reads a plan for a chain whose elements have these names. Of first_node and first_index one may
 /// be missing. Error (kUsage) naming the field that does not fit the chain.
 PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names);
+/// What a plan says of the run, without the model: schedule and micro-batches where it has them,
+/// and its devices in `devices` (cuts and recompute stay empty).
+PlanChoice read_plan_outline(const std::filesystem::path& path);
 PlanChoice parse_plan(std::string_view text, const std::string& file,
                       std::span<const std::string> names);
 

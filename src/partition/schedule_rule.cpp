@@ -25,7 +25,7 @@ ScheduleRule::ScheduleRule(const std::string& name, int micro_batches, int devic
     kind_ = Kind::kGpipe;
   } else if (name == "1f1b") {
     kind_ = Kind::k1f1b;
-  } else if (name == "1f1b-auto" || name == "auto") {
+  } else if (name == "1f1b-auto" || name == "1f1b-eager" || name == "auto") {
     kind_ = Kind::kAuto;
   } else if (name == "pipedream") {
     kind_ = Kind::kPipedream;
@@ -38,7 +38,7 @@ ScheduleRule::ScheduleRule(const std::string& name, int micro_batches, int devic
   } else {
     PT_FAIL(kUsage,
             "schedule \"{}\" cannot be planned; those that can are 1f1b, gpipe, pipedream, "
-            "pipedream-2bw, 1f1b-auto, zb-h1, zb-h2",
+            "pipedream-2bw, 1f1b-auto, 1f1b-eager, zb-h1, zb-h2",
             printable(name));
   }
 }

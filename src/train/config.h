@@ -35,6 +35,7 @@ struct PipelineConfig {
   int chunks = 2;                 // stages of a device in interleaved schedules
   std::vector<int> replicas;      // devices of each stage; empty: one each
   bool plan_replicas = false;     // the planner says how many devices each stage gets
+  bool estimate = false;          // plan for the devices of the topology, which are not at hand
   std::string topology;           // a topology's file or name; empty: the measured one, if there is
   int memory_units = 0;           // of schedule zb: units that a device may hold; 0: one a device
   double warm_up_tolerance = 0.02;    // of schedule 1f1b-auto: share by which speed may be missed

@@ -27,10 +27,11 @@ Program read_schedule(const std::string& path) {
   text << in.rdbuf();
   const bool csv = path.size() > 4 && path.compare(path.size() - 4, 4, ".csv") == 0;
   Program program = csv ? parse_compute_csv(text.str(), path) : parse_program(text.str(), path);
-  check(program, ErrorKind::kUsage);
+  with_context([&] { return "reading " + printable(path); },
+               [&] { check(program, ErrorKind::kUsage); });
   PT_CHECK(program.rule == UpdateRule::kSync, kUsage,
-           "--schedule {}: only schedules of rule sync can be trained from a file; asynchronous "
-           "ones have names (pipedream, pipedream-2bw)",
+           "--schedule {}: only schedules of rule sync can be trained from a file; others "
+           "have names (pipedream, pipedream-vertical, pipedream-2bw)",
            printable(path));
   return program;
 }
@@ -47,8 +48,13 @@ void take_out_transfers(Program& program) {
 }  // namespace
 
 ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
+  PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
+           "--warm-up-tolerance is a share from 0 to 1, not {}", config.warm_up_tolerance);
   if (names_a_file(config.schedule)) {
     from_file_ = read_schedule(config.schedule);
+    PT_CHECK(config.replicas.empty() && !config.plan_replicas, kUsage,
+             "--replicas goes with a schedule's name; {} says itself which devices run each stage",
+             printable(config.schedule));
     take_out_transfers(*from_file_);
     rule_ = from_file_->rule;
     return;

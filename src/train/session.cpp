@@ -237,9 +237,10 @@ void Session::measure() {
   options.use_cache = config_.pipeline.profile_cache;
   options.busy_threads =
       std::min(programs_of_run_->devices(), std::max(1, available_cores() / threads_));
-  // A topology that was asked for by name stands for devices that are not at hand.
-  estimated_ = config_.pipeline.profile_path.empty() && !config_.pipeline.topology.empty() &&
+  estimated_ = config_.pipeline.profile_path.empty() && config_.pipeline.estimate && topology_ &&
                topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
+  if (estimated_ && config_.pipeline.memory_limit_bytes == 0)
+    config_.pipeline.memory_limit_bytes = topology_->memory_bytes;
   if (estimated_) {
     profile_ = estimate_profile(graph, {.name = topology_->name,
                                         .flops_per_second = topology_->flops_per_second,

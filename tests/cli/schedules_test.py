@@ -1,0 +1,86 @@
+"""Schedules by name and from files, as a user meets them: the bits, the plan that is followed, odd outputs."""
+
+import os
+import subprocess
+import threading
+import unittest
+
+from program import DATA, MODEL, MODELS, PROGRAM, Case
+
+SCHEDULES = MODELS.parent / "schedules"
+CPU = ("--device", "cpu")
+
+
+class Verify(Case):
+    def equal(self, *arguments):
+        out, _ = self.succeed("verify", "--model", MODEL, *CPU, "-q", *arguments)
+        self.assertTrue(out.startswith("equal bits"), out)
+
+    def test_several_stages_on_a_device_and_several_devices_on_a_stage(self):
+        self.equal("--gpus", "2", "--schedule", "zb-v", "--batch-size", "16", "--micro-batches", "4")
+        self.equal("--replicas", "2,1", "--schedule", "1f1b-eager", "--batch-size", "16", "--micro-batches", "4")
+
+    def test_files(self):
+        self.equal("--schedule", str(SCHEDULES / "chimera-4x4.schedule"), "--batch-size", "16")
+        self.equal("--schedule", str(SCHEDULES / "dualpipev-4x8.schedule"), "--batch-size", "16", "--recompute", "all")
+        mixed = self.write("mixed.csv", "0F0,0F1,0B0,0I1,0W1\n1F0,1B0,1F1,1I1,1W1\n")
+        self.equal("--schedule", mixed, "--batch-size", "8", "--gpus", "2")
+
+    def test_a_file_that_loses_a_micro_batch_is_refused_by_name(self):
+        lost = self.write("lost.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n")
+        self.refused("usage", "verify", "--model", MODEL, *CPU, "--schedule", lost, says=["lost.csv"])
+
+
+class Plans(Case):
+    def test_the_schedule_of_a_plan_is_followed(self):
+        self.succeed("plan", "--model", MODEL, *CPU, "--gpus", "2", "--schedule", "zb-h1", "--micro-batches", "4",
+                     "-o", "plan.json", "-q")
+        _, err = self.succeed("--model", MODEL, *CPU, "--plan", "plan.json", "--max-steps", "1")
+        self.assertIn("plan     zb-h1", err)
+        self.assertIn("= 4 micro-batches", err)
+
+    def test_what_is_predicted_is_taken(self):
+        for schedule in ("1f1b", "zb-h1", "zb-v"):
+            _, err = self.succeed("--model", MODEL, "--data", DATA, *CPU, "--gpus", "2", "--schedule", schedule,
+                                  "--max-steps", "1", "--drop-last", "--topology", "laptop")
+            memory = next(line for line in err.splitlines() if "memory   " in line)
+            taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
+            self.assertEqual(taken, predicted.split(")")[0])
+
+    def test_a_topology_without_room_is_refused(self):
+        small = (MODELS.parent / "topologies" / "laptop.json").read_text()
+        start = small.index('"memory_gibibytes":')
+        end = small.index(",", start)
+        path = self.write("small.json", small[:start] + '"memory_gibibytes": 0.0001' + small[end:])
+        self.refused("resource", "plan", "--model", MODEL, *CPU, "--gpus", "2", "--schedule", "1f1b",
+                     "--topology", path)
+
+    def test_numbers_do_not_wrap(self):
+        self.refused("usage", "schedule", "show", "1f1b", "--stages", "4294967298", says=["--gpus", "at most"])
+
+    def test_a_model_without_weights_is_not_trained(self):
+        self.succeed("new", "gpt", "--layers", "1", "--width", "8", "--heads", "2", "--vocab", "50", "--context", "8",
+                     "--weights", "none", "-o", "hollow.onnx", "-q")
+        self.refused("model", "--model", "hollow.onnx", *CPU, "--max-steps", "1")
+
+
+class Outputs(Case):
+    def test_a_pipe_is_written_and_not_replaced(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        read = []
+        reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+        reader.start()
+        self.succeed("schedule", "export", "1f1b", "-o", str(pipe))
+        reader.join(60)
+        self.assertTrue(pipe.is_fifo())
+        self.assertTrue(read and read[0].startswith("pipetrain-schedule 1"), read)
+
+    def test_a_full_standard_output_is_an_error(self):
+        with open("/dev/full", "wb") as full:
+            run = subprocess.run([PROGRAM, "schedule", "list"], stdout=full, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(run.returncode, 5, run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
