@@ -412,11 +412,9 @@ void describe_pipeline(Table& table, Options& options) {
 void describe_optimization(Table& table, Options& options) {
   table.group = "Optimise";
   OptimizationConfig& optimization = options.run.optimization;
-  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", kTrainCommands)
+  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
       .in_short_help = true;
-  table
-      .integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs",
-               kTrainCommands)
+  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
       .aliases = {"--max-iters"};
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
       .aliases = {"-b", "--global-batch-size"};

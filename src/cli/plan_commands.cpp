@@ -111,6 +111,10 @@ int profile_command(Options& options) {
 
 int plan_command(Options& options) {
   if (!options.pipedream_profile.empty()) {
+    PT_CHECK(
+        options.svg.empty() && options.dot.empty() && !options.schedule_given, kUsage,
+        "--pipedream-profile plans a profile, not a model: it takes neither --svg nor --dot nor "
+        "--schedule");
     PipeDreamPlanOptions plan;
     plan.profile = options.pipedream_profile;
     plan.devices = options.gpus;

@@ -283,6 +283,14 @@ void write_or_print(const std::string& path, const std::string& text) {
   write_file(path, text);
 }
 
+void check_csv(const ScheduleCommandOptions& options, const Program& program) {
+  PT_CHECK(
+      options.csv.empty() || program.rule == UpdateRule::kSync, kUsage,
+      "--csv: PyTorch's table has no updates, so only synchronous schedules fit into it; write "
+      "{} with --output",
+      printable(program.schedule));
+}
+
 void show(const ScheduleCommandOptions& options, const Program& given) {
   CommandTimes times = read_times(options);
   Program program = given;  // a file of costs may give its edges bytes
@@ -348,6 +356,7 @@ int schedule_command(const ScheduleCommandOptions& options) {
   PT_CHECK(options.arguments.size() == 2, kUsage,
            "schedule {} takes one schedule: a name such as 1f1b, or a file", action);
   const Program program = open_program(options);
+  check_csv(options, program);
   if (!options.output.empty()) write_or_print(options.output, to_text(program));
   if (!options.csv.empty()) write_or_print(options.csv, to_compute_csv(program));
   if (action == "show" || !options.svg.empty() || options.json) {

@@ -214,8 +214,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
     costs.edge_link.push_back(
         link_between(request.topology, from * cut.replicas, to * cut.replicas));
   }
-  const Simulation result =
-      simulate(program, costs, {.keep_events = false, .rounds = 1});
+  const Simulation result = simulate(program, costs, {.keep_events = false, .rounds = 1});
   double busy = 0;
   for (const StageSeconds& stage : costs.stage) {
     busy += (stage.forward + stage.backward + (cut.recompute ? stage.recompute : 0)) * cut.share() +
@@ -223,7 +222,11 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   }
   candidate.step_seconds =
       candidate.asynchronous ? result.unit_period * cut.share() : result.makespan;
-  candidate.bubble = 1 - busy / (candidate.step_seconds * cut.places);
+  // Devices that share cores take at least what the work takes on these.
+  if (request.processors > 0)
+    candidate.step_seconds =
+        std::max(candidate.step_seconds, busy * cut.replicas / request.processors);
+  candidate.bubble = std::max(0.0, 1 - busy / (candidate.step_seconds * cut.places));
   candidate.samples_per_second = static_cast<double>(request.batch) / candidate.step_seconds;
   return candidate;
 }

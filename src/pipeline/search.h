@@ -27,6 +27,8 @@ struct SearchRequest {
   double optimizer_bytes_per_parameter_byte = 2;
   /// Links between devices; without levels they cost nothing.
   Topology topology;
+  /// Stages that can really compute at once, where devices share the cores of one machine; 0: all.
+  int processors = 0;
   int most_simulated = 16;  // cuts that are simulated, the most promising ones
 };
 
@@ -51,11 +53,12 @@ struct Candidate {
 /// Returns the candidates that were simulated, fastest first. Rows of `places` devices stand beside
 /// each other as equal replicas, of which one is simulated; the sum of gradients over them is part
 /// of the update. Every cut is exact for its slowest stage (plan_stages()), in long chains for its
-/// compute alone; transfers are priced in any case. Which cuts are simulated is decided by the time that a mini-batch takes by the closed form of 1f1b, and by memory.
+/// compute alone; transfers are priced in any case. Which cuts are simulated is decided by the time
+/// that a mini-batch takes by the closed form of 1f1b, and by memory.
 std::vector<Candidate> search(const SearchRequest& request);
 
-/// Returns the candidate to take: the fastest that fits, or one that is at most 1 % slower and needs
-/// least memory; synchronous ones first. -1 when none fits.
+/// Returns the candidate to take: the fastest that fits, or one that is at most 1 % slower and
+/// needs least memory; synchronous ones first. -1 when none fits.
 int choose(const std::vector<Candidate>& candidates);
 
 }  // namespace pipetrain

@@ -57,10 +57,12 @@ class CostsBySize {
     samples_ = session.micro_batch();
     session.measure();
     estimated_ = session.estimated();
+    processors_ = session.processors();
     costs_[static_cast<int>(own_)] = std::make_unique<ChainCosts>(session.costs());
   }
 
   std::int64_t own() const { return own_; }
+  int processors() const { return processors_; }
   const ChainCosts& at(int micro_batches) {
     std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
     if (costs) return *costs;
@@ -85,6 +87,7 @@ class CostsBySize {
   RunConfig config_;
   std::int64_t own_ = 1, samples_ = 1;
   bool estimated_ = false;
+  int processors_ = 0;
   std::map<int, std::unique_ptr<ChainCosts>> costs_;
 };
 
@@ -96,6 +99,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   SearchRequest request;
   request.batch = config.optimization.batch_size;
   request.devices = config.pipeline.devices;
+  request.processors = costs.processors();
   request.micro_batches = micro_batch_counts(config, scope, costs.own());
   request.costs = [&](int micro_batches) -> const ChainCosts& { return costs.at(micro_batches); };
   for (const ScheduleDescription& schedule : schedules()) {
@@ -113,7 +117,8 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   if (!config.pipeline.topology.empty()) {
     request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
     if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;
-  } else if (const std::optional<Topology> measured = measured_topology()) {
+  } else if (const std::optional<Topology> measured = measured_topology();
+             measured && !measured->levels.empty()) {
     // Stages beyond the cores of this machine are as near to each other as those on cores.
     request.topology = *measured;
     request.topology.levels.resize(1);
@@ -137,6 +142,7 @@ void take_over(const Candidate& candidate, RunConfig& config) {
     pipeline.replicas.assign(static_cast<std::size_t>(candidate.places), candidate.replicas);
   pipeline.micro_batches = candidate.micro_batches;
   pipeline.micro_batch_size = 0;
+  pipeline.cuts = candidate.plan.cuts();
   pipeline.recompute = candidate.recompute ? Recompute::kAll : Recompute::kNone;
 }
 

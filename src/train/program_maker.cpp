@@ -55,6 +55,9 @@ ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
     PT_CHECK(config.replicas.empty() && !config.plan_replicas, kUsage,
              "--replicas goes with a schedule's name; {} says itself which devices run each stage",
              printable(config.schedule));
+    PT_CHECK(config.devices == 1 || config.devices == from_file_->devices, kUsage,
+             "--schedule {} is written for {} devices, --gpus says {}; leave out --gpus",
+             printable(config.schedule), from_file_->devices, config.devices);
     take_out_transfers(*from_file_);
     rule_ = from_file_->rule;
     return;

@@ -210,6 +210,12 @@ void Session::bind_data() {
     PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
              "{} samples do not fill one batch of {}; use a smaller --batch-size", samples,
              optimization.batch_size);
+    PT_CHECK(programs_of_run_->fixed_units() == 0 || optimization.drop_last ||
+                 samples % optimization.batch_size == 0,
+             kUsage,
+             "--schedule {} is written for {} micro-batches, and the last batch of {} samples is "
+             "shorter; add --drop-last",
+             printable(config_.pipeline.schedule), programs_of_run_->fixed_units(), samples);
     batches_per_epoch_ = optimization.drop_last
                              ? samples / optimization.batch_size
                              : (samples + optimization.batch_size - 1) / optimization.batch_size;
@@ -265,6 +271,7 @@ void Session::plan() {
     const std::size_t excess = memory_excess() + planner_limit_ / 64;
     if (excess >= planner_limit_) break;
     planner_limit_ -= excess;
+    config_.pipeline.cuts.clear();
     try {
       cut_into_stages();
     } catch (const Error& error) {
@@ -298,12 +305,14 @@ void Session::cut_into_stages() {
       slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
   simulated_costs_ = costs_of_plan(plan_, costs_, static_cast<int>(micro_batches_));
-  if (topology_) simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
+  if (topology_ && !topology_->levels.empty())
+    simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
   programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
                              static_cast<int>(micro_batches_));
   // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
   const int mini_batches = asynchronous() ? std::max(4 * stages(), 16) : 1;
   predicted_program_ = programs_of_run_->training(mini_batches * static_cast<int>(micro_batches_));
+  if (estimated_) set_links();
   prediction_ = simulate(predicted_program_, simulated_costs_);
   const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
   predicted_memory_.clear();
@@ -314,10 +323,26 @@ void Session::cut_into_stages() {
   }
 }
 
+/// Gives every edge the link between its devices. (In one process values stay where they are: there
+/// only the hand-over takes time.)
+void Session::set_links() {
+  for (const Edge& edge : predicted_program_.edges) {
+    const int from = predicted_program_.placement[static_cast<std::size_t>(edge.from_stage)][0];
+    const int to = predicted_program_.placement[static_cast<std::size_t>(edge.to_stage)][0];
+    const int level = topology_->common_level(from, to);
+    if (level < 0) {
+      simulated_costs_.edge_link.emplace_back();
+      continue;
+    }
+    const TopologyLevel& link = topology_->levels[static_cast<std::size_t>(level)];
+    simulated_costs_.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
+  }
+}
+
 /// Bytes by which the fullest device is over the limit.
 std::size_t Session::memory_excess() const {
   const std::size_t limit = config_.pipeline.memory_limit_bytes;
-  if (limit == 0) return 0;
+  if (limit == 0 || estimated_) return 0;  // what is not here is not laid out
   std::vector<std::size_t> bytes(static_cast<std::size_t>(devices()), 0);
   for (int s = 0; s < stages(); ++s) {
     for (const int device : predicted_program_.placement[static_cast<std::size_t>(s)])
@@ -337,7 +362,7 @@ void Session::plan_stages_of_chain() {
       static_cast<std::size_t>(std::max(request.stages, programs_of_run_->devices()));
   request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
-  if (topology_) {
+  if (topology_ && !topology_->levels.empty()) {
     request.transfer = {topology_->levels.front().latency_seconds,
                         topology_->levels.front().bytes_per_second};
   }
@@ -355,7 +380,7 @@ void Session::plan_stages_of_chain() {
     return;
   }
   request.loads = programs_of_run_->loads(request.micro_batches);
-  std::vector<int> cuts;
+  std::vector<int> cuts = config_.pipeline.cuts;
   if (!config_.pipeline.split.empty()) {
     const std::vector<std::string> names = element_names(costs_);
     for (const std::string& name : config_.pipeline.split) {
@@ -365,7 +390,7 @@ void Session::plan_stages_of_chain() {
                printable(name));
       cuts.push_back(element);
     }
-  } else {
+  } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
     plan_ = plan_stages(costs_, request);
@@ -376,8 +401,13 @@ void Session::plan_stages_of_chain() {
   std::vector<DeviceRange> places;
   for (const int count : replicas)
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
-  request.loads.clear();
+  // The closed forms know of replicas, what one program holds does not.
+  if (!places.empty()) request.loads.clear();
   plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
+}
+
+int Session::processors() const {
+  return estimated_ ? 0 : std::max(1, available_cores() / threads_);
 }
 
 bool Session::shares_cores() const {

@@ -104,6 +104,9 @@ class Session {
   double predicted_step_seconds() const;
   /// Whether there are fewer cores than stages times threads.
   bool shares_cores() const;
+  /// Stages that can compute at once on the cores of this machine; 0: as many as there are, on
+  /// devices that are not at hand.
+  int processors() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
   /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.
   const ArenaBytes& predicted_memory(int stage) const {
@@ -129,6 +132,7 @@ class Session {
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
   void bind_data();
   void cut_into_stages();
+  void set_links();
   void plan_stages_of_chain();
   std::size_t memory_excess() const;
   void add_training_programs();
