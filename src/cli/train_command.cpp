@@ -110,11 +110,11 @@ void introduce(const Options& options, const Session& session) {
            options.run.optimization.batch_size, session.micro_batches(),
            session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
            session.micro_batch() == 1 ? "" : "s");
-  const std::string stages =
-      session.stages() == session.devices() ? "" : fmt::format(" for {} stages", session.stages());
-  log_info("train", "device   {} device{} x {} thread{}{}", session.devices(),
-           session.devices() == 1 ? "" : "s", session.threads(), session.threads() == 1 ? "" : "s",
-           stages);
+  const bool one_each = session.stages() == session.devices();
+  log_info("train", "device   {} {}{} x {} thread{}{}", session.devices(),
+           one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
+           session.threads() == 1 ? "" : "s",
+           one_each ? "" : fmt::format(", {} stages", session.stages()));
   for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
   log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
            session.profile().device, session.profile().cached_nodes > 0 ? " (profile cached)" : "",
