@@ -15,6 +15,7 @@ const OpFamily& loss_family();
 const OpFamily& matmul_family();
 const OpFamily& movement_family();
 const OpFamily& pool_family();
+const OpFamily& recurrent_family();
 const OpFamily& reduce_family();
 const OpFamily& reorder_family();
 const OpFamily& resize_family();
