@@ -66,7 +66,7 @@ class ForwardSteps {
 #pragma omp for schedule(static)
       for (std::int64_t index = 0; index < blocks * kGates; ++index) {
         packed::pack_transposed(r + index % kGates * g_.hidden * g_.hidden, g_.hidden, g_.hidden,
-                                index / kGates * kColumns, panels + index * panel);
+                                g_.hidden, index / kGates * kColumns, panels + index * panel);
       }
       alignas(64) float products[kGates * kRows * kColumns];
       for (std::int64_t order = 0; order < g_.steps; ++order) {
@@ -116,7 +116,7 @@ class BackwardSteps {
     {
 #pragma omp for schedule(static)
       for (std::int64_t block = 0; block < blocks; ++block) {
-        packed::pack(r, g_.hidden, depth, block * kColumns, panels + block * panel);
+        packed::pack(r, g_.hidden, g_.hidden, depth, block * kColumns, panels + block * panel);
       }
       alignas(64) float dh[kRows * kColumns];
       // Order -1 stands for the initial state.
