@@ -42,7 +42,7 @@ def train(name, sizes, weights, dtype):
         optimizer.step()
         losses.append(loss.item())
     state = {key: value.double().numpy() for key, value in network.state_dict().items()}
-    return losses, state
+    return losses, network.to_file(state)
 
 
 def golden_of(binary, name, sizes, folder):

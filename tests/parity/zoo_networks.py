@@ -22,6 +22,14 @@ class Pieces(nn.Module):
             x = piece(x)
         return x
 
+    def from_file(self, weights):
+        """Arrays of an ONNX file by the names that they have here."""
+        return weights
+
+    def to_file(self, state):
+        """Arrays by the names that they have in an ONNX file."""
+        return state
+
 
 class Mlp(Pieces):
     def __init__(self, image=28, channels=1, classes=10, width=256, depth=2):
@@ -319,6 +327,52 @@ class Bert(Pieces):
         return [self.embed, *self.bert.encoder.layer, self.classify]
 
 
+class Lstm(Pieces):
+    """ONNX keeps a layer's weights in three tensors and its gates in another order: i o f c, not i f c o."""
+
+    PYTORCH_GATES = (0, 2, 3, 1)  # where PyTorch's gates stand in ONNX's order
+    ONNX_GATES = (0, 3, 1, 2)
+
+    def __init__(self, width=512, depth=2, vocab=256, context=64):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.lstm = nn.LSTM(width, width, depth)
+        self.head = nn.Linear(width, vocab)
+
+    def recur(self, x):
+        return self.lstm(x)[0].transpose(0, 1)
+
+    def pieces(self):
+        return [torch.t, self.embedding, self.recur, self.head]
+
+    def from_file(self, weights):
+        """The file's arrays by PyTorch's names."""
+        state = {name: weights[name] for name in ("embedding.weight", "head.weight", "head.bias")}
+        for i in range(self.lstm.num_layers):
+            state[f"lstm.weight_ih_l{i}"] = in_gate_order(weights[f"lstm.{i}.W"][0], self.PYTORCH_GATES)
+            state[f"lstm.weight_hh_l{i}"] = in_gate_order(weights[f"lstm.{i}.R"][0], self.PYTORCH_GATES)
+            inner, outer = np.split(weights[f"lstm.{i}.B"][0], 2)
+            state[f"lstm.bias_ih_l{i}"] = in_gate_order(inner, self.PYTORCH_GATES)
+            state[f"lstm.bias_hh_l{i}"] = in_gate_order(outer, self.PYTORCH_GATES)
+        return state
+
+    def to_file(self, state):
+        """The other way round."""
+        weights = {name: state[name] for name in ("embedding.weight", "head.weight", "head.bias")}
+        for i in range(self.lstm.num_layers):
+            weights[f"lstm.{i}.W"] = in_gate_order(state[f"lstm.weight_ih_l{i}"], self.ONNX_GATES)[None]
+            weights[f"lstm.{i}.R"] = in_gate_order(state[f"lstm.weight_hh_l{i}"], self.ONNX_GATES)[None]
+            biases = [in_gate_order(state[f"lstm.bias_{kind}_l{i}"], self.ONNX_GATES) for kind in ("ih", "hh")]
+            weights[f"lstm.{i}.B"] = np.concatenate(biases)[None]
+        return weights
+
+
+def in_gate_order(array, order):
+    """Four gates of rows in another order."""
+    gates = np.split(np.asarray(array), 4)
+    return np.concatenate([gates[gate] for gate in order])
+
+
 NETWORKS = {
     "mlp": Mlp,
     "lenet": Lenet,
@@ -328,11 +382,12 @@ NETWORKS = {
     "unet": Unet,
     "gpt": Gpt,
     "bert": Bert,
+    "lstm": Lstm,
 }
 
 
 def build(name, weights=None, **sizes):
-    """A network, with weights by name if there are any: all of them must fit."""
+    """A network, with the weights of a file if there are any: all of them must fit."""
     network = NETWORKS[name](**sizes)
     if weights is not None:
         load(network, weights)
@@ -340,8 +395,9 @@ def build(name, weights=None, **sizes):
 
 
 def load(network, weights):
-    """Copies arrays by name; a parameter or statistic without one is an error."""
+    """Copies a file's arrays by name; a parameter or statistic without one is an error."""
+    state = network.from_file(weights)
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
             if not name.endswith("num_batches_tracked"):
-                tensor.copy_(torch.from_numpy(np.array(weights[name])))
+                tensor.copy_(torch.from_numpy(np.array(state[name])))
