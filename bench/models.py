@@ -20,7 +20,7 @@ MODELS = {
     "lenet": Model("LeNet", "lenet", {}, 64, 150, images=True),
     "resnet18": Model("ResNet-18, 32×32", "resnet18", {}, 64, 3, images=True, pipelined=True),
     "vgg": Model("VGG-11, 32×32", "vgg", {}, 64, 4, images=True, pipelined=True),
-    "mobilenet": Model("MobileNetV2, 32×32", "mobilenet", {}, 32, 5, images=True),
+    "mobilenet": Model("MobileNetV2, 32×32", "mobilenet", {}, 32, 5, rate=1e-3, images=True),
     "unet": Model("U-Net, 64×64", "unet", {}, 8, 5, images=True),
     "gpt": Model("nanoGPT 6×384, T=256", "gpt", {"width": 384, "depth": 6, "heads": 6, "vocab": 256, "context": 256}, 8, 3,
                  pipelined=True),
