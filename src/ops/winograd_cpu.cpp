@@ -11,7 +11,7 @@ namespace {
 using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
 
 constexpr std::int64_t kLanes = 8;
-constexpr int kPoints = 36;  // of the transformed tile: 6 x 6
+constexpr int kPoints = 36;          // of the transformed tile: 6 x 6
 constexpr std::int64_t kPanel = 16;  // output channels of one inner loop of the products
 constexpr int kRows = 6;             // and tiles (or input channels)
 
@@ -303,8 +303,7 @@ void multiply_transposed(const Points& v, std::int64_t channel, const float* z,
                          std::int64_t z_block, std::int64_t tiles, bool first, float* du) {
   const float* rows[kCount];
   for (int r = 0; r < kCount; ++r) {
-    rows[r] =
-        v.data + (channel + r) / kLanes * v.tiles * kLanes + (channel + r) % kLanes;
+    rows[r] = v.data + (channel + r) / kLanes * v.tiles * kLanes + (channel + r) % kLanes;
   }
   Vector low[kCount] = {}, high[kCount] = {};
   if (!first) {
@@ -343,12 +342,22 @@ std::int64_t tile_count(const WinogradShape& shape) {
 }
 
 Picture input_picture(const WinogradShape& shape) {
-  return {shape.inputs,           shape.height,   shape.width, tiles_of(shape.out_height),
-          tiles_of(shape.out_width), shape.pad_top, shape.pad_left};
+  return {shape.inputs,
+          shape.height,
+          shape.width,
+          tiles_of(shape.out_height),
+          tiles_of(shape.out_width),
+          shape.pad_top,
+          shape.pad_left};
 }
 Picture output_picture(const WinogradShape& shape) {
-  return {shape.outputs, shape.out_height, shape.out_width, tiles_of(shape.out_height),
-          tiles_of(shape.out_width), 0, 0};
+  return {shape.outputs,
+          shape.out_height,
+          shape.out_width,
+          tiles_of(shape.out_height),
+          tiles_of(shape.out_width),
+          0,
+          0};
 }
 
 /// The forward whose result is the input gradient: dy padded by what the window reaches beyond.
@@ -400,8 +409,7 @@ void convolve(const WinogradShape& shape, const float* x, const float* w, std::i
       }
       for (int point = 0; point < kPoints; ++point) {
         for (std::int64_t panel = 0; panel < panels; ++panel) {
-          const float* u =
-              weights + (point * panels + panel) * shape.inputs * kPanel;
+          const float* u = weights + (point * panels + panel) * shape.inputs * kPanel;
           for (std::int64_t t = 0; t < count; t += kRows) {
             multiply(count - t, v.data + point * v.point + t * kLanes, chunk * kLanes, u, blocks,
                      m.data + point * m.point + (panel * 2 * chunk + t) * kLanes, chunk * kLanes);
