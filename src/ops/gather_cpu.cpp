@@ -83,8 +83,51 @@ std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
       index_bytes(gather));
 }
 
+template <class T>
+void gather_elements(const std::int64_t* offsets, Tensors in, Tensors out) {
+  const T* __restrict x = in[0].as<T>();
+  T* __restrict y = out[0].as<T>();
+  const std::int64_t count = out[0].count();
+#pragma omp parallel for schedule(static) if (count > kParallelElements)
+  for (std::int64_t i = 0; i < count; ++i) y[i] = x[offsets[i]];
+}
+
+std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::size_t size = size_of(request.inputs[0].dtype);
+  if (size != 4 && size != 8) return nullptr;
+  const auto loop = size == 4 ? gather_elements<std::uint32_t> : gather_elements<std::uint64_t>;
+  return make_kernel(
+      [loop, gather = element_gather(request.node.attributes, request.inputs[0].shape,
+                                     request.inputs[1].shape)](Tensors in, Tensors out,
+                                                               const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        loop(offsets, in, out);
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+// In one thread: sums are added in the order of the indices.
+std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
+  if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  return make_kernel(
+      [gather = element_gather(request.node.attributes, request.outputs[0].shape,
+                               request.inputs[1].shape)](Tensors in, Tensors out,
+                                                         const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        float* sum = out[0].as<float>();
+        std::fill_n(sum, out[0].count(), 0.0F);
+        for (std::int64_t i = 0; i < in[0].count(); ++i) sum[offsets[i]] += in[0].as<float>()[i];
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
 constexpr KernelEntry kKernels[] = {
     {"Gather", make_slices},
+    {"GatherElements", make_elements},
+    {"GatherElementsGrad", make_elements_gradient},
     {"GatherGrad", make_slices_gradient},
     {"GatherND", make_slices},
     {"GatherNDGrad", make_slices_gradient},

@@ -139,13 +139,21 @@ TEST(Resize, GradientsAndCpu) {
   check_cpu("Resample", large, {{.shape = {4, 16, 32, 32}}});
 }
 
+// From position 0.4 · 5 = 2 to 1.2 · 5 = 6, which lies beyond the last element.
+TEST(Resize, CropsAndExtrapolates) {
+  const Attributes attributes = {
+      {"mode", std::string("linear")},
+      {"coordinate_transformation_mode", std::string("tf_crop_and_resize")},
+      {"extrapolation_value", 10.0}};
+  const Imported cropped =
+      import_node("Resize", 13, attributes,
+                  {data(floats({6}, {3, 1, 4, 1, 5, 9})), constant(doubles({2}, {0.4, 1.2})),
+                   absent(), constant(int64s({1}, {5}))});
+  expect_values(cropped.run()[0], {5}, {4, 1, 5, 9, 10});
+  expect_values(cropped.run(Backend::kCpu)[0], {5}, {4, 1, 5, 9, 10});
+}
+
 TEST(Resize, WhatIsNotSupportedIsRefused) {
-  expect_error(ErrorKind::kModel, "tf_crop_and_resize", [] {
-    resize({{"mode", std::string("linear")},
-            {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}},
-           {2})
-        .run();
-  });
   expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
 }
 
