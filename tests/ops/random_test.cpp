@@ -8,7 +8,8 @@
 namespace pipetrain::test {
 namespace {
 
-RunContext at(std::uint64_t seed, std::uint64_t step, std::int64_t first, std::int64_t samples) {
+RunContext context_at(std::uint64_t seed, std::uint64_t step, std::int64_t first,
+                      std::int64_t samples) {
   RunContext context;
   context.seed = seed;
   context.step = step;
@@ -40,12 +41,12 @@ TEST(Random, HasTheRightMoments) {
   const double count = 1e5;
   const auto uniform =
       moments(draw("RandomUniform", {{"low", -1.0}, {"high", 3.0}, {"key", std::int64_t{1}}},
-                   {8, 12500}, at(1, 2, 0, 8)));
+                   {8, 12500}, context_at(1, 2, 0, 8)));
   EXPECT_NEAR(uniform.mean, 1, 5 * (4 / std::sqrt(12)) / std::sqrt(count));
   EXPECT_NEAR(uniform.deviation, 4 / std::sqrt(12), 0.01);
   const auto normal =
       moments(draw("RandomNormal", {{"mean", 2.0}, {"scale", 0.5}, {"key", std::int64_t{1}}},
-                   {8, 12500}, at(1, 2, 0, 8)));
+                   {8, 12500}, context_at(1, 2, 0, 8)));
   EXPECT_NEAR(normal.mean, 2, 5 * 0.5 / std::sqrt(count));
   EXPECT_NEAR(normal.deviation, 0.5, 5 * 0.5 / std::sqrt(2 * count));
 }
@@ -54,17 +55,17 @@ TEST(Random, HasTheRightMoments) {
 TEST(Random, DependsOnSampleStepSeedAndNodeOnly) {
   const Attributes attributes = {{"key", std::int64_t{3}}};
   const Shape whole{8, 10};
-  const std::vector<double> all = draw("RandomUniform", attributes, whole, at(1, 4, 0, 8));
+  const std::vector<double> all = draw("RandomUniform", attributes, whole, context_at(1, 4, 0, 8));
   for (const std::int64_t size : {1, 2, 4}) {
     for (std::int64_t first = 0; first < 8; first += size) {
       const std::vector<double> part =
-          draw("RandomUniform", attributes, {size, 10}, at(1, 4, first, size));
+          draw("RandomUniform", attributes, {size, 10}, context_at(1, 4, first, size));
       EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + first * 10)) << first;
     }
   }
-  EXPECT_NE(draw("RandomUniform", attributes, whole, at(2, 4, 0, 8)), all);
-  EXPECT_NE(draw("RandomUniform", attributes, whole, at(1, 5, 0, 8)), all);
-  EXPECT_NE(draw("RandomUniform", {{"key", std::int64_t{4}}}, whole, at(1, 4, 0, 8)), all);
+  EXPECT_NE(draw("RandomUniform", attributes, whole, context_at(2, 4, 0, 8)), all);
+  EXPECT_NE(draw("RandomUniform", attributes, whole, context_at(1, 5, 0, 8)), all);
+  EXPECT_NE(draw("RandomUniform", {{"key", std::int64_t{4}}}, whole, context_at(1, 4, 0, 8)), all);
 }
 
 // What EfficientNet's stochastic depth is exported as; nothing of it may be folded.
@@ -72,14 +73,14 @@ TEST(Random, BernoulliAndStochasticDepthDrawAnew) {
   const Imported drops =
       import_node("Bernoulli", 15, {}, {constant(floats({4000}, std::vector<float>(4000, 0.8F)))});
   EXPECT_EQ(drops.ops(), "RandomUniform Less Cast");
-  const auto first = drops.run(Backend::kCpu, at(1, 1, 0, 4000))[0].to_doubles();
-  const auto second = drops.run(Backend::kCpu, at(1, 2, 0, 4000))[0].to_doubles();
+  const auto first = drops.run(Backend::kCpu, context_at(1, 1, 0, 4000))[0].to_doubles();
+  const auto second = drops.run(Backend::kCpu, context_at(1, 2, 0, 4000))[0].to_doubles();
   EXPECT_NE(first, second);
   EXPECT_NEAR(moments(first).mean, 0.8, 5 * 0.4 / std::sqrt(4000));
 
   const Imported noise = import_node("RandomUniform", 22, {{"shape", Ints{2, 3}}}, {});
   EXPECT_FALSE(noise.is_constant());
-  EXPECT_EQ(noise.run(Backend::kCpu, at(1, 1, 0, 2))[0].shape().text(), "(2, 3)");
+  EXPECT_EQ(noise.run(Backend::kCpu, context_at(1, 1, 0, 2))[0].shape().text(), "(2, 3)");
 }
 
 // Where nothing is dropped, the choice counts with its probability.
