@@ -60,7 +60,8 @@ constexpr ImportRule kImports[] = {{"TopK", import_top_k}};
 }  // namespace
 
 const OpFamily& top_k_family() {
-  static const OpFamily family{"top_k", kOps, kImports, top_k_reference_kernels(), {}};
+  static const OpFamily family{"top_k", kOps, kImports, top_k_reference_kernels(),
+                               top_k_cpu_kernels()};
   return family;
 }
 

@@ -11,5 +11,6 @@
 namespace pipetrain {
 
 std::span<const KernelEntry> top_k_reference_kernels();
+std::span<const KernelEntry> top_k_cpu_kernels();
 
 }  // namespace pipetrain

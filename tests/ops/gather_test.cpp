@@ -162,6 +162,29 @@ TEST(ScatterElements, Gradients) {
   });
 }
 
+TEST(ScatterElements, NothingToWrite) {
+  const HostTensor x = floats({2, 1}, {1, 2});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(
+        run_op("ScatterElements", axis(0), {x, int64s({0, 1}, {}), floats({0, 1}, {})}, backend)[0],
+        {2, 1}, {1, 2});
+    expect_values(run_op("ScatterND", {}, {x, int64s({0, 1}, {}), floats({0, 1}, {})}, backend)[0],
+                  {2, 1}, {1, 2});
+    EXPECT_EQ(run_op("GatherElements", axis(0), {x, int64s({0, 1}, {})}, backend)[0].shape().text(),
+              "(0, 1)");
+  }
+}
+
+TEST(ScatterElements, OnTheCpu) {
+  const InputSpec at{{20, 7, 30}, -11, 11, DType::kInt64};
+  const InputSpec tuples{{50, 2}, -5, 5, DType::kInt64};
+  for (const char* reduction : {"none", "add", "max"}) {
+    check_cpu("ScatterElements", reducing(reduction, axis(1)), {{{20, 11, 30}}, at, {{20, 7, 30}}},
+              1e-6);
+    check_cpu("ScatterND", reducing(reduction), {{{5, 6, 9}}, tuples, {{50, 9}}}, 1e-6);
+  }
+}
+
 // The examples of the ONNX specification, and the reductions.
 TEST(ScatterND, WritesReducesAndDifferentiates) {
   const HostTensor x = floats({8}, {1, 2, 3, 4, 5, 6, 7, 8});

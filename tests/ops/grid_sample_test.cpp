@@ -62,6 +62,22 @@ TEST(GridSample, OnTheCpu) {
   }
 }
 
+TEST(GridSample, OfNoPositionsAndOfOnePixel) {
+  const HostTensor x = floats({1, 1, 1, 1}, {7});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const HostTensor none =
+        run_op("GridSample", sampling("linear"), {x, floats({1, 0, 3, 2}, {})}, backend)[0];
+    EXPECT_EQ(none.shape().text(), "(1, 1, 0, 3)");
+    for (const char* padding : {"border", "reflection"}) {
+      for (const std::int64_t align : {0, 1}) {
+        expect_values(run_op("GridSample", sampling("linear", padding, align),
+                             {x, floats({1, 1, 1, 2}, {0.3F, -4})}, backend)[0],
+                      {1, 1, 1, 1}, {7});
+      }
+    }
+  }
+}
+
 TEST(GridSample, RefusesAndImports) {
   const HostTensor x = floats({1, 1, 1, 2}, {1, 3});
   const HostTensor grid = floats({1, 1, 1, 2}, {0, 0});

@@ -36,6 +36,14 @@ TEST(TopK, Gradients) {
   }
 }
 
+TEST(TopK, OnTheCpu) {
+  for (const std::int64_t largest : {0, 1}) {
+    check_cpu("TopK", top(1, 5, largest), {{{60, 200}}}, 0);
+    check_cpu("TopK", top(0, 7, largest), {{{20, 3, 5}}}, 0);
+    check_cpu("TopK", top(1, 3, largest), {{.shape = {1, 6}, .values = {1, 2, 2, 1, 2, 0}}}, 0);
+  }
+}
+
 TEST(TopK, Imports) {
   const HostTensor x = int64s({4}, {4, 9, 7, 1});
   expect_values(import_node("TopK", 1, {{"k", std::int64_t{1}}}, {data(x)}, 2).run()[0], {1}, {9});
