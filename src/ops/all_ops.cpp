@@ -10,8 +10,8 @@ std::span<const OpFamily* const> all_families() {
       &attention_family(),   &batch_norm_family(), &conv_family(),       &dropout_family(),
       &elementwise_family(), &gather_family(),     &layer_norm_family(), &loss_family(),
       &matmul_family(),      &movement_family(),   &pool_family(),       &recurrent_family(),
-      &reduce_family(),      &reorder_family(),    &resize_family(),     &rotary_family(),
-      &shape_family(),       &softmax_family(),
+      &reduce_family(),      &reorder_family(),    &resize_family(),     &rms_norm_family(),
+      &rotary_family(),      &shape_family(),      &softmax_family(),
   };
   return families;
 }
