@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "passes/differentiate.h"
+#include "passes/layout.h"
 #include "passes/patterns.h"
 
 namespace pipetrain {
@@ -51,6 +52,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     differentiate(training);
     remove_dead_nodes(training.graph, results_of(training));
   }
+  choose_layouts(training, options.picture_layout);
   training.graph.verify();
   return training;
 }
