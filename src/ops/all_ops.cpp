@@ -11,8 +11,8 @@ std::span<const OpFamily* const> all_families() {
       &cumulative_family(),  &dropout_family(),    &elementwise_family(), &gather_family(),
       &grid_sample_family(), &layer_norm_family(), &loss_family(),        &matmul_family(),
       &movement_family(),    &pool_family(),       &random_family(),      &recurrent_family(),
-      &reduce_family(),      &reorder_family(),    &resize_family(),      &rotary_family(),
-      &shape_family(),       &softmax_family(),    &top_k_family(),
+      &reduce_family(),      &reorder_family(),    &resize_family(),      &rms_norm_family(),
+      &rotary_family(),      &shape_family(),      &softmax_family(),     &top_k_family(),
   };
   return families;
 }

@@ -24,6 +24,7 @@ const OpFamily& recurrent_family();
 const OpFamily& reduce_family();
 const OpFamily& reorder_family();
 const OpFamily& resize_family();
+const OpFamily& rms_norm_family();
 const OpFamily& rotary_family();
 const OpFamily& shape_family();
 const OpFamily& softmax_family();

@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "onnx_io/reader.h"
+#include "onnx_io/subgraph.h"
 #include "onnx_io/tensor_decode.h"
 #include "ops/registry.h"
 #include "passes/execute.h"
@@ -85,11 +86,13 @@ std::vector<HostTensor> read_tensors(const fs::path& folder, const std::string& 
 
 void refuse_missing_operators(const OnnxModel& model) {
   std::set<std::string> missing;
-  for (const OnnxNode& node : model.nodes) {
-    if (!node.domain.empty()) {
-      missing.insert(node.domain + "." + node.op_type);
-    } else if (!find_import(node.op_type)) {
-      missing.insert(node.op_type);
+  for (const OnnxNode& outer : model.nodes) {
+    for (const OnnxNode& node : with_inner_nodes(outer)) {
+      if (!node.domain.empty()) {
+        missing.insert(node.domain + "." + node.op_type);
+      } else if (!has_subgraphs(node) && !find_import(node.op_type)) {
+        missing.insert(node.op_type);
+      }
     }
   }
   if (missing.empty()) return;
@@ -389,7 +392,10 @@ int main(int argc, char** argv) {
   using pipetrain::Backend;
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments == std::vector<std::string>{"--operators"}) {
-    for (const std::string_view name : pipetrain::importable_operators()) std::cout << name << '\n';
+    std::vector<std::string_view> names = pipetrain::importable_operators();
+    names.insert(names.end(), {"If", "Loop", "Scan"});
+    std::sort(names.begin(), names.end());
+    for (const std::string_view name : names) std::cout << name << '\n';
     return 0;
   }
   std::vector<Backend> backends = {Backend::kReference, Backend::kCpu};
