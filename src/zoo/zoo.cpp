@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kArrays = "--data FILE.npz";
 constexpr std::string_view kText = "--data FILE.txt --format text";
 
-constexpr std::array<ZooNetwork, 9> kNetworks = {{
+constexpr std::array<ZooNetwork, 10> kNetworks = {{
     {"mlp",
      "hidden layers with rectifiers, for small images",
      kArrays,
@@ -57,6 +57,11 @@ constexpr std::array<ZooNetwork, 9> kNetworks = {{
      kText,
      {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
      build_gpt},
+    {"lstm",
+     "LSTM layers that predict the next byte of a text",
+     kText,
+     {.width = 512, .depth = 2, .vocab = 256, .context = 64},
+     build_lstm},
 }};
 
 // Beyond any network that there is; products of three of them fit 64 bits.

@@ -76,5 +76,8 @@ ZooModel build_bert(const ZooOptions& options);
 ZooModel build_gpt(const ZooOptions& options);
 /// The same by the name that its file has had from the beginning.
 ZooModel build_gpt_nano(const ZooOptions& options);
+/// `depth` LSTM layers between an embedding and a linear head, all of `width`. ids (batch, context)
+/// -> logits (batch, context, vocab).
+ZooModel build_lstm(const ZooOptions& options);
 
 }  // namespace pipetrain
