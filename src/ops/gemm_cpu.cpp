@@ -168,72 +168,82 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
   }
 }
 
-/// How c is shared out: blocks of rows, and ranges of columns when those are too few.
-struct Sharing {
-  std::int64_t row_block, row_blocks, column_parts;
+/// What one thread computes: all of c between two rows, or two columns. Nobody waits for anybody,
+/// at the price of packing the other operand once per thread.
+struct Part {
+  std::int64_t top, bottom, left, right;
 };
-Sharing share(const GemmShape& shape, int threads) {
-  std::int64_t blocks = (shape.m + kRowBlock - 1) / kRowBlock;
-  if (blocks >= threads) blocks = round_up(blocks, threads);
-  const std::int64_t row_block = round_up((shape.m + blocks - 1) / blocks, kRows);
-  const std::int64_t row_blocks = (shape.m + row_block - 1) / row_block;
-  return {row_block, row_blocks, row_blocks >= threads ? 1 : threads};
+Part part_of(const GemmShape& shape, int thread, int threads) {
+  if (shape.n >= shape.m) {
+    const std::int64_t width = round_up((shape.n + threads - 1) / threads, kColumns);
+    return {0, shape.m, std::min(shape.n, thread * width), std::min(shape.n, (thread + 1) * width)};
+  }
+  const std::int64_t height = round_up((shape.m + threads - 1) / threads, kRows);
+  return {std::min(shape.m, thread * height), std::min(shape.m, (thread + 1) * height), 0, shape.n};
+}
+
+struct Packed {
+  std::int64_t a_floats, b_floats;  // of one thread
+};
+Packed packed(const GemmShape& shape, int threads) {
+  const Part part = part_of(shape, 0, threads);
+  const std::int64_t depth = std::min(shape.k, kDepth);
+  return {depth * std::min(round_up(part.bottom, kRows), kRowBlock),
+          depth * std::min(round_up(part.right, kColumns), kColumnBlock)};
+}
+
+/// Rows [top, bottom) of columns [first, first + columns), of which b is packed.
+void multiply_packed(const GemmShape& shape, const MatrixView& a, const Part& part,
+                     std::int64_t first, std::int64_t columns, std::int64_t begin,
+                     std::int64_t depth, const float* bias, float* c, float* packed_a,
+                     const float* packed_b) {
+  for (std::int64_t top = part.top; top < part.bottom; top += kRowBlock) {
+    const std::int64_t rows = std::min(kRowBlock, part.bottom - top);
+    pack_rows(a, top, rows, begin, depth, packed_a);
+    for (std::int64_t j = 0; j < columns; j += kColumns) {
+      const float* shift = bias && begin == 0 ? bias + first + j : nullptr;
+      const std::int64_t width = std::min(kColumns, columns - j);
+      for (std::int64_t i = 0; i < rows; i += kRows) {
+        float* to = c + (top + i) * shape.n + first + j;
+        const std::int64_t height = std::min(kRows, rows - i);
+        const float* a_panel = packed_a + i * depth;
+        const float* b_panel = packed_b + j * depth;
+        if (height == kRows && width == kColumns) {
+          multiply(depth, a_panel, b_panel, shift, begin > 0, to, shape.n);
+        } else {
+          multiply_edge(depth, a_panel, b_panel, shift, begin > 0, to, shape.n, height, width);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
 
 std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads) {
-  const std::int64_t depth = std::min(shape.k, kDepth);
-  const std::int64_t columns = round_up(std::min(shape.n, kColumnBlock), kColumns);
-  return static_cast<std::size_t>(depth * columns + threads * depth * kRowBlock) * sizeof(float);
+  const Packed sizes = packed(shape, threads);
+  return static_cast<std::size_t>(threads * (sizes.a_floats + sizes.b_floats)) * sizeof(float);
 }
 
 void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
           float* c, std::byte* workspace, int threads) {
-  const Sharing sharing = share(shape, threads);
-  const std::int64_t deepest = std::min(shape.k, kDepth);
-  auto* packed_b = reinterpret_cast<float*>(workspace);
-  float* packed_a = packed_b + deepest * round_up(std::min(shape.n, kColumnBlock), kColumns);
-#pragma omp parallel num_threads(threads)
-  {
-    float* own_a = packed_a + omp_get_thread_num() * deepest * kRowBlock;
-    for (std::int64_t first = 0; first < shape.n; first += kColumnBlock) {
-      const std::int64_t columns = std::min(kColumnBlock, shape.n - first);
+  const Packed sizes = packed(shape, threads);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    const Part part = part_of(shape, thread, threads);
+    float* packed_b =
+        reinterpret_cast<float*>(workspace) + thread * (sizes.a_floats + sizes.b_floats);
+    float* packed_a = packed_b + sizes.b_floats;
+    for (std::int64_t first = part.left; first < part.right; first += kColumnBlock) {
+      const std::int64_t columns = std::min(kColumnBlock, part.right - first);
       for (std::int64_t begin = 0; begin < shape.k; begin += kDepth) {
         const std::int64_t depth = std::min(kDepth, shape.k - begin);
         constexpr std::int64_t kWidth = kPanels * kColumns;
-#pragma omp for schedule(static)
         for (std::int64_t j = 0; j < columns; j += kWidth) {
           pack_columns(b, first + j, std::min(kWidth, columns - j), begin, depth,
                        packed_b + j * depth);
         }
-        const std::int64_t part =
-            round_up((columns + sharing.column_parts - 1) / sharing.column_parts, kColumns);
-#pragma omp for schedule(static)
-        for (std::int64_t task = 0; task < sharing.row_blocks * sharing.column_parts; ++task) {
-          const std::int64_t top = task / sharing.column_parts * sharing.row_block;
-          const std::int64_t rows = std::min(sharing.row_block, shape.m - top);
-          const std::int64_t left = task % sharing.column_parts * part;
-          const std::int64_t right = std::min(columns, left + part);
-          if (left >= right) continue;
-          pack_rows(a, top, rows, begin, depth, own_a);
-          for (std::int64_t j = left; j < right; j += kColumns) {
-            const float* shift = bias && begin == 0 ? bias + first + j : nullptr;
-            for (std::int64_t i = 0; i < rows; i += kRows) {
-              float* to = c + (top + i) * shape.n + first + j;
-              const std::int64_t height = std::min(kRows, rows - i);
-              const std::int64_t width = std::min(kColumns, columns - j);
-              const float* a_panel = own_a + i * depth;
-              const float* b_panel = packed_b + j * depth;
-              if (height == kRows && width == kColumns) {
-                multiply(depth, a_panel, b_panel, shift, begin > 0, to, shape.n);
-              } else {
-                multiply_edge(depth, a_panel, b_panel, shift, begin > 0, to, shape.n, height,
-                              width);
-              }
-            }
-          }
-        }
+        multiply_packed(shape, a, part, first, columns, begin, depth, bias, c, packed_a, packed_b);
       }
     }
   }
