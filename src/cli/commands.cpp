@@ -27,7 +27,8 @@ const std::vector<CommandSpec>& commands() {
       {"trace", "trace diff: why a measured step took longer than predicted",
        compare_traces_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
-      {"new", "write an untrained model: mlp, lenet, resnet18, gpt-nano, gpt", new_command},
+      {"new", "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
+       new_command},
       {"doctor", "what this machine offers", doctor_command},
   };
   return list;
