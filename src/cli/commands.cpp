@@ -27,6 +27,8 @@ const std::vector<CommandSpec>& commands() {
       {"trace", "trace diff: why a measured step took longer than predicted",
        compare_traces_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
+      {"export", "write a checkpoint's weights into the model, also while it is trained",
+       export_command},
       {"new", "write an untrained model: mlp, lenet, resnet18, gpt-nano, gpt", new_command},
       {"doctor", "what this machine offers", doctor_command},
   };
