@@ -7,10 +7,11 @@ namespace pipetrain {
 
 std::span<const OpFamily* const> all_families() {
   static const std::vector<const OpFamily*> families = {
-      &batch_norm_family(), &conv_family(),       &dropout_family(), &elementwise_family(),
-      &gather_family(),     &layer_norm_family(), &loss_family(),    &matmul_family(),
-      &movement_family(),   &pool_family(),       &reduce_family(),  &reorder_family(),
-      &resize_family(),     &shape_family(),      &softmax_family(),
+      &attention_family(),   &batch_norm_family(), &conv_family(),       &dropout_family(),
+      &elementwise_family(), &gather_family(),     &layer_norm_family(), &loss_family(),
+      &matmul_family(),      &movement_family(),   &pool_family(),       &recurrent_family(),
+      &reduce_family(),      &reorder_family(),    &resize_family(),     &rotary_family(),
+      &shape_family(),       &softmax_family(),
   };
   return families;
 }

@@ -5,6 +5,7 @@ namespace pipetrain {
 
 struct OpFamily;
 
+const OpFamily& attention_family();
 const OpFamily& batch_norm_family();
 const OpFamily& conv_family();
 const OpFamily& dropout_family();
@@ -15,9 +16,11 @@ const OpFamily& loss_family();
 const OpFamily& matmul_family();
 const OpFamily& movement_family();
 const OpFamily& pool_family();
+const OpFamily& recurrent_family();
 const OpFamily& reduce_family();
 const OpFamily& reorder_family();
 const OpFamily& resize_family();
+const OpFamily& rotary_family();
 const OpFamily& shape_family();
 const OpFamily& softmax_family();
 

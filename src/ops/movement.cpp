@@ -344,9 +344,17 @@ movement::Movement movement::movement_of(const KernelRequest& request) {
   const Shape out = shape_in_memory(request.outputs[0]);
   if (op == "Transpose") return {{{0, 0, plan_transpose(in, attributes.ints("perm"))}}};
   if (op == "Expand") return {{{0, 0, plan_expand(in, out)}}};
-  if (op == "Slice") return {{{0, 0, plan_read_box(in, out, slice_box(attributes, in).axes)}}};
-  if (op == "SliceGrad")
-    return {{{0, 0, plan_write_box(in, out, slice_box(attributes, out).axes)}}, /*fills=*/true};
+  // Slices of blocked tensors take whole blocks of channels, whose place does not depend on the
+  // layout.
+  const Shape& whole_in = request.inputs[0].shape;
+  const Shape& whole_out = request.outputs[0].shape;
+  if (op == "Slice") {
+    return {{{0, 0, plan_read_box(whole_in, whole_out, slice_box(attributes, whole_in).axes)}}};
+  }
+  if (op == "SliceGrad") {
+    return {{{0, 0, plan_write_box(whole_in, whole_out, slice_box(attributes, whole_out).axes)}},
+            /*fills=*/true};
+  }
   std::vector<BoxAxis> box(in.rank());
   if (op == "Pad") {
     const Ints pads = attributes.ints("pads");

@@ -32,7 +32,14 @@ Attributes attributes_of(const OnnxNode& node) {
       case Kind::kInts:
         out.set(attribute.name, attribute.ints);
         break;
-      case Kind::kStrings:
+      case Kind::kStrings: {  // activations of recurrent layers: "Sigmoid,Tanh"
+        std::string list;
+        for (const std::string& item : attribute.strings) {
+          list += (list.empty() ? "" : ",") + item;
+        }
+        out.set(attribute.name, std::move(list));
+        break;
+      }
       case Kind::kGraph:
       case Kind::kOther:
         break;

@@ -1,6 +1,7 @@
 #include "passes/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <regex>
 #include <set>
 
@@ -68,9 +69,11 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
                      [&](double v) { return v == values.front() && (v == 0 || v == 1); });
 }
 
-/// Names in a list such as "['g.weight', 'val_1']" that end like a parameter's.
+/// Names in a list such as "['g.weight', 'val_1']" that are a parameter's.
 std::vector<std::string> parameter_names_in(const std::string& list) {
   static const std::regex quoted("'([^']*)'");
+  constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
+                                                          "weight_hr_l", "bias_ih_l", "bias_hh_l"};
   std::vector<std::string> names;
   for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
     const std::string name = (*it)[1];
@@ -78,7 +81,12 @@ std::vector<std::string> parameter_names_in(const std::string& list) {
       return name.size() >= tail.size() &&
              name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
     };
-    if (ends("weight") || ends("bias")) names.push_back(name);
+    // Of recurrent layers: rnn.weight_ih_l0, rnn.bias_hh_l1_reverse.
+    const std::string last = name.substr(name.find_last_of('.') + 1);
+    const bool recurrent =
+        std::any_of(kRecurrent.begin(), kRecurrent.end(),
+                    [&](std::string_view head) { return last.starts_with(head); });
+    if (ends("weight") || ends("bias") || recurrent) names.push_back(name);
   }
   return names;
 }

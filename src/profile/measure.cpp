@@ -19,7 +19,7 @@ namespace pipetrain {
 namespace {
 
 // Stages add weight gradients with a plain loop over memory that is not in a cache.
-class Accumulation final : public Work {
+class Accumulating final : public Work {
  public:
   static constexpr std::size_t kCount = std::size_t{1} << 21;
 
@@ -124,8 +124,8 @@ class Profiler {
   double accumulate_seconds_per_byte() {
     const std::string key = "accumulate one byte";
     if (const auto known = cache_.find(key)) return known->seconds;
-    const double seconds = median_seconds([] { return std::make_unique<Accumulation>(); }, timing_);
-    const double result = seconds / static_cast<double>(Accumulation::kCount * sizeof(float));
+    const double seconds = median_seconds([] { return std::make_unique<Accumulating>(); }, timing_);
+    const double result = seconds / static_cast<double>(Accumulating::kCount * sizeof(float));
     cache_.add(key, {result, 0});
     return result;
   }

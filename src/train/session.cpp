@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
+#include "ops/conv.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
@@ -179,6 +180,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
+  if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 

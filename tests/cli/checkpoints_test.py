@@ -186,7 +186,7 @@ class Resume(Checkpoints):
         self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run")
         self.refused("usage", "--resume=run", "--epochs", "2", "--optimizer", "sgd", says=["adamw", "--resume-weights-only"])
         self.refused("data", "--resume=run", "--epochs", "2", "--limit", "640", says=["320 samples", "640 samples"])
-        self.succeed("new", "mlp", "-o", "mlp.onnx")
+        self.succeed("new", "mlp", "--image", "8", "-o", "mlp.onnx")
         self.refused("usage", "--resume=run", "--epochs", "2", "-m", "mlp.onnx", says="another network")
         self.refused("usage", "train", *SMALL, "--resume-weights-only", says="--resume")
         self.succeed("train", *SMALL, "--epochs", "1", "--resume=run", "--resume-weights-only", "--optimizer", "sgd",
