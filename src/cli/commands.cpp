@@ -30,6 +30,8 @@ const std::vector<CommandSpec>& commands() {
       {"report", "a run as one HTML page: curves, stages, a step, slowest kernels",
        report_run_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
+      {"export", "write a checkpoint's weights into the model, also while it is trained",
+       export_command},
       {"new", "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
        new_command},
       {"doctor", "what this machine offers", doctor_command},
