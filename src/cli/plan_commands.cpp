@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/pipedream_plan.h"
 #include "cli/terminal.h"
 #include "partition/plan_dot.h"
@@ -26,8 +27,6 @@ namespace pipetrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void prepare(Options& options, const std::string& command) {
   resolve_verbosity(options);

@@ -18,6 +18,7 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "cli/output.h"
 #include "pipeline/annotate.h"
 #include "pipeline/check.h"
 #include "pipeline/closed_forms.h"
@@ -275,8 +276,6 @@ int columns_of_terminal() {
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
   return known ? size.ws_col : 100;
 }
-
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void write_or_print(const std::string& path, const std::string& text) {
   if (path == "-") return print(text);

@@ -2,6 +2,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "onnx_io/data_files.h"
 #include "onnx_io/wire.h"
 
 namespace pipetrain {
@@ -11,10 +12,6 @@ using namespace onnx_wire;
 namespace {
 
 constexpr std::uint64_t kDataAlignment = 64;
-
-std::span<const std::byte> bytes_of(const HostTensor& value) {
-  return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
-}
 
 std::string data_name_of(const std::filesystem::path& path) {
   return path.filename().string() + ".data";

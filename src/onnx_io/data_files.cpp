@@ -13,10 +13,6 @@ namespace {
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 
-std::span<const std::byte> bytes_of(const HostTensor& value) {
-  return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
-}
-
 bool is_plain_name(const std::string& location) {
   return !location.empty() && location[0] != '.' && location.size() <= 200 &&
          std::ranges::all_of(location, [](char c) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@
 #include "tensor/tensor.h"
 
 namespace pipetrain {
+
+/// The bytes of a tensor's elements.
+inline std::span<const std::byte> bytes_of(const HostTensor& value) {
+  return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
+}
 
 /// One data file of the source and what becomes of it.
 class DataFile {

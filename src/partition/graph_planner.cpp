@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "partition/ideals.h"
 #include "partition/optimum.h"
 #include "partition/orders.h"
@@ -15,8 +16,6 @@ namespace {
 constexpr std::size_t kMostIdeals = 20000;
 // An order must be better by this part to be taken.
 constexpr double kGain = 1e-7;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // The best order so far; others are raced against it: most lose after one look.
 class OrderRace {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 
+#include "base/index.h"
 #include "partition/orders.h"
 
 namespace pipetrain {
@@ -11,7 +12,6 @@ namespace {
 
 using Bits = std::vector<std::uint64_t>;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 void add_node(Bits& bits, int node) { bits[at(node) / 64] |= std::uint64_t{1} << at(node) % 64; }
 bool has_node(const Bits& bits, int node) {
   return (bits[at(node) / 64] >> at(node) % 64 & 1) != 0;

@@ -4,11 +4,10 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Puts nodes in order, one ready node after the other; pick(ready) tells which: an index into the
 // ready nodes, which are in the order of becoming ready.

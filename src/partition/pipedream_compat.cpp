@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "partition/pipedream_states.h"
 
 namespace pipetrain {
@@ -15,8 +16,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMaximumSteps = 4e11;
 // Rows that are solved together: their part of the table should stay in a cache.
 constexpr int kBlock = 64;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Seconds of stages on one group of the level below: of states [i, j], i = 0 … S, where i = 0 is
 // the start of the network and i = k + 1 follows state k.

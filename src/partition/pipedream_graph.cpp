@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // So much that sums over all layers of a file stay below what a size can hold.
 constexpr std::size_t kMostBytes = 100'000'000'000'000;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
 namespace {
@@ -16,8 +17,6 @@ constexpr std::size_t kMaximumNodes = 5'000;
 constexpr std::size_t kMaximumEdges = 100'000;
 // Words that are looked at to find the states: some seconds.
 constexpr double kMaximumWork = 5e9;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // The graph without what PipeDream leaves out, and its closures.
 class Network {

@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr int kEveryNumber = 1 << 30;
-
-int ceil_divide(int a, int b) { return (a + b - 1) / b; }
 
 // Least r with ceil(of / r) <= most, for of >= 0.
 int least_divisor(int of, int most) {

@@ -3,12 +3,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "partition/stage_cost.h"
 
 namespace pipetrain {
 namespace {
-
-int ceil_divide(int a, int b) { return (a + b - 1) / b; }
 
 // Least n >= x up to rounding; the caller checks the result.
 int at_least(double x) {

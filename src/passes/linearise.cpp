@@ -6,12 +6,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// The forward nodes in the order of the graph.
 std::vector<NodeId> graph_order(const Graph& graph) {

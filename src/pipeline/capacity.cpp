@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include "base/index.h"
 #include "pipeline/compute_table.h"
 #include "pipeline/simulate.h"
 
 namespace pipetrain {
 namespace {
-
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
 /// Most units of one replica of each stage between two of its own instructions, in list order.
 struct Held {

@@ -30,7 +30,7 @@ std::string paint(const KindLook& look, bool odd_chunk) {
   return odd_chunk ? fmt::format("\033[48;5;{};38;5;16m", look.terminal_next_chunk)
                    : fmt::format("\033[48;5;{};38;5;231m", look.terminal);
 }
-constexpr const char* kPlain = "\033[0m";
+constexpr const char* kNoColour = "\033[0m";
 
 /// One device's row of columns, each a character and its colours.
 class Row {
@@ -59,11 +59,11 @@ class Row {
     for (std::size_t c = 0; c < characters_.size(); ++c) {
       if (paints_[c] != now) {
         now = paints_[c];
-        result += now.empty() ? kPlain : now;
+        result += now.empty() ? kNoColour : now;
       }
       result += characters_[c];
     }
-    if (!now.empty()) result += kPlain;
+    if (!now.empty()) result += kNoColour;
     return result;
   }
 
@@ -177,7 +177,7 @@ std::string render_legend(const Program& program, const std::vector<std::vector<
       known = true;
       const KindLook& look = look_of(instruction.kind);
       const std::string sample =
-          colour ? fmt::format("{} {} {}", paint(look, /*odd_chunk=*/false), look.letter, kPlain)
+          colour ? fmt::format("{} {} {}", paint(look, /*odd_chunk=*/false), look.letter, kNoColour)
                  : fmt::format("{}{}", look.letter, look.shade);
       text += fmt::format("{}{} {}", text.empty() ? "" : "  ", sample, look.word);
     }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "optim/update.h"
 #include "pipeline/annotate.h"
 
@@ -58,7 +59,6 @@ constexpr int kNobody = -1;
 constexpr int kFinished = -2;
 constexpr int kEverybody = -3;  // in a barrier
 
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
 }  // namespace
 
 struct Runtime::Worker {

@@ -6,8 +6,6 @@
 namespace pipetrain {
 namespace {
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// Hands out pieces of a block, one behind the other.
 class Bump {
  public:

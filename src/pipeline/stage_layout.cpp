@@ -10,8 +10,6 @@
 namespace pipetrain {
 namespace {
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 class Planner {
  public:
   Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split)

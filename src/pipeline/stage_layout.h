@@ -9,6 +9,9 @@
 
 namespace pipetrain {
 
+/// Bytes that a tensor takes in an arena: whole cache lines.
+constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 /// What an operand's address is relative to.
 enum class Space : std::uint8_t {
   kAbsent,

@@ -3,13 +3,12 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "graph/op.h"
 #include "profile/profile.h"
 
 namespace pipetrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Attribution {
  public:

@@ -19,7 +19,7 @@ namespace pipetrain {
 namespace {
 
 // Stages add weight gradients with a plain loop over memory that is not in a cache.
-class Accumulation final : public Work {
+class Accumulating final : public Work {
  public:
   static constexpr std::size_t kCount = std::size_t{1} << 21;
 
@@ -36,11 +36,11 @@ class Accumulation final : public Work {
 };
 
 // An optimizer's step over parameters, gradients and state that are not in a cache.
-class Update final : public Work {
+class Updating final : public Work {
  public:
   static constexpr std::size_t kCount = std::size_t{1} << 20;
 
-  explicit Update(const OptimizerSettings& settings) : settings_(settings) {
+  explicit Updating(const OptimizerSettings& settings) : settings_(settings) {
     const int slots = state_slots(settings);
     if (slots > 0) state0_.assign(kCount, 0.0F);
     if (slots > 1) state1_.assign(kCount, 0.0F);
@@ -97,11 +97,11 @@ class Profiler {
     }
     out_.distinct_nodes = static_cast<int>(keys_.size());
     if (!training_.accumulations.empty()) {
-      out_.accumulate_seconds_per_byte = seconds_per_byte<Accumulation>(
-          "accumulate one byte", [] { return std::make_unique<Accumulation>(); });
-      out_.update_seconds_per_byte = seconds_per_byte<Update>(update_key(options_.optimizer), [&] {
-        return std::make_unique<Update>(options_.optimizer);
-      });
+      out_.accumulate_seconds_per_byte = seconds_per_byte<Accumulating>(
+          "accumulate one byte", [] { return std::make_unique<Accumulating>(); });
+      out_.update_seconds_per_byte = seconds_per_byte<Updating>(
+          update_key(options_.optimizer),
+          [&] { return std::make_unique<Updating>(options_.optimizer); });
     }
     cache_.save();
     out_.spent_seconds = steady_seconds() - start;

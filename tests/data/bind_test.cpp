@@ -35,7 +35,7 @@ LabelSpec numbers(Shape shape) {
   return out;
 }
 
-ModelInput floats(const std::string& name, Shape shape) {
+ModelInput float_input(const std::string& name, Shape shape) {
   return {name, DType::kFloat32, std::move(shape), -1};
 }
 
@@ -45,7 +45,7 @@ const RawColumn kY = column<std::int64_t>("y", {2}, {0, 1}, ColumnRole::kLabel);
 TEST(Bind, ByName) {
   const BoundData got =
       bind_data(split({column<float>("b", {2}, {5, 6}), kY, column<float>("a", {2}, {7, 8})}),
-                {{floats("a", {}), floats("b", {})}, classes(2)}, {});
+                {{float_input("a", {}), float_input("b", {})}, classes(2)}, {});
   EXPECT_EQ(got.dataset->columns().size(), 3u);
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{7, 8}));
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{5, 6}));
@@ -56,7 +56,7 @@ TEST(Bind, ByName) {
 TEST(Bind, ByPositionTheLastIsTheLabel) {
   const BoundData got = bind_data(
       split({column<float>("arr_0", {2}, {5, 6}), column<std::int32_t>("arr_1", {2}, {1, 0})}),
-      {{floats("input", {})}, classes(2)}, {});
+      {{float_input("input", {})}, classes(2)}, {});
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{5, 6}));
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 0}));
 }
@@ -64,7 +64,7 @@ TEST(Bind, ByPositionTheLastIsTheLabel) {
 TEST(Bind, ByTheUsersWord) {
   const RawSplit data = split({column<float>("a", {2}, {1, 2}), column<float>("b", {2}, {3, 4}),
                                column<std::int32_t>("c", {2}, {0, 1})});
-  const DataSpec spec{{floats("input", {})}, classes(2)};
+  const DataSpec spec{{float_input("input", {})}, classes(2)};
   BindOptions options;
   options.bindings = {{"input", "b"}, {"labels", "c"}};
   const BoundData got = bind_data(data, spec, options);
@@ -79,7 +79,8 @@ TEST(Bind, ByTheUsersWord) {
 }
 
 TEST(Bind, FlatRowsAreReshaped) {
-  const BoundData got = bind_data(split({kX, kY}), {{floats("image", {1, 2, 1})}, classes(2)}, {});
+  const BoundData got =
+      bind_data(split({kX, kY}), {{float_input("image", {1, 2, 1})}, classes(2)}, {});
   EXPECT_EQ(got.dataset->columns()[0].sample_shape, (Shape{1, 2, 1}));
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 2, 3, 4}));
 }
@@ -88,18 +89,19 @@ TEST(Bind, ImagesWithChannelsLastAreTransposed) {
   // One image of height 1, width 2, three channels: pixels (r, g, b).
   const BoundData got = bind_data(
       split({column<float>("x", {1, 1, 2, 3}, {1, 2, 3, 4, 5, 6}), column<int>("y", {1}, {0})}),
-      {{floats("image", {3, 1, 2})}, classes(2)}, {});
+      {{float_input("image", {3, 1, 2})}, classes(2)}, {});
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 4, 2, 5, 3, 6}));
   const BoundData back = bind_data(
       split({column<float>("x", {1, 3, 1, 2}, {1, 4, 2, 5, 3, 6}), column<int>("y", {1}, {0})}),
-      {{floats("image", {1, 2, 3})}, classes(2)}, {});
+      {{float_input("image", {1, 2, 3})}, classes(2)}, {});
   EXPECT_EQ(values(*back.dataset, 0), (Doubles{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(Bind, WrongSizesAreErrors) {
   const auto error = [](std::vector<RawColumn> columns, Shape shape) {
     return data_error([&] {
-      bind_data(split(std::move(columns)), {{floats("image", std::move(shape))}, classes(2)}, {});
+      bind_data(split(std::move(columns)), {{float_input("image", std::move(shape))}, classes(2)},
+                {});
     });
   };
   expect_contains(error({kX, kY}, {3}), "has 2 values a sample; input \"image\" wants (3) = 3");
@@ -113,7 +115,7 @@ TEST(Bind, WrongSizesAreErrors) {
 
 TEST(Bind, ScalesUint8AndNothingElse) {
   const RawSplit data = split({column<std::uint8_t>("x", {2, 1}, {51, 255}), kY});
-  const DataSpec spec{{floats("x", {1})}, classes(2)};
+  const DataSpec spec{{float_input("x", {1})}, classes(2)};
   const auto scaled = [&](Normalization how) {
     BindOptions options;
     options.normalization = how;
@@ -123,8 +125,9 @@ TEST(Bind, ScalesUint8AndNothingElse) {
   EXPECT_EQ(scaled(Normalization::parse("none")), (Doubles{51, 255}));
   EXPECT_EQ(scaled(Normalization::parse("10")), (Doubles{5.1f, 25.5}));
   EXPECT_EQ(scaled(Normalization::parse("max")), (Doubles{51.0f / 255.0f, 1}));
-  EXPECT_EQ(values(*bind_data(split({kX, kY}), {{floats("x", {2})}, classes(2)}, {}).dataset, 0),
-            (Doubles{1, 2, 3, 4}));
+  EXPECT_EQ(
+      values(*bind_data(split({kX, kY}), {{float_input("x", {2})}, classes(2)}, {}).dataset, 0),
+      (Doubles{1, 2, 3, 4}));
   EXPECT_EQ(data_error([] { Normalization::parse("0"); }, ErrorKind::kUsage),
             "--normalize takes auto, none, max or a number to divide by, not \"0\"");
 }
@@ -132,7 +135,7 @@ TEST(Bind, ScalesUint8AndNothingElse) {
 TEST(Bind, ValidationIsScaledLikeTraining) {
   BindOptions options;
   options.normalization = Normalization::parse("max");
-  const DataSpec spec{{floats("x", {2})}, classes(2)};
+  const DataSpec spec{{float_input("x", {2})}, classes(2)};
   const BoundData train = bind_data(split({kX, kY}), spec, options);
   const BoundData other =
       bind_data(split({column<float>("x", {1, 2}, {-1, 2}), column<int>("y", {1}, {0})}), spec,
@@ -142,7 +145,7 @@ TEST(Bind, ValidationIsScaledLikeTraining) {
 }
 
 TEST(Bind, LabelsOutOfRangeAreNamed) {
-  const DataSpec spec{{floats("x", {2})}, classes(10)};
+  const DataSpec spec{{float_input("x", {2})}, classes(10)};
   const auto error = [&](const RawColumn& labels) {
     return data_error([&] { bind_data(split({kX, labels}), spec, {}); });
   };
@@ -167,7 +170,7 @@ TEST(Bind, BadInputsAreNamed) {
   const float infinity = std::numeric_limits<float>::infinity();
   expect_contains(data_error([&] {
                     bind_data(split({column<float>("x", {2, 2}, {1, 2, 3, infinity}), kY}),
-                              {{floats("x", {2})}, classes(2)}, {});
+                              {{float_input("x", {2})}, classes(2)}, {});
                   }),
                   "value inf of input \"x\" is not finite, f.npz item 1");
   const DataSpec spec{{{"ids", DType::kInt32, {1}, 100}}, classes(2)};
@@ -188,7 +191,7 @@ TEST(Bind, BadSamplesCanBeLeftOut) {
   BindOptions options;
   options.on_bad_sample = BadSample::kSkip;
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const DataSpec spec{{floats("x", {})}, classes(3)};
+  const DataSpec spec{{float_input("x", {})}, classes(3)};
   const BoundData got = bind_data(split({column<float>("x", {4}, {1, nan, 3, 4}),
                                          column<std::int64_t>("y", {4}, {0, 1, 7, 2})}),
                                   spec, options);
@@ -205,17 +208,17 @@ TEST(Bind, BadSamplesCanBeLeftOut) {
 TEST(Bind, OneHotRowsBecomeClasses) {
   const BoundData got =
       bind_data(split({kX, column<float>("y", {2, 3}, {0, 0, 1, 1, 0, 0}, ColumnRole::kLabel)}),
-                {{floats("x", {2})}, classes(3)}, {});
+                {{float_input("x", {2})}, classes(3)}, {});
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{2, 0}));
   expect_contains(data_error([&] {
                     bind_data(split({kX, column<float>("y", {2, 3}, {0, 1, 1, 1, 0, 0})}),
-                              {{floats("x", {2})}, classes(3)}, {});
+                              {{float_input("x", {2})}, classes(3)}, {});
                   }),
                   "has 3 values a sample");
 }
 
 TEST(Bind, WordsKeepTheTrainingDatasNumbers) {
-  const DataSpec spec{{floats("x", {2})}, classes(3)};
+  const DataSpec spec{{float_input("x", {2})}, classes(3)};
   RawColumn words = column<std::int64_t>("y", {2}, {0, 1});
   words.class_names = {"cat", "dog"};
   const BoundData train = bind_data(split({kX, words}), spec, {});
@@ -233,16 +236,17 @@ TEST(Bind, WordsKeepTheTrainingDatasNumbers) {
 TEST(Bind, RegressionTargetsProbabilitiesAndAutoencoders) {
   const RawColumn target = column<double>("target", {2}, {-1.5, 2}, ColumnRole::kLabel);
   EXPECT_EQ(
-      values(*bind_data(split({kX, target}), {{floats("x", {2})}, numbers({1})}, {}).dataset, 1),
+      values(*bind_data(split({kX, target}), {{float_input("x", {2})}, numbers({1})}, {}).dataset,
+             1),
       (Doubles{-1.5, 2}));
   LabelSpec probability = numbers({1});
   probability.probability = true;
   expect_contains(data_error([&] {
-                    bind_data(split({kX, target}), {{floats("x", {2})}, probability}, {});
+                    bind_data(split({kX, target}), {{float_input("x", {2})}, probability}, {});
                   }),
                   "label -1.5 out of range 0..1");
   const BoundData itself = bind_data(split({column<std::uint8_t>("x", {1, 2}, {0, 255})}),
-                                     {{floats("x", {2})}, numbers({2})}, {});
+                                     {{float_input("x", {2})}, numbers({2})}, {});
   EXPECT_EQ(values(*itself.dataset, 1), (Doubles{0, 1}));
 }
 
@@ -251,11 +255,11 @@ TEST(Bind, ATablesColumnsFeedSeveralInputs) {
   const auto bound = [&](std::vector<ModelInput> inputs) {
     return bind_data(split({table, kY}), {std::move(inputs), classes(2)}, {}).dataset;
   };
-  const auto dealt = bound({floats("a", {1}), floats("b", {2})});
+  const auto dealt = bound({float_input("a", {1}), float_input("b", {2})});
   EXPECT_EQ(values(*dealt, 0), (Doubles{1, 4}));
   EXPECT_EQ(values(*dealt, 1), (Doubles{2, 3, 5, 6}));
   table.field_names = {"age", "id", "income"};
-  const auto named = bound({floats("income", {1}), floats("age", {1})});
+  const auto named = bound({float_input("income", {1}), float_input("age", {1})});
   EXPECT_EQ(values(*named, 0), (Doubles{3, 6}));
   EXPECT_EQ(values(*named, 1), (Doubles{1, 4}));
 }
@@ -324,8 +328,9 @@ TEST(Bind, AnArrayWithOneAxisIsAStreamOfTokens) {
 }
 
 TEST(Bind, AGraphWithItsLossInsideHasAnInputForTheLabels) {
-  const BoundData got = bind_data(
-      split({kX, kY}), {{floats("x", {2}), {"labels", DType::kInt64, {}, -1}}, std::nullopt}, {});
+  const BoundData got =
+      bind_data(split({kX, kY}),
+                {{float_input("x", {2}), {"labels", DType::kInt64, {}, -1}}, std::nullopt}, {});
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{0, 1}));
 }
 

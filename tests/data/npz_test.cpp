@@ -66,7 +66,7 @@ std::string simple(const std::string& descr, const std::string& shape, const std
   return npy("{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n",
              data);
 }
-HostTensor parse(const std::string& bytes) {
+HostTensor parse_npz(const std::string& bytes) {
   return parse_npy(std::as_bytes(std::span(bytes)), "a.npy");
 }
 
@@ -175,7 +175,7 @@ TEST_F(Npz, ObjectArraysAndSingleValuesAreLeftOut) {
 }
 
 TEST(Npy, FortranOrderAndHalfPrecision) {
-  const HostTensor got = parse(from_hex(kFortranHalf));
+  const HostTensor got = parse_npz(from_hex(kFortranHalf));
   EXPECT_EQ(got.type().text(), "float16 (2, 3)");
   EXPECT_EQ(got.to_doubles(), (Doubles{1, 2, 3, 4, 5, 6.5}));
 }
@@ -189,7 +189,7 @@ TEST(Npy, FortranOrderOfThreeAxes) {
     }
   }
   const HostTensor got =
-      parse(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }", data));
+      parse_npz(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4), }", data));
   Doubles want;
   for (int i = 0; i < 2; ++i) {
     for (int j = 0; j < 3; ++j) {
@@ -200,23 +200,25 @@ TEST(Npy, FortranOrderOfThreeAxes) {
 }
 
 TEST(Npy, BigEndian) {
-  EXPECT_EQ(parse(from_hex(kBigEndian)).to_doubles(), (Doubles{1, -2, 70000}));
+  EXPECT_EQ(parse_npz(from_hex(kBigEndian)).to_doubles(), (Doubles{1, -2, 70000}));
 }
 
 TEST(Npy, EveryType) {
-  EXPECT_EQ(parse(simple("|b1", "(3,)", std::string("\x00\x01\x07", 3))).to_doubles(),
+  EXPECT_EQ(parse_npz(simple("|b1", "(3,)", std::string("\x00\x01\x07", 3))).to_doubles(),
             (Doubles{0, 1, 1}));
-  EXPECT_EQ(parse(simple("|i1", "(1,)", "\xff")).to_doubles(), Doubles{-1});
-  EXPECT_EQ(parse(simple("<i2", "(1,)", little(0xfffe, 2))).to_doubles(), Doubles{-2});
-  EXPECT_EQ(parse(simple("<u2", "(1,)", little(65535, 2))).to_doubles(), Doubles{65535});
-  EXPECT_EQ(parse(simple("<u4", "(1,)", little(4294967295, 4))).to_doubles(), Doubles{4294967295});
-  EXPECT_EQ(parse(simple("<u8", "(1,)", little(1ull << 40, 8))).to_doubles(), Doubles{0x1p40});
-  EXPECT_EQ(parse(simple(">f8", "(1,)", big(0x3ff8000000000000, 8))).to_doubles(), Doubles{1.5});
-  EXPECT_EQ(parse(simple("<f4", "(0, 3)", "")).to_doubles(), Doubles{});
+  EXPECT_EQ(parse_npz(simple("|i1", "(1,)", "\xff")).to_doubles(), Doubles{-1});
+  EXPECT_EQ(parse_npz(simple("<i2", "(1,)", little(0xfffe, 2))).to_doubles(), Doubles{-2});
+  EXPECT_EQ(parse_npz(simple("<u2", "(1,)", little(65535, 2))).to_doubles(), Doubles{65535});
+  EXPECT_EQ(parse_npz(simple("<u4", "(1,)", little(4294967295, 4))).to_doubles(),
+            Doubles{4294967295});
+  EXPECT_EQ(parse_npz(simple("<u8", "(1,)", little(1ull << 40, 8))).to_doubles(), Doubles{0x1p40});
+  EXPECT_EQ(parse_npz(simple(">f8", "(1,)", big(0x3ff8000000000000, 8))).to_doubles(),
+            Doubles{1.5});
+  EXPECT_EQ(parse_npz(simple("<f4", "(0, 3)", "")).to_doubles(), Doubles{});
 }
 
 TEST(Npy, WrongHeadersAreErrors) {
-  const auto error = [](const std::string& bytes) { return data_error([&] { parse(bytes); }); };
+  const auto error = [](const std::string& bytes) { return data_error([&] { parse_npz(bytes); }); };
   expect_contains(error("not an array"), "not a NumPy array");
   expect_contains(error(simple("<f4", "(3,)", std::string(8, '\0'))), "needs 12 bytes, it has 8");
   expect_contains(error(simple("<f4", "(1,)", std::string(8, '\0'))), "needs 4 bytes, it has 8");

@@ -27,7 +27,7 @@ std::string bytes_of(const std::vector<float>& values) {
   return out;
 }
 
-HostTensor floats(const std::vector<float>& values) {
+HostTensor float_tensor(const std::vector<float>& values) {
   return HostTensor::of<float>(Shape{static_cast<std::int64_t>(values.size())}, values);
 }
 
@@ -37,7 +37,8 @@ HostTensor matrix(float value) {
 
 class WriterTest : public ::testing::Test {
  protected:
-  // A file with every way to store floats: names, types and payloads around the bytes under test.
+  // A file with every way to store float_tensor: names, types and payloads around the bytes under
+  // test.
   static ModelParts all_encodings() {
     ModelParts parts = small_model();
     std::string unpacked;
@@ -60,7 +61,7 @@ class WriterTest : public ::testing::Test {
     parts.initializers.push_back(tensor_part("bfloat", {2}, 16, bfloats));
     parts.initializers.push_back(encode_tensor("steps", HostTensor::scalar<std::int64_t>(3)));
     parts.nodes.push_back(node_part("Constant", {}, {"constant"},
-                                    {OnnxAttribute::of_tensor("value", floats({1, 2}))}));
+                                    {OnnxAttribute::of_tensor("value", float_tensor({1, 2}))}));
     parts.nodes.push_back(node_part("Constant", {}, {"constant_list"},
                                     {OnnxAttribute::of_floats("value_floats", {1, 2})}));
     parts.nodes.push_back(node_part("Constant", {}, {"constant_scalar"},
@@ -117,7 +118,7 @@ TEST_F(WriterTest, WritingTheValuesThatAreThereGivesTheIdenticalFile) {
   for (const std::string& name : kEncodings) {
     // What varints encode is stored anew; see the next test.
     if (name == "half" || name == "half_packed" || name == "bfloat") continue;
-    values[name] = floats({1, 2});
+    values[name] = float_tensor({1, 2});
   }
   write_trained(model, values, {}, directory_ / "out.onnx");
   EXPECT_EQ(get_file(directory_ / "out.onnx"), get_file(directory_ / "in.onnx"));
@@ -127,7 +128,7 @@ TEST_F(WriterTest, EveryEncodingTakesNewValuesAndNothingElseChanges) {
   for (const std::string& name : kEncodings) {
     SCOPED_TRACE(name);
     const OnnxModel model = save(all_encodings());
-    write_trained(model, {{name, floats({-1.5F, 0.25F})}}, {}, directory_ / "out.onnx");
+    write_trained(model, {{name, float_tensor({-1.5F, 0.25F})}}, {}, directory_ / "out.onnx");
     const OnnxModel result = read_onnx(directory_ / "out.onnx");
     EXPECT_EQ(value(result, name), (std::vector<double>{-1.5, 0.25}));
     for (const std::string& other : kEncodings) {
@@ -159,7 +160,8 @@ TEST_F(WriterTest, ValuesAreRoundedToTheFilesType) {
   const OnnxModel model = save(all_encodings());
   // 1 + 2^-11 lies midway between two halves; to even gives 1. 1 + 2^-8 likewise for bfloat16.
   write_trained(model,
-                {{"half_raw", floats({1 + 0x1p-11F, 65520})}, {"bfloat", floats({1 + 0x1p-8F, 3})}},
+                {{"half_raw", float_tensor({1 + 0x1p-11F, 65520})},
+                 {"bfloat", float_tensor({1 + 0x1p-8F, 3})}},
                 {}, directory_ / "out.onnx");
   const OnnxModel result = read_onnx(directory_ / "out.onnx");
   EXPECT_EQ(value(result, "half_raw"), (std::vector<double>{1, INFINITY}));
@@ -176,7 +178,7 @@ TEST_F(WriterTest, LengthPrefixesGrowAcrossTheirBoundaries) {
         "zeros", {count}, 10, field(5, std::string(static_cast<std::size_t>(count), '\0'))));
     const OnnxModel model = save(parts);
     const std::vector<float> ones(static_cast<std::size_t>(count), 1.0F);
-    write_trained(model, {{"zeros", floats(ones)}}, {}, directory_ / "out.onnx");
+    write_trained(model, {{"zeros", float_tensor(ones)}}, {}, directory_ / "out.onnx");
     const OnnxModel result = read_onnx(directory_ / "out.onnx");
     EXPECT_EQ(value(result, "zeros"), std::vector<double>(ones.begin(), ones.end()));
     EXPECT_EQ(result.outputs.at(0).name, "y");
@@ -226,17 +228,18 @@ TEST_F(WriterTest, BeforeIr4AddedInitializersAreInputsToo) {
 }
 
 TEST_F(WriterTest, ConstantsOfFunctionsAreWrittenIfThereIsOnePlaceForOneValue) {
-  const std::string body = function_part(
-      "d", "F", {"a"}, {"b"},
-      {node_part("Constant", {}, {"c"}, {OnnxAttribute::of_tensor("value", floats({1, 2}))}, "k"),
-       node_part("Mul", {"a", "c"}, {"b"})});
+  const std::string body =
+      function_part("d", "F", {"a"}, {"b"},
+                    {node_part("Constant", {}, {"c"},
+                               {OnnxAttribute::of_tensor("value", float_tensor({1, 2}))}, "k"),
+                     node_part("Mul", {"a", "c"}, {"b"})});
   ModelParts parts = small_model();
   parts.functions = {body};
   parts.opsets.push_back(encode_opset("d", 1));
   parts.nodes = {node_part("F", {"x"}, {"y"}, {}, "f", "d")};
   const OnnxModel once = save(parts);
   EXPECT_EQ(why_not_writable(once, "f/c"), "");
-  write_trained(once, {{"f/c", floats({5, 6})}}, {}, directory_ / "out.onnx");
+  write_trained(once, {{"f/c", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
   EXPECT_EQ(value(read_onnx(directory_ / "out.onnx"), "f/c"), (std::vector<double>{5, 6}));
 
   parts.nodes = {node_part("F", {"x"}, {"m"}, {}, "f", "d"),
@@ -244,7 +247,7 @@ TEST_F(WriterTest, ConstantsOfFunctionsAreWrittenIfThereIsOnePlaceForOneValue) {
   const OnnxModel twice = save(parts);
   EXPECT_NE(why_not_writable(twice, "f/c").find("called 2 times"), std::string::npos);
   EXPECT_EQ(kind_of_failure([&] {
-              write_trained(twice, {{"f/c", floats({5, 6})}}, {}, directory_ / "twice.onnx");
+              write_trained(twice, {{"f/c", float_tensor({5, 6})}}, {}, directory_ / "twice.onnx");
             }),
             ErrorKind::kModel);
 }
@@ -282,7 +285,7 @@ TEST_F(WriterTest, FailingLeavesNothingBehind) {
       kind_of_failure([&] { write_trained(model, {}, {}, directory_ / "nowhere" / "out.onnx"); }),
       ErrorKind::kResource);
   EXPECT_EQ(kind_of_failure([&] {
-              write_trained(model, {{"W", floats({1})}}, {}, directory_ / "out.onnx");
+              write_trained(model, {{"W", float_tensor({1})}}, {}, directory_ / "out.onnx");
             }),
             ErrorKind::kInternal);
   EXPECT_EQ(count_entries(), 1);
@@ -313,13 +316,13 @@ TEST_F(ExternalWriterTest, InAnotherDirectoryEverythingKeepsItsName) {
   const OnnxModel model =
       save_external({external("a", "in.data", "4"), external("b", "in.data", "12")});
   const ExportReport report =
-      write_trained(model, {{"b", floats({7, 8})}}, {}, directory_ / "other/out.onnx");
+      write_trained(model, {{"b", float_tensor({7, 8})}}, {}, directory_ / "other/out.onnx");
   EXPECT_TRUE(report.changes.empty());
   EXPECT_EQ(get_file(directory_ / "other/out.onnx"), get_file(directory_ / "in.onnx"));
   EXPECT_EQ(get_file(directory_ / "other/in.data"), "head" + bytes_of({1, 2, 7, 8}) + "tail");
   EXPECT_EQ(get_file(directory_ / "in.data"), data_);
   // Exported again, the file that belongs to the old output is replaced.
-  write_trained(model, {{"a", floats({5, 6})}}, {}, directory_ / "other/out.onnx");
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "other/out.onnx");
   EXPECT_EQ(get_file(directory_ / "other/in.data"), "head" + bytes_of({5, 6, 3, 4}) + "tail");
   EXPECT_EQ(get_file(directory_ / "other/out.onnx"), get_file(directory_ / "in.onnx"));
 }
@@ -339,7 +342,7 @@ TEST_F(ExternalWriterTest, BesideTheInputTheDataGetTheOutputsName) {
   const OnnxModel model =
       save_external({external("a", "in.data", "4"), external("b", "in.data", "12")});
   const ExportReport report =
-      write_trained(model, {{"a", floats({5, 6})}}, {}, directory_ / "out.onnx");
+      write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
   EXPECT_EQ(report.changes.size(), 1U);
   EXPECT_EQ(report.files,
             (std::vector<fs::path>{directory_ / "out.onnx.data", directory_ / "out.onnx"}));
@@ -353,7 +356,7 @@ TEST_F(ExternalWriterTest, FilesOfOthersAreNotReplaced) {
   put_file(directory_ / "Makefile", data_);  // a location made to hit something in the output
   put_file(directory_ / "other/Makefile", "precious");
   const OnnxModel model = save_external({external("a", "Makefile", "4")});
-  write_trained(model, {{"a", floats({5, 6})}}, {}, directory_ / "other/out.onnx");
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "other/out.onnx");
   EXPECT_EQ(get_file(directory_ / "other/Makefile"), "precious");
   EXPECT_EQ(value(read_onnx(directory_ / "other/out.onnx"), "a"), (std::vector<double>{5, 6}));
 }
@@ -377,7 +380,7 @@ TEST_F(ExternalWriterTest, TensorsThatShareBytesArePartedWhenOneChanges) {
   const OnnxModel model =
       save_external({external("a", "in.data", "4"), external("b", "in.data", "4"),
                      external("c", "in.data", "8")});
-  write_trained(model, {{"b", floats({7, 8})}}, {}, directory_ / "out.onnx");
+  write_trained(model, {{"b", float_tensor({7, 8})}}, {}, directory_ / "out.onnx");
   const OnnxModel result = read_onnx(directory_ / "out.onnx");
   EXPECT_EQ(value(result, "a"), (std::vector<double>{1, 2}));
   EXPECT_EQ(value(result, "b"), (std::vector<double>{7, 8}));
@@ -388,9 +391,9 @@ TEST_F(ExternalWriterTest, AddedCopiesOfExternalTensorsAreExternalToo) {
   put_file(directory_ / "in.data", data_);
   const OnnxModel model = save_external({external("a", "in.data", "4", {{"checksum", "abc"}})});
   ExportEdits edits;
-  edits.added.push_back({"a2", floats({7, 8}), "a"});
+  edits.added.push_back({"a2", float_tensor({7, 8}), "a"});
   const ExportReport report =
-      write_trained(model, {{"a", floats({5, 6})}}, edits, directory_ / "out.onnx");
+      write_trained(model, {{"a", float_tensor({5, 6})}}, edits, directory_ / "out.onnx");
   const OnnxModel result = read_onnx(directory_ / "out.onnx");
   EXPECT_EQ(value(result, "a"), (std::vector<double>{5, 6}));
   EXPECT_EQ(value(result, "a2"), (std::vector<double>{7, 8}));
@@ -403,7 +406,7 @@ TEST_F(ExternalWriterTest, TheInputAndItsDataMayBeReplacedWhenAsked) {
   const OnnxModel model = save_external({external("a", "in.data", "4")});
   EXPECT_EQ(kind_of_failure([&] { write_trained(model, {}, {}, directory_ / "in.data"); }),
             ErrorKind::kUsage);
-  write_trained(model, {{"a", floats({5, 6})}}, {}, directory_ / "in.onnx",
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "in.onnx",
                 {.overwrite_input = true});
   EXPECT_EQ(get_file(directory_ / "in.data"), "head" + bytes_of({5, 6, 3, 4}) + "tail");
   EXPECT_EQ(value(read_onnx(directory_ / "in.onnx"), "a"), (std::vector<double>{5, 6}));
@@ -413,8 +416,8 @@ TEST_F(ExternalWriterTest, TheBuilderWritesExternalDataToo) {
   OnnxBuilder builder("big");
   builder.input("x", DType::kFloat32, {{"", 2}});
   builder.output("y", DType::kFloat32, {{"", 2}});
-  builder.initializer("a", floats({1, 2}));
-  builder.initializer("b", floats({3, 4, 5}));
+  builder.initializer("a", float_tensor({1, 2}));
+  builder.initializer("b", float_tensor({3, 4, 5}));
   builder.node("Add", {"x", "a"}, {"y"});
   builder.write(directory_ / "big.onnx", /*external_above=*/10);
   EXPECT_TRUE(fs::exists(directory_ / "big.onnx.data"));
@@ -434,8 +437,8 @@ TEST_F(ExternalWriterTest, TheOnnxPackageReadsTheResult) {
   parts.initializers.push_back(external("external", "in.data", "4"));
   const OnnxModel model = save(parts);
   TrainedValues values;
-  for (const std::string& name : kEncodings) values[name] = floats({-1.5F, 0.25F});
-  values["external"] = floats({-1.5F, 0.25F});
+  for (const std::string& name : kEncodings) values[name] = float_tensor({-1.5F, 0.25F});
+  values["external"] = float_tensor({-1.5F, 0.25F});
   ExportEdits edits;
   edits.added.push_back({"W2", matrix(3), "W"});
   edits.rewritten.push_back({0, 1, "W2"});
@@ -449,7 +452,7 @@ names = {t.name: numpy_helper.to_array(t).astype("float64").ravel().tolist() for
 for node in model.graph.node:
     for a in node.attribute:
         if a.name == "value": names[node.output[0]] = numpy_helper.to_array(a.t).tolist()
-        if a.name == "value_floats": names[node.output[0]] = list(a.floats)
+        if a.name == "value_floats": names[node.output[0]] = list(a.float_tensor)
 assert names.pop("W2") == [3.0] * 16 and names.pop("W") == [0.0] * 16 and names.pop("steps") == [3.0]
 assert len(names) == 11 and all(v == [-1.5, 0.25] for v in names.values()), names
 assert model.graph.node[0].input[1] == "W2"

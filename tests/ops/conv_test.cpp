@@ -12,7 +12,7 @@
 namespace pipetrain::test {
 namespace {
 
-struct Case {
+struct ConvCase {
   const char* name;
   Shape x;
   Shape w;
@@ -33,8 +33,8 @@ struct Case {
   }
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list = {
+const std::vector<ConvCase>& conv_cases() {
+  static const std::vector<ConvCase> list = {
       {"plain", {2, 3, 5, 6}, {4, 3, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"stride_leaves_a_rest", {1, 2, 6, 7}, {3, 2, 2, 3}, {2, 3}, {1, 1}, {0, 0, 0, 0}},
       {"asymmetric_pads", {2, 2, 5, 5}, {3, 2, 3, 3}, {2, 2}, {1, 1}, {0, 1, 1, 2}},
@@ -54,8 +54,8 @@ const std::vector<Case>& cases() {
 }
 
 /// Larger channel counts, where the vector code of the CPU works in whole and partial blocks.
-const std::vector<Case>& wide_cases() {
-  static const std::vector<Case> list = {
+const std::vector<ConvCase>& wide_cases() {
+  static const std::vector<ConvCase> list = {
       {"resnet", {2, 64, 8, 8}, {64, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"resnet_strided", {2, 32, 9, 9}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
       {"shortcut", {2, 32, 8, 8}, {64, 32, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
@@ -80,7 +80,7 @@ const std::vector<Case>& wide_cases() {
 
 /// y[n, m, o] = b[m] + sum over c, k of x[n, g(m) C' + c, o s + k d - p] w[m, c, k], read off
 /// output by output.
-HostTensor definition(const Case& c, const HostTensor& x, const HostTensor& w,
+HostTensor definition(const ConvCase& c, const HostTensor& x, const HostTensor& w,
                       const HostTensor& b) {
   HostTensor y({DType::kFloat64, c.y()});
   const std::size_t rank = c.x.rank() - 2;
@@ -130,7 +130,7 @@ TEST(ConvTest, KnownNumbers) {
 }
 
 TEST(ConvTest, ReferenceFollowsTheDefinition) {
-  for (const Case& c : cases()) {
+  for (const ConvCase& c : conv_cases()) {
     const HostTensor x = random_tensor({DType::kFloat64, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat64, c.w}, 2);
     const HostTensor b = random_tensor({DType::kFloat64, {c.w[0]}}, 3);
@@ -141,7 +141,7 @@ TEST(ConvTest, ReferenceFollowsTheDefinition) {
 }
 
 TEST(ConvTest, Gradients) {
-  for (const Case& c : cases()) {
+  for (const ConvCase& c : conv_cases()) {
     SCOPED_TRACE(c.name);
     check_gradients("Conv", c.attributes(), {{c.x}, {c.w}, {{c.w[0]}}});
     check_gradients("Conv", c.attributes(), {{c.x}, {c.w}});
@@ -150,8 +150,8 @@ TEST(ConvTest, Gradients) {
 }
 
 TEST(ConvTest, CpuAgreesWithReference) {
-  for (const auto* list : {&cases(), &wide_cases()}) {
-    for (const Case& c : *list) {
+  for (const auto* list : {&conv_cases(), &wide_cases()}) {
+    for (const ConvCase& c : *list) {
       SCOPED_TRACE(c.name);
       check_cpu("Conv", c.attributes(), {{c.x}, {c.w}, {{c.w[0]}}});
       check_cpu("Conv", c.attributes(), {{c.x}, {c.w}});
@@ -173,8 +173,8 @@ std::string implementations(std::string_view op, const Attributes& attributes,
 }
 
 TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
-  for (const auto* list : {&cases(), &wide_cases()}) {
-    for (const Case& c : *list) {
+  for (const auto* list : {&conv_cases(), &wide_cases()}) {
+    for (const ConvCase& c : *list) {
       const auto type = [](const Shape& shape) { return TensorType{DType::kFloat32, shape}; };
       const std::string forward = implementations("Conv", c.attributes(), {type(c.x), type(c.w)});
       const std::string input =
@@ -189,7 +189,7 @@ TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
 }
 
 TEST(ConvTest, BlockedLayouts) {
-  for (const Case& c : wide_cases()) {
+  for (const ConvCase& c : wide_cases()) {
     if (c.x.rank() != 4) continue;
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
@@ -218,7 +218,7 @@ TEST(ConvTest, BlockedLayouts) {
 }
 
 TEST(ConvTest, AbsentBiasGradient) {
-  const Case& c = cases()[0];
+  const ConvCase& c = conv_cases()[0];
   const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
   const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 2);
   const Attributes attributes = c.with_output(c.w, /*bias=*/true);
@@ -233,7 +233,7 @@ TEST(ConvTest, AbsentBiasGradient) {
 }
 
 TEST(ConvTest, CostCountsMultiplicationsAndAdditions) {
-  const Case& c = cases()[4];  // groups: each of 2*4*4*4 outputs takes 3*3*3 products
+  const ConvCase& c = conv_cases()[4];  // groups: each of 2*4*4*4 outputs takes 3*3*3 products
   const std::vector<TensorType> in{{DType::kFloat32, c.x}, {DType::kFloat32, c.w}};
   const std::vector<TensorType> out{{DType::kFloat32, c.y()}};
   EXPECT_EQ(find_op("Conv")->cost(c.attributes(), in, out).flops,

@@ -53,7 +53,7 @@ HostTensor product(const HostTensor& a, const HostTensor& b, bool trans_a, bool 
   return y;
 }
 
-struct Case {
+struct MatMulCase {
   Shape a;
   Shape b;
   int trans_a;
@@ -61,7 +61,7 @@ struct Case {
   Shape output;
 };
 
-const std::vector<Case> kCases = {
+const std::vector<MatMulCase> kCases = {
     {{3, 4}, {4, 5}, 0, 0, {3, 5}},
     {{4, 3}, {4, 5}, 1, 0, {3, 5}},
     {{3, 4}, {5, 4}, 0, 1, {3, 5}},
@@ -79,7 +79,7 @@ const std::vector<Case> kCases = {
 };
 
 TEST(MatMul, FollowsTheDefinition) {
-  for (const Case& c : kCases) {
+  for (const MatMulCase& c : kCases) {
     const HostTensor a = random_tensor({DType::kFloat64, c.a}, 1);
     const HostTensor b = random_tensor({DType::kFloat64, c.b}, 2);
     const auto y = run_op("MatMul", transposes(c.trans_a, c.trans_b), {a, b});
@@ -88,7 +88,7 @@ TEST(MatMul, FollowsTheDefinition) {
 }
 
 TEST(MatMul, GradientsOfEveryBroadcast) {
-  for (const Case& c : kCases) {
+  for (const MatMulCase& c : kCases) {
     check_gradients("MatMul", transposes(c.trans_a, c.trans_b), {{c.a}, {c.b}});
   }
 }
@@ -99,7 +99,7 @@ TEST(MatMul, GradientsWithBias) {
 }
 
 TEST(MatMul, CpuAgreesWithReference) {
-  for (const Case& c : kCases) {
+  for (const MatMulCase& c : kCases) {
     check_cpu("MatMul", transposes(c.trans_a, c.trans_b), {{c.a}, {c.b}}, 1e-5);
   }
   for (const int trans_a : {0, 1}) {

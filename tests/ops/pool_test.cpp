@@ -13,7 +13,7 @@
 namespace pipetrain::test {
 namespace {
 
-struct Case {
+struct PoolCase {
   const char* name;
   Shape x;
   Ints kernel, strides, pads;
@@ -37,8 +37,8 @@ struct Case {
   }
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list = {
+const std::vector<PoolCase>& pool_cases() {
+  static const std::vector<PoolCase> list = {
       {"halving", {2, 16, 8, 6}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
       {"resnet", {2, 16, 9, 9}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
       {"same", {1, 16, 7, 5}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {}, true},
@@ -113,7 +113,7 @@ TEST(PoolTest, KnownAverages) {
 }
 
 TEST(PoolTest, Gradients) {
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : pool_cases()) {
     SCOPED_TRACE(c.name);
     InputSpec x{c.x};
     check_gradients("AveragePool", c.attributes(), {x});
@@ -123,7 +123,7 @@ TEST(PoolTest, Gradients) {
 }
 
 TEST(PoolTest, CpuAgreesWithReference) {
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : pool_cases()) {
     SCOPED_TRACE(c.name);
     check_cpu("MaxPool", c.attributes(), {{c.x}});
     check_cpu("AveragePool", c.attributes(), {{c.x}});
@@ -139,7 +139,7 @@ TEST(PoolTest, CpuAgreesWithReference) {
 }
 
 TEST(PoolTest, BlockedLayouts) {
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : pool_cases()) {
     if (c.x.rank() != 4 || c.x[1] % 16 != 0) continue;
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const auto pooled = run_op("MaxPool", c.attributes(), {x});

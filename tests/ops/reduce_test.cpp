@@ -13,12 +13,12 @@ Attributes over(Ints axes, bool keep = false) {
   return {{"axes", std::move(axes)}, {"keepdims", std::int64_t{keep}}};
 }
 
-struct Case {
+struct ReduceCase {
   Shape shape;
   Ints axes;
 };
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<ReduceCase>& reduce_cases() {
+  static const std::vector<ReduceCase> all = {
       {{7}, {0}},
       {{5, 7}, {1}},
       {{5, 7}, {0}},
@@ -61,7 +61,7 @@ std::vector<double> sum_by_definition(const HostTensor& x, const Ints& axes) {
 }
 
 TEST(Reduce, SumMatchesItsDefinition) {
-  for (const auto& [shape, axes] : cases()) {
+  for (const auto& [shape, axes] : reduce_cases()) {
     const HostTensor x = random_tensor({DType::kFloat64, shape}, 5);
     const HostTensor y = run_op("ReduceSum", over(axes), {x})[0];
     expect_values(y, y.shape(), sum_by_definition(x, axes), 1e-12);
@@ -90,7 +90,7 @@ TEST(Reduce, Forward) {
 }
 
 TEST(Reduce, Gradients) {
-  for (const auto& [shape, axes] : cases()) {
+  for (const auto& [shape, axes] : reduce_cases()) {
     for (const bool keep : {false, true}) {
       check_gradients("ReduceSum", over(axes, keep), {{.shape = shape}});
       check_gradients("ReduceMean", over(axes, keep), {{.shape = shape}});
@@ -101,7 +101,7 @@ TEST(Reduce, Gradients) {
 }
 
 TEST(Reduce, OnTheCpu) {
-  for (const auto& [shape, axes] : cases()) {
+  for (const auto& [shape, axes] : reduce_cases()) {
     for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"}) {
       check_cpu(op, over(axes), {{.shape = shape}});
     }

@@ -15,11 +15,11 @@
 namespace pipetrain {
 namespace {
 
-const std::filesystem::path kFolder =
+const std::filesystem::path kGraphs =
     std::filesystem::path(PIPETRAIN_SOURCE_DIR) / "tests/data/pipedream";
 
-PipeDreamProfile profile_of(const std::string& model) {
-  return read_pipedream_profile(kFolder / model / "graph.txt");
+PipeDreamProfile published(const std::string& model) {
+  return read_pipedream_profile(kGraphs / model / "graph.txt");
 }
 
 PlanRequest flat_request(int devices, double bytes_per_second = 1e9) {
@@ -77,7 +77,7 @@ TEST(PipeDreamGraph, NeverSlowerThanPipeDreamsPlan) {
   for (const char* model :
        {"vgg16", "alexnet", "gnmt", "gnmt_large", "resnet18", "resnet50", "resnet101", "resnext50",
         "resnext101", "densenet121", "squeezenet1_0"}) {
-    const PipeDreamProfile profile = profile_of(model);
+    const PipeDreamProfile profile = published(model);
     const CostGraph graph = cost_graph_of(profile);
     for (const int devices : {2, 4, 8, 16}) {
       CompatRequest wanted;
@@ -101,7 +101,7 @@ TEST(PipeDreamGraph, NeverSlowerThanPipeDreamsPlanOnItsClusters) {
   Topology cluster;
   cluster.levels = {{"inside", 4, 1e10, 0}, {"between", 4, 1e9, 0}};
   for (const char* model : {"vgg16", "alexnet", "gnmt", "resnet50"}) {
-    const PipeDreamProfile profile = profile_of(model);
+    const PipeDreamProfile profile = published(model);
     const CostGraph graph = cost_graph_of(profile);
     CompatRequest wanted;
     wanted.levels = {{4, 1e10}, {4, 1e9}};
@@ -139,7 +139,7 @@ TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
 // PipeDream's own planner runs out of memory here.
 TEST(PipeDreamGraph, NetworksOfManyBranches) {
   for (const char* model : {"inception_v3", "nasnetamobile", "nasnetalarge"}) {
-    const CostGraph graph = cost_graph_of(profile_of(model));
+    const CostGraph graph = cost_graph_of(published(model));
     for (const int devices : {4, 8, 16}) {
       const double start = thread_cpu_seconds();
       const GraphPlan own = plan_graph(graph, flat_request(devices));
@@ -252,7 +252,7 @@ class IdealReference {
 };
 
 TEST(PipeDreamGraph, GnmtIsPlannedAsWellAsAnyOrderAllows) {
-  const CostGraph graph = cost_graph_of(profile_of("gnmt"));
+  const CostGraph graph = cost_graph_of(published("gnmt"));
   const IdealReference reference(graph);
   for (const int devices : {2, 4}) {
     for (const double bytes_per_second : {1e9, 1e10}) {

@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-const std::filesystem::path kFolder =
+const std::filesystem::path kProfiles =
     std::filesystem::path(PIPETRAIN_SOURCE_DIR) / "tests/data/pipedream";
 
 std::string error_of(std::string_view text) {
@@ -27,7 +27,7 @@ constexpr const char* kFields =
 
 TEST(PipeDreamProfile, EveryPublishedFileComesBackByteForByte) {
   int files = 0;
-  for (const auto& folder : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& folder : std::filesystem::directory_iterator(kProfiles)) {
     if (!folder.is_directory()) continue;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
       const PipeDreamProfile profile = read_pipedream_profile(entry.path());
@@ -50,7 +50,8 @@ TEST(PipeDreamProfile, HoldsWhatTheFilesSay) {
                                Case{"gnmt", 48, 58, 33.5, 55.9, 0.409, 775.1},
                                Case{"gnmt_large", 96, 122, 182.6, 337.9, 1.356, 1110.9},
                                Case{"nasnetalarge", 1251, 1468, 416.1, 249.2, 8.587, 369.0}}) {
-    const PipeDreamProfile profile = read_pipedream_profile(kFolder / expected.name / "graph.txt");
+    const PipeDreamProfile profile =
+        read_pipedream_profile(kProfiles / expected.name / "graph.txt");
     EXPECT_EQ(profile.nodes.size(), expected.nodes);
     EXPECT_EQ(profile.edges.size(), expected.edges);
     double forward = 0, backward = 0, activations = 0, parameters = 0;

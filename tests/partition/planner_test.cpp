@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-struct PlainStage {
+struct ChainStage {
   double seconds = 0;
   double memory = 0;
   bool fits = false;
@@ -22,7 +22,7 @@ struct PlainStage {
 
 // One stage computed from the definition. Micro-batches are 8 where step_seconds matter, so that
 // all sums are exact.
-PlainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int first, int last,
+ChainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int first, int last,
                        int stage, int stages) {
   double forward = 0, backward = 0, step = 0, weights = 0, fixed = 0, saved = 0, transient = 0;
   for (int i = first; i < last; ++i) {
@@ -55,7 +55,7 @@ PlainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int 
       request.memory_limit_bytes == 0 ? INFINITY : double(request.memory_limit_bytes);
   bool recompute = request.recompute == Recompute::kAll;
   if (request.recompute == Recompute::kAuto && kept > limit) recompute = true;
-  PlainStage out;
+  ChainStage out;
   out.memory = recompute ? again : kept;
   out.fits = out.memory <= limit;
   out.seconds = forward * (recompute ? 2 : 1) + backward + step / m;
@@ -71,25 +71,25 @@ PlainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int 
   return out;
 }
 
-struct PlainPlan {
+struct ChainPlan {
   double bottleneck = INFINITY, memory = INFINITY, traffic = INFINITY;
   std::vector<int> cuts;
   auto key() const { return std::tie(bottleneck, memory, traffic, cuts); }
 };
 
 // Tries every set of cuts.
-std::optional<PlainPlan> brute_force(const ChainCosts& chain, const PlanRequest& request) {
+std::optional<ChainPlan> brute_force(const ChainCosts& chain, const PlanRequest& request) {
   const int count = static_cast<int>(chain.elements.size());
   const int stages = std::min(request.stages, count);
-  std::optional<PlainPlan> best;
+  std::optional<ChainPlan> best;
   for (unsigned mask = 0; mask < (1u << (count - 1)); ++mask) {
     if (__builtin_popcount(mask) != stages - 1) continue;
-    PlainPlan plan{0, 0, 0, {}};
+    ChainPlan plan{0, 0, 0, {}};
     bool fits = true;
     int first = 0;
     for (int i = 1; i <= count; ++i) {
       if (i < count && !(mask >> (i - 1) & 1)) continue;
-      const PlainStage stage =
+      const ChainStage stage =
           plain_stage(chain, request, first, i, static_cast<int>(plan.cuts.size()), stages);
       fits = fits && stage.fits;
       plan.bottleneck = std::max(plan.bottleneck, stage.seconds);
@@ -121,7 +121,7 @@ TEST(Planner, EqualsBruteForceOnRandomChains) {
     request.recompute = static_cast<Recompute>(pick(0, 2));
     if (pick(0, 1)) request.transfer = {double(pick(0, 3)), pick(0, 1) ? 2.0 : 0.5};
     if (pick(0, 1)) request.memory_limit_bytes = static_cast<std::size_t>(pick(5, 150));
-    const std::optional<PlainPlan> expected = brute_force(chain, request);
+    const std::optional<ChainPlan> expected = brute_force(chain, request);
     if (!expected) {
       ++infeasible;
       try {

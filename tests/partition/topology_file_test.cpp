@@ -9,7 +9,8 @@
 namespace pipetrain {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(PIPETRAIN_SOURCE_DIR) / "topologies";
+const std::filesystem::path kTopologies =
+    std::filesystem::path(PIPETRAIN_SOURCE_DIR) / "topologies";
 
 constexpr std::string_view kTwoLevels = R"({
   "schema": "pipetrain.topology/1", "name": "two servers", "source": "made up",
@@ -100,7 +101,7 @@ TEST(TopologyFile, AnErrorNamesTheField) {
 
 TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(kTopologies)) {
     const Topology topology = read_topology(entry.path());
     EXPECT_FALSE(topology.name.empty()) << entry.path();
     EXPECT_GT(topology.memory_bytes, 0U) << entry.path();
@@ -108,17 +109,17 @@ TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
     ++files;
   }
   EXPECT_EQ(files, 6);
-  const Topology dgx = read_topology(kFolder / "dgx-h100x8.json");
+  const Topology dgx = read_topology(kTopologies / "dgx-h100x8.json");
   EXPECT_EQ(dgx.group_size(0), 8);
   EXPECT_GE(dgx.devices(), 1024);
   EXPECT_DOUBLE_EQ(dgx.levels[1].bytes_per_second, 400e9 / 8);
-  const Topology a = read_topology(kFolder / "pipedream-a.json");
+  const Topology a = read_topology(kTopologies / "pipedream-a.json");
   EXPECT_EQ(a.devices(), 16);
   EXPECT_DOUBLE_EQ(a.levels[1].bytes_per_second, 10e9 / 8);
 }
 
 TEST(TopologyFile, TheFirstDevices) {
-  const Topology dgx = read_topology(kFolder / "dgx-h100x8.json");
+  const Topology dgx = read_topology(kTopologies / "dgx-h100x8.json");
   EXPECT_EQ(first_devices(dgx, 64).levels[0].count, 8);
   EXPECT_EQ(first_devices(dgx, 64).levels[1].count, 8);
   EXPECT_EQ(first_devices(dgx, 5).devices(), 5);

@@ -15,14 +15,14 @@ HostTensor filled(Shape shape, float value) {
   return out;
 }
 
-HostTensor ramp(Shape shape) {
+HostTensor rising(Shape shape) {
   HostTensor out(TensorType{DType::kFloat32, shape});
   float next = 0.5F;
   for (float& x : out.span<float>()) x = next += 0.25F;
   return out;
 }
 
-OnnxModel read(const OnnxBuilder& builder) {
+OnnxModel parsed(const OnnxBuilder& builder) {
   const std::string bytes = builder.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
@@ -40,13 +40,13 @@ TensorUse use_of(const std::map<std::string, TensorRule>& rules, const std::stri
 
 TEST(Parameters, WeightsAreTrainedConstantsAreNot) {
   OnnxBuilder builder = image_builder();
-  builder.initializer("conv_w", ramp({6, 4, 1, 1}));
+  builder.initializer("conv_w", rising({6, 4, 1, 1}));
   builder.initializer("epsilon", HostTensor::scalar<float>(1e-5F));
-  builder.initializer("mask", ramp({5, 5}));
+  builder.initializer("mask", rising({5, 5}));
   builder.node("Conv", {"x", "conv_w"}, {"c"});
   builder.node("Add", {"c", "epsilon"}, {"a"});
   builder.node("Mul", {"a", "mask"}, {"y"});
-  const auto rules = classify_tensors(read(builder), {});
+  const auto rules = classify_tensors(parsed(builder), {});
   EXPECT_EQ(use_of(rules, "conv_w"), TensorUse::kTrained);
   EXPECT_EQ(use_of(rules, "epsilon"), TensorUse::kFrozen);
   EXPECT_EQ(use_of(rules, "mask"), TensorUse::kFrozen);
@@ -56,24 +56,24 @@ TEST(Parameters, WeightIsFoundThroughATransposeAndATableThroughAConstantGather) 
   OnnxBuilder builder("test");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 8}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("table.weight", ramp({9, 8}));
+  builder.initializer("table.weight", rising({9, 8}));
   const std::int64_t rows[] = {0, 1, 2};
   builder.initializer("rows", HostTensor::of<std::int64_t>({3}, rows));
-  builder.initializer("p0", ramp({6, 8}));
+  builder.initializer("p0", rising({6, 8}));
   builder.node("Gather", {"table.weight", "rows"}, {"positions"});
   builder.node("Add", {"x", "positions"}, {"a"});
   builder.node("Transpose", {"p0"}, {"turned"}, {OnnxAttribute::of_ints("perm", {1, 0})});
   builder.node("MatMul", {"a", "turned"}, {"y"});
-  const auto rules = classify_tensors(read(builder), {});
+  const auto rules = classify_tensors(parsed(builder), {});
   EXPECT_EQ(use_of(rules, "table.weight"), TensorUse::kTrained);
   EXPECT_EQ(use_of(rules, "p0"), TensorUse::kTrained);
 }
 
 TEST(Parameters, RunningStatisticsAreUpdatedNotTrained) {
   OnnxBuilder builder = image_builder();
-  for (const char* name : {"scale", "bias", "mean", "var"}) builder.initializer(name, ramp({4}));
+  for (const char* name : {"scale", "bias", "mean", "var"}) builder.initializer(name, rising({4}));
   builder.node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y"});
-  const auto rules = classify_tensors(read(builder), {});
+  const auto rules = classify_tensors(parsed(builder), {});
   EXPECT_EQ(use_of(rules, "scale"), TensorUse::kTrained);
   EXPECT_EQ(use_of(rules, "bias"), TensorUse::kTrained);
   EXPECT_EQ(use_of(rules, "mean"), TensorUse::kRunningStatistic);
@@ -87,7 +87,7 @@ TEST(Parameters, StatisticsMergedWithGainsComeApart) {
   builder.node("Identity", {"ones"}, {"norm.running_var"});
   builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {},
                "norm");
-  OnnxModel model = read(builder);
+  OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
   EXPECT_EQ(use_of(rules, "ones"), TensorUse::kTrained);
   EXPECT_EQ(use_of(rules, "zeros"), TensorUse::kTrained);
@@ -102,11 +102,11 @@ TEST(Parameters, MergedBiasesComeApartMatricesStayTied) {
   OnnxBuilder builder("test");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("w", ramp({4, 4}));
+  builder.initializer("w", rising({4, 4}));
   builder.initializer("b", filled({4}, 0));
   builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "first");
   builder.node("Gemm", {"h", "w", "b"}, {"y"}, {}, "second");
-  OnnxModel model = read(builder);
+  OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
   const auto copies = untie_copies(model, rules);
   ASSERT_EQ(copies.size(), 1U);
@@ -118,10 +118,10 @@ TEST(Parameters, MergedBiasesComeApartMatricesStayTied) {
 
 TEST(Parameters, FlagsDecideAndTyposAreRefused) {
   OnnxBuilder builder = image_builder();
-  builder.initializer("stem.weight", ramp({6, 4, 1, 1}));
-  builder.initializer("stem.bias", ramp({6}));
+  builder.initializer("stem.weight", rising({6, 4, 1, 1}));
+  builder.initializer("stem.bias", rising({6}));
   builder.node("Conv", {"x", "stem.weight", "stem.bias"}, {"y"});
-  const OnnxModel model = read(builder);
+  const OnnxModel model = parsed(builder);
   ParameterOptions options;
   options.freeze = {"*.weight"};
   EXPECT_EQ(use_of(classify_tensors(model, options), "stem.weight"), TensorUse::kFrozen);

@@ -15,7 +15,7 @@
 namespace pipetrain {
 namespace {
 
-TrainingGraph build(const OnnxModel& model, const ParameterOptions& parameters = {}) {
+TrainingGraph built(const OnnxModel& model, const ParameterOptions& parameters = {}) {
   BuildOptions options;
   options.lower.micro_batch = 1;
   return build_training_graph(model, classify_tensors(model, parameters), options);
@@ -44,21 +44,21 @@ OnnxModel hollow(const TemporaryDirectory& directory) {
 
 TEST(WrittenWeights, AreNeededToTrainButNotToPlan) {
   const TemporaryDirectory directory;
-  const TrainingGraph training = build(hollow(directory));
+  const TrainingGraph training = built(hollow(directory));
   ASSERT_EQ(training.parameters.size(), 1U);
   EXPECT_TRUE(training.parameters[0].gradient);
   EXPECT_EQ(training.graph[training.parameters[0].value].type.shape, (Shape{4, 4}));
   refused([&] { check_weights_are_written(training); }, "--weights random");
   const std::string bytes = small_model().bytes();
   check_weights_are_written(
-      build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {})));
+      built(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {})));
 }
 
 TEST(WrittenWeights, AreNeededOfConstants) {
   const TemporaryDirectory directory;
   ParameterOptions frozen;
   frozen.freeze = {"W"};
-  refused([&] { build(hollow(directory), frozen); }, "never written");
+  refused([&] { built(hollow(directory), frozen); }, "never written");
   // A table of integers, and the value of a Constant.
   const std::string place =
       external_data({{"location", "net.onnx.data"}, {"offset", "0"}, {"length", "32"}});
@@ -68,7 +68,7 @@ TEST(WrittenWeights, AreNeededOfConstants) {
   parts.initializers.push_back(tensor_part("rows", {4}, 7, place));
   parts.nodes = {node_part("Gather", {"W", "rows"}, {"V"}), node_part("MatMul", {"x", "V"}, {"y"})};
   put_file(directory / "net.onnx", parts.bytes());
-  refused([&] { build(read_onnx(directory / "net.onnx")); }, "never written");
+  refused([&] { built(read_onnx(directory / "net.onnx")); }, "never written");
   parts = small_model();
   const std::string value = field(1, std::string("value")) +
                             field(5, tensor_part("", {4, 2}, 1, place)) +
@@ -76,7 +76,7 @@ TEST(WrittenWeights, AreNeededOfConstants) {
   parts.nodes = {field(2, std::string("V")) + field(4, std::string("Constant")) + field(5, value),
                  node_part("MatMul", {"x", "V"}, {"y"})};
   put_file(directory / "net.onnx", parts.bytes());
-  refused([&] { build(read_onnx(directory / "net.onnx")); }, "never written");
+  refused([&] { built(read_onnx(directory / "net.onnx")); }, "never written");
 }
 
 }  // namespace

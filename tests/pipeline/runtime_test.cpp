@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "passes/linearise.h"
 #include "imported_schedules.h"
+#include "passes/linearise.h"
 #include "pipeline/check.h"
 #include "pipeline/complete.h"
 #include "pipeline/generate.h"
@@ -64,7 +64,7 @@ struct Pipeline {
   bool tied_stages = false;
 };
 
-RuntimeOptions options_for(Backend backend, double clip = 0) {
+RuntimeOptions runtime_options(Backend backend, double clip = 0) {
   RuntimeOptions options;
   options.backend = backend;
   options.optimizer = default_settings(OptimizerKind::kAdamW);
@@ -108,10 +108,10 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
     outcome.bits = fingerprint(pipeline, runner);
   };
   if (with_oracle) {
-    Oracle oracle(pipeline.variants, stages, options_for(backend, clip));
+    Oracle oracle(pipeline.variants, stages, runtime_options(backend, clip));
     steps(oracle);
   } else {
-    Runtime runtime(pipeline.variants, {&program}, options_for(backend, clip));
+    Runtime runtime(pipeline.variants, {&program}, runtime_options(backend, clip));
     steps(runtime);
   }
   return outcome;
@@ -154,8 +154,8 @@ TEST_P(SameBits, PipedreamAndItsOracle) {
       }
       return std::pair(fingerprint(pipeline, runner), losses);
     };
-    Oracle oracle(pipeline.variants, stages, options_for(GetParam()));
-    Runtime runtime(pipeline.variants, {&program}, options_for(GetParam()));
+    Oracle oracle(pipeline.variants, stages, runtime_options(GetParam()));
+    Runtime runtime(pipeline.variants, {&program}, runtime_options(GetParam()));
     EXPECT_TRUE(rounds(runtime) == rounds(oracle)) << stages << " stages";
   }
 }
@@ -164,9 +164,9 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
   const Pipeline pipeline(/*tied=*/false, 4, {4});
   test::FixedData data(36, 6);
   data.set_stream(9, 4, 0);
-  Oracle stale(pipeline.variants, 4, options_for(GetParam()));
+  Oracle stale(pipeline.variants, 4, runtime_options(GetParam()));
   stale.run(pipeline.program("pipedream", 9), data);
-  Oracle fresh(pipeline.variants, 4, options_for(GetParam()));
+  Oracle fresh(pipeline.variants, 4, runtime_options(GetParam()));
   for (int step = 0; step < 9; ++step) {
     data.set_stream(1, 4, step);
     fresh.run(pipeline.program("pipedream", 1), data);
@@ -200,10 +200,10 @@ Pair run_both(const Pipeline& pipeline, const Program& program, Backend backend,
     }
     return fingerprint(on, runner);
   };
-  Runtime runtime(pipeline.variants, {&program}, options_for(backend, clip));
+  Runtime runtime(pipeline.variants, {&program}, runtime_options(backend, clip));
   pair.bits = run(runtime, program, pipeline, pair.losses);
   const Pipeline& on = reference_pipeline ? *reference_pipeline : pipeline;
-  Oracle oracle(on.variants, on.stages, options_for(backend, clip));
+  Oracle oracle(on.variants, on.stages, runtime_options(backend, clip));
   pair.oracle_bits = run(oracle, reference ? *reference : program, on, pair.oracle_losses);
   return pair;
 }
@@ -299,7 +299,7 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
        carry_stages(*pipeline.graphs[0], pipeline.variants[0].stage_of_forward, *evaluation)});
   const Program training = pipeline.program("1f1b", 3);
   const Program forward = pipeline.program("forward", 2);
-  Runtime runtime(pipeline.variants, {&training, &forward}, options_for(Backend::kReference));
+  Runtime runtime(pipeline.variants, {&training, &forward}, runtime_options(Backend::kReference));
   test::FixedData data(2 * kBatch, 5);
   data.set_mini_batch(0, 8, 4, 0, {99, 98, 4});
   const std::string before = fingerprint(pipeline, runtime);
@@ -335,7 +335,7 @@ class FailingData final : public UnitSource {
 TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
   const Pipeline pipeline(/*tied=*/true, 4, kSizes);
   const Program program = pipeline.program("1f1b", 3);
-  Runtime runtime(pipeline.variants, {&program}, options_for(Backend::kReference));
+  Runtime runtime(pipeline.variants, {&program}, runtime_options(Backend::kReference));
   test::FixedData data(2 * kBatch, 5);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   FailingData failing(data);
@@ -356,7 +356,7 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
     constexpr int kStages = 4, kUnits = 8;
     const Pipeline pipeline(/*tied=*/false, kStages, {4});
     const Program program = pipeline.program(schedule, kUnits);
-    RuntimeOptions options = options_for(Backend::kReference);
+    RuntimeOptions options = runtime_options(Backend::kReference);
     options.rehearsal.assign(kStages, {.forward = 0.010,
                                        .backward = 0.020,
                                        .backward_input = 0,

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Program program_for(const std::string& name) {
+Program round_of(const std::string& name) {
   ScheduleOptions options = options_for(name, 4 * stages_per_device(name, 2), 8);
   if (name == "pipedream") options.replicas = {2, 1, 1, 1};
   return lowered(options);
@@ -51,7 +51,7 @@ Json written(const std::filesystem::path& path, const Program& program, const Tr
 TEST(Trace, EventsOfATrackDoNotOverlap) {
   const TemporaryDirectory directory;
   for (const char* name : kNames) {
-    const Program program = program_for(name);
+    const Program program = round_of(name);
     const Json trace = written(directory / "trace.json", program, {});
     std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
     std::map<std::pair<int, int>, std::string> names;
@@ -80,7 +80,7 @@ TEST(Trace, EventsOfATrackDoNotOverlap) {
 TEST(Trace, ArrowsGoFromWhatMakesDataToWhatReadsIt) {
   const TemporaryDirectory directory;
   for (const char* name : kNames) {
-    const Program program = program_for(name);
+    const Program program = round_of(name);
     const Json trace = written(directory / "trace.json", program, {});
     struct Slice {
       double begin, end;
@@ -125,7 +125,7 @@ TEST(Trace, ArrowsGoFromWhatMakesDataToWhatReadsIt) {
 
 TEST(Trace, CountersReachThePeakAndReturnToNothing) {
   const TemporaryDirectory directory;
-  const Program program = program_for("1f1b");
+  const Program program = round_of("1f1b");
   TraceLabels labels;
   labels.bytes_per_unit = {1000, 100, 10, 1};
   labels.device_names = {"left", "d1", "d2", "right"};
@@ -152,7 +152,7 @@ TEST(Trace, IsReadAsItWasWritten) {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "trace.json";
   for (const char* name : kNames) {
-    const Program program = program_for(name);
+    const Program program = round_of(name);
     written(path, program, {});
     const TraceFile trace = read_trace(path);
     ASSERT_EQ(trace.programs.size(), 1U);
@@ -202,7 +202,7 @@ TEST(Trace, GoldenFileOfOneInstructionEach) {
 TEST(Trace, RefusesWhatIsNotATrace) {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "trace.json";
-  const Json good = written(path, program_for("1f1b"), {});
+  const Json good = written(path, round_of("1f1b"), {});
   const auto refused = [&](const Json& json, const char* part) {
     put_file(path, json.dump());
     try {
@@ -247,7 +247,7 @@ TEST(Trace, AnUnfinishedFileIsNotThere) {
   const TemporaryDirectory directory;
   {
     TraceWriter writer(directory / "trace.json", {});
-    const Program program = program_for("1f1b");
+    const Program program = round_of("1f1b");
     writer.add_step(TraceSide::kMeasured, program, events_for(program), 0, 0);
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));

@@ -16,7 +16,7 @@ namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
-using Attributes = std::vector<OnnxAttribute>;
+using OnnxAttributes = std::vector<OnnxAttribute>;
 using Edit = std::function<void(ModelParts&)>;
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
@@ -368,7 +368,7 @@ class HostileFiles {
       });
     };
     const auto call = [](const std::string& name, std::vector<std::string> inputs,
-                         std::vector<std::string> outputs, Attributes with = {}) {
+                         std::vector<std::string> outputs, OnnxAttributes with = {}) {
       return node_part(name, std::move(inputs), std::move(outputs), std::move(with), "", "d");
     };
     const auto wrapper = [&](const std::string& name, const std::string& callee, int times) {
@@ -466,7 +466,7 @@ class HostileFiles {
   void for_later_passes() {
     const auto i = OnnxAttribute::of_int;
     const auto is = OnnxAttribute::of_ints;
-    const auto y = [](const std::string& op, std::vector<std::string> inputs, Attributes with) {
+    const auto y = [](const std::string& op, std::vector<std::string> inputs, OnnxAttributes with) {
       return std::vector{node_part(op, std::move(inputs), {"y"}, std::move(with), "bad")};
     };
     const auto before = [](std::vector<std::string> nodes, const std::string& last) {
@@ -558,7 +558,7 @@ class HostileFiles {
   }
 
   // An image (1, 2, 8, 8) through one Conv with a weight of (4, 2, 3, 3).
-  void conv(const std::string& name, const Attributes& with) {
+  void conv(const std::string& name, const OnnxAttributes& with) {
     ModelParts parts = small_model();
     parts.inputs = {value_part("x", DType::kFloat32, {{"", 1}, {"", 2}, {"", 8}, {"", 8}})};
     parts.outputs = {value_part("y", DType::kFloat32, {{"", 1}, {"", 4}, {"", 6}, {"", 6}})};
@@ -567,7 +567,7 @@ class HostileFiles {
     add(name, parts.bytes(), "", /*fails_to_read=*/false);
   }
 
-  void pool(const std::string& name, const Attributes& with) {
+  void pool(const std::string& name, const OnnxAttributes& with) {
     ModelParts parts = small_model();
     parts.inputs = {value_part("x", DType::kFloat32, {{"", 1}, {"", 2}, {"", 8}, {"", 8}})};
     parts.outputs = {value_part("y", DType::kFloat32, {{"n", -1}})};

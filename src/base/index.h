@@ -1,0 +1,14 @@
+// Indices and counts.
+#pragma once
+
+#include <cstddef>
+
+namespace pipetrain {
+
+/// A number that is known not to be negative, as containers take it.
+constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// ⌈a / b⌉ for a >= 0, b > 0.
+constexpr int ceil_divide(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace pipetrain
