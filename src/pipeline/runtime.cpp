@@ -15,6 +15,7 @@
 #include "base/index.h"
 #include "optim/update.h"
 #include "pipeline/annotate.h"
+#include "pipeline/program_cut.h"
 
 namespace pipetrain {
 namespace {
@@ -251,7 +252,7 @@ void Runtime::start_round(const Program& program) {
     for (int r = 0; r < program.replicas(s); ++r) {
       Copy& copy = this->copy(s, r);
       copy.accumulating = false;
-      copy.adding_left = units_to_add(s, r, 0);
+      copy.adding_left = units_to_add(s, r, cut_ ? cut_->units_done / program.group_size(s) : 0);
       copy.forwards = copy.backwards = 0;
       copy.forward_entry.assign(at(capacity_[at(s)].forward_entries), -1);
       copy.gradient_entry.assign(at(capacity_[at(s)].gradient_entries), -1);
@@ -266,7 +267,19 @@ void Runtime::start_round(const Program& program) {
 }
 
 RoundResult Runtime::run(const Program& program, UnitSource& source) {
+  cut_ = nullptr;
   start_round(program);
+  return run_round(source);
+}
+
+RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
+  cut_ = &cut;
+  start_round(cut.rest);
+  return run_round(source);
+}
+
+RoundResult Runtime::run_round(UnitSource& source) {
+  const Program& program = *program_;
   source_ = &source;
   std::unique_lock lock(mutex_);
   error_ = nullptr;
@@ -450,9 +463,10 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   Event& event = worker.events[at(worker.at.load(std::memory_order_relaxed))];
   event.start = now() - round_start_;
   const bool evaluates = program_->rule == UpdateRule::kNone;
+  const bool replayed = cut_ && cut_->replayed[at(instruction.stage)][at(instruction.unit)];
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
-    out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates);
+    out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
   if (copy.stage->has_loss(unit.variant)) {
     RoundUnit& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
@@ -516,9 +530,30 @@ void Runtime::run_update(const Instruction& instruction, Copy& copy) {
   copy.stage->update(0, from, to, source_->learning_rate(unit), number, scale);
   if (!applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
   copy.accumulating = false;
-  if (asynchronous && group + 1 < program_->updates(instruction.stage)) {
-    copy.adding_left = units_to_add(
-        instruction.stage, program_->replica_on(instruction.stage, copy.device), group + 1);
+  if (!asynchronous) return;
+  const int replica = program_->replica_on(instruction.stage, copy.device);
+  if (group + 1 < program_->updates(instruction.stage))
+    copy.adding_left = units_to_add(instruction.stage, replica, group + 1);
+  source_->updated(instruction.stage, replica, unit, instruction.version);
+}
+
+StageContent Runtime::content(int stage, int version) const {
+  const Copy& copy = this->copy(stage, 0);
+  StageContent out = copy.stage->content(block_of(copy, stage, version));
+  out.updates = copy.updates;
+  for (int older = std::max(0, version - capacity_[at(stage)].versions + 1); older < version;
+       ++older)
+    out.stashed[older] = copy.stage->parameters(block_of(copy, stage, older));
+  return out;
+}
+
+void Runtime::restore(int stage, const StageContent& content) {
+  for (Copy& copy : stages_[at(stage)]) {
+    copy.stage->set_content(content);
+    copy.base_version = 0;
+    copy.updates = content.updates;
+    for (const auto& [version, parameters] : content.stashed)
+      copy.stage->set_parameters(version % capacity_[at(stage)].versions, parameters);
   }
 }
 
