@@ -8,8 +8,10 @@ FOLDER holds what prepare.py made. The network is cut where its measured pieces 
 import argparse
 import json
 import os
+import queue
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,12 +29,23 @@ STAGES = 2
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
+def grouped(network):
+    """Lists of pieces between which the network may be cut: not before a rectifier, which overwrites what it is given."""
+    groups = []
+    for piece in network.pieces():
+        if isinstance(piece, nn.ReLU) and groups:
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
 class Part(nn.Module):
     """Some pieces of a network in turn."""
 
-    def __init__(self, network, first, last):
+    def __init__(self, network, groups):
         super().__init__()
-        self.pieces = network.pieces()[first:last]
+        self.pieces = [piece for group in groups for piece in group]
         owned = {id(parameter) for piece in self.pieces for parameter in parameters_of(piece)}
         for name, parameter in network.named_parameters():
             if id(parameter) in owned:
@@ -54,18 +67,20 @@ def parameters_of(piece):
 
 
 def seconds_of_pieces(network, x, y):
-    """Forward and backward of each piece, the last with the loss."""
+    """Forward and backward of each group of pieces, the last with the loss."""
     times = []
-    pieces = network.pieces()
-    for number, piece in enumerate(pieces):
+    groups = grouped(network)
+    for number, group in enumerate(groups):
         best, detached = float("inf"), None
         for _ in range(3):
             given = x.detach()
             if given.is_floating_point() and number > 0:
                 given.requires_grad_(True)
             start = time.perf_counter()
-            out = piece(given)
-            value = loss_of(out, y) if number == len(pieces) - 1 else out
+            out = given
+            for piece in group:
+                out = piece(out)
+            value = loss_of(out, y) if number == len(groups) - 1 else out
             if value.requires_grad:
                 value.backward(torch.ones_like(value))
             best = min(best, time.perf_counter() - start)
@@ -77,7 +92,7 @@ def seconds_of_pieces(network, x, y):
 
 
 def best_cut(times):
-    """The first piece of the second stage."""
+    """The first group of the second stage."""
     return min(range(1, len(times)), key=lambda cut: max(sum(times[:cut]), sum(times[cut:])))
 
 
@@ -94,8 +109,8 @@ def run_rank(rank, arguments, store, results):
         cut[0] = best_cut(seconds_of_pieces(network, x[:rows], y[:rows]))
         network.load_state_dict(state)  # running statistics have moved
     dist.broadcast(cut, 0)
-    count = len(network.pieces())
-    part = Part(network, *((0, int(cut)) if rank == 0 else (int(cut), count)))
+    groups = grouped(network)
+    part = Part(network, groups[: int(cut)] if rank == 0 else groups[int(cut) :])
     stage = PipelineStage(part, rank, STAGES, torch.device("cpu"))
     schedule = SCHEDULES[arguments.schedule](stage, arguments.micro_batches, loss_fn=loss_of)
     optimizer = optimizer_of(part, MODELS[arguments.model])
@@ -119,7 +134,7 @@ def run_rank(rank, arguments, store, results):
             losses.append(statistics.fmean(part.item() for part in parts))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     results.put({"rank": rank, "step_ms": times, "losses": losses[:3], "peak_mib": peak, "first_step_at": first_step_at,
-                 "cut": int(cut), "pieces": count})
+                 "cut": int(cut), "groups": len(groups)})
     dist.destroy_process_group()
 
 
@@ -137,7 +152,16 @@ def main():
         ranks = [context.Process(target=run_rank, args=(rank, arguments, f"{folder}/store", results)) for rank in range(STAGES)]
         for process in ranks:
             process.start()
-        found = sorted((results.get(timeout=300) for _ in ranks), key=lambda result: result["rank"])
+        found = []
+        while len(found) < STAGES:
+            try:
+                found.append(results.get(timeout=1))
+            except queue.Empty:
+                if any(process.exitcode for process in ranks):
+                    for process in ranks:
+                        process.terminate()
+                    sys.exit("a process of the pipeline has failed")
+        found.sort(key=lambda result: result["rank"])
         for process in ranks:
             process.join()
     print(json.dumps({
@@ -146,7 +170,7 @@ def main():
         "losses": found[1]["losses"],
         "first_step_at": found[1]["first_step_at"],
         "peak_mib": sum(result["peak_mib"] for result in found),
-        "cut": f"{found[0]['cut']} of {found[0]['pieces']} pieces",
+        "cut": f"{found[0]['cut']} of {found[0]['groups']}",
     }))
 
 

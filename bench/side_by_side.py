@@ -13,7 +13,8 @@ same batch. NAME.md and NAME.json hold, by part:
     tax       step time of one stage at 2, 4, 8, 16 micro-batches over that at 1, and PyTorch's
     time      where the time of pipetrain's step goes
 
-A step's time is the median of all rounds. Needs the standard library only.
+A step's time is the median of all rounds. The first, second and last part are run unless --parts says otherwise: about ten minutes
+for all models on two cores, and as much for the other two. Needs the standard library only.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from models import MODELS, new_flags
 from pipetrain_run import RunFailed, peer, pipetrain, run
 
 PARTS = ["single", "forward", "pipeline", "tax", "time"]
+SHORT_PARTS = ["single", "forward", "time"]
 MICRO_BATCHES = 8
 TAXED = [1, 2, 4, 8, 16]
 OUR_SCHEDULES = ["1f1b", "zb-h1"]
@@ -55,15 +57,15 @@ class Bench:
     def steps(self, model, threads):
         return max(2, round(model.steps * (1.6 if threads > 1 else 1) * self.arguments.length))
 
-    def ours(self, name, threads, **options):
+    def ours(self, name, threads, steps=None, **options):
         model = MODELS[name]
-        return pipetrain(self.arguments.pipetrain, model, self.folder / name, threads, self.steps(model, threads), bf16=self.bf16,
-                         **options)
+        return pipetrain(self.arguments.pipetrain, model, self.folder / name, threads, steps or self.steps(model, threads),
+                         bf16=self.bf16, **options)
 
-    def pytorch(self, name, threads, *flags):
+    def pytorch(self, name, threads, *flags, steps=None):
         flags = [*flags, *(["--bf16"] if self.bf16 else [])]
         return peer(self.arguments.torch_python, "peer_pytorch.py", name, self.folder / name, "--threads", threads, "--steps",
-                    self.steps(MODELS[name], threads), *flags)
+                    steps or self.steps(MODELS[name], threads), *flags)
 
     def pipelining(self, name, schedule):
         return peer(self.arguments.torch_python, "peer_pipelining.py", name, self.folder / name, "--schedule", schedule,
@@ -94,10 +96,9 @@ class Bench:
         return {"model": name, "threads": threads, **found}
 
     def forward(self, name, threads):
-        runs = [peer(self.arguments.torch_python, "peer_onnxruntime.py", self.folder / name, "--threads", threads, "--runs",
-                     self.steps(MODELS[name], threads)) for _ in range(self.arguments.rounds)]
-        return {"model": name, "threads": threads, "version": runs[0]["version"],
-                "forward_ms": statistics.median(t for entry in runs for t in entry["step_ms"])}
+        answer = peer(self.arguments.torch_python, "peer_onnxruntime.py", self.folder / name, "--threads", threads, "--runs",
+                      2 * self.steps(MODELS[name], threads))
+        return {"model": name, "threads": threads, "version": answer["version"], "forward_ms": statistics.median(answer["step_ms"])}
 
     def pipeline(self, name):
         ours = {form: lambda form=form: self.ours(name, 1, stages=2, schedule=form, micro_batches=MICRO_BATCHES, cache="cache")
@@ -111,11 +112,12 @@ class Bench:
 
     def tax(self, name):
         """Step times by number of micro-batches, one stage and one thread on both sides."""
+        steps = max(2, MODELS[name].steps // 2)
         ours, theirs = {count: [] for count in TAXED}, {count: [] for count in TAXED}
         for _ in range(self.arguments.rounds):
             for count in TAXED:
-                ours[count] += self.ours(name, 1, micro_batches=count)["step_ms"]
-            answer = self.pytorch(name, 1, "--micro-batches", *map(str, TAXED))
+                ours[count] += self.ours(name, 1, steps, micro_batches=count, cache="cache")["step_ms"]
+            answer = self.pytorch(name, 1, "--micro-batches", *map(str, TAXED), steps=steps)
             for count in TAXED:
                 theirs[count].append(answer["ms_by_micro_batches"][str(count)])
         return {"model": name, "pipetrain_ms": {count: statistics.median(times) for count, times in ours.items()},
@@ -165,7 +167,7 @@ def parse():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=SHORT_PARTS, metavar="PART")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("-o", "--output", type=Path, default=Path("side_by_side"), help="name of the two files, without .md")
     return parser.parse_args()

@@ -12,6 +12,9 @@ ROWS = ("BatchNorm", "LayerNorm", "RmsNorm", "RMSNorm", "Softmax", "LogSoftmax",
         "GlobalMaxPool", "Reduce", "Gather", "Scatter", "Embedding")
 
 
+TRACED_STEPS = 6  # the last three are in the trace
+
+
 def kind_of(operator):
     for kind, names in (("products", PRODUCTS), ("reorders", REORDERS), ("rows", ROWS)):
         if operator.startswith(names):
@@ -22,7 +25,7 @@ def kind_of(operator):
 def shares(binary, model, folder, threads, bf16):
     """Shares of a step's time by kind, and the slowest kernels."""
     trace = folder / "trace.json"
-    pipetrain(binary, model, folder, threads, max(6, model.steps), bf16=bf16, trace=trace, cache="cache")
+    pipetrain(binary, model, folder, threads, TRACED_STEPS, bf16=bf16, trace=trace, cache="cache")
     events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("pid") == 1 and event["ph"] == "X"]
 
     def seconds(*kinds):

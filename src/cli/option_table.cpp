@@ -539,7 +539,7 @@ void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor export")
+            "train plan profile new schedule doctor export report")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
@@ -569,6 +569,8 @@ void describe_output(Table& table, Options& options) {
              "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
   table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
              "schedule");
+  table.text("--curves", options.curves, "FILE|-", "the curves as CSV, instead of the page",
+             "report");
   table.integer("--causes", options.causes, 1, "most causes to print", "trace");
   table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
              "doctor");

@@ -50,8 +50,8 @@ struct Options {
   std::string pipedream_profile, compat, activation_compression;
   double bandwidth = 1e9;
   bool fewer_machines = false;
-  // schedule, trace, doctor
-  std::string times, latency, costs, csv;
+  // schedule, trace, report, doctor
+  std::string times, latency, costs, csv, curves;
   int causes = 5;
   double jitter = 0.05;
   bool measure = false;

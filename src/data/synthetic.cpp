@@ -17,6 +17,8 @@ enum Stream : std::uint64_t { kNoise = 1, kClass, kProjection, kSuccessor, kInpu
 constexpr std::uint64_t kStreamsPerInput = 4;
 
 constexpr std::size_t kNoiseTable = 1 << 16;
+constexpr std::size_t kPiece = 4096;  // of it, at most
+constexpr std::size_t kMostPatternElements = 1 << 22;
 // A pattern is constant over a quarter of a row, so that convolutions and pooling can see it.
 constexpr std::size_t kBlocks = 4;
 constexpr float kPatternStrength = 0.5f;
@@ -48,6 +50,8 @@ class SyntheticDataset : public Dataset {
     RandomStream stream(seed_, kNoise);
     noise_.resize(kNoiseTable);
     for (float& value : noise_) value = stream.normal();
+    noise_.insert(noise_.end(), noise_.begin(), noise_.begin() + kPiece);
+    draw_patterns();
   }
 
   std::size_t size() const override { return samples_; }
@@ -108,47 +112,74 @@ class SyntheticDataset : public Dataset {
 
   // The hidden class of a sample; labels are a function of it, and inputs lean towards it.
   std::uint32_t class_of(std::size_t index) const {
-    const bool probability = spec_.label && spec_.label->probability;
-    std::int64_t classes = 2;
-    if (spec_.label && spec_.label->classes > 0) classes = spec_.label->classes;
-    if (probability && spec_.label->sample_shape.count() > 1) classes = 16;
-    classes = std::min<std::int64_t>(classes, kMaximumClasses);
     return uniform_below(draw(seed_, kClass, index, 0).word[0],
-                         static_cast<std::uint32_t>(classes));
+                         static_cast<std::uint32_t>(classes()));
+  }
+  std::size_t classes() const {
+    if (!spec_.label) return 2;
+    if (spec_.label->probability && spec_.label->sample_shape.count() > 1) return 16;
+    if (spec_.label->classes <= 0) return 2;
+    return std::min(static_cast<std::size_t>(spec_.label->classes), kMaximumClasses);
   }
 
-  // Noise plus, for classes, a coarse pattern: one number for each quarter of a row, and for each
-  // quarter of the rows where there are several axes.
+  std::uint64_t stream_of(std::size_t column) const { return kInputs + column * kStreamsPerInput; }
+
+  // Noise plus, for classes, their pattern.
   std::vector<float> floats(std::size_t index, std::size_t column) const {
-    const Shape& shape = columns_[column].sample_shape;
-    const auto count = static_cast<std::size_t>(shape.count());
-    const std::uint64_t stream = kInputs + column * kStreamsPerInput;
+    const auto count = static_cast<std::size_t>(columns_[column].sample_shape.count());
     std::vector<float> out(count);
     for (std::size_t at = 0; at < count;) {
       // A piece of the table from a random place; pieces are much shorter than the table.
-      const std::size_t length = std::min<std::size_t>(count - at, 4096);
-      const std::uint32_t place =
-          draw(seed_, stream, index, static_cast<std::uint32_t>(at)).word[0];
-      for (std::size_t i = 0; i < length; ++i) out[at + i] = noise_[(place + i) % kNoiseTable];
+      const std::size_t length = std::min(count - at, kPiece);
+      const std::size_t place =
+          draw(seed_, stream_of(column), index, static_cast<std::uint32_t>(at)).word[0] %
+          kNoiseTable;
+      std::copy_n(&noise_[place], length, &out[at]);
       at += length;
     }
     if (teacher_ != Teacher::kClass || count == 0) return out;
-    const std::uint32_t hidden = class_of(index);
+    const std::size_t hidden = class_of(index);
+    if (column < patterns_.size() && (hidden + 1) * count <= patterns_[column].size()) {
+      const float* pattern = &patterns_[column][hidden * count];
+      for (std::size_t i = 0; i < count; ++i) out[i] += pattern[i];
+    } else {
+      add_pattern(column, hidden, out);
+    }
+    return out;
+  }
+
+  // Adds a class's coarse pattern: one number for each quarter of a row, and for each quarter of
+  // the rows where there are several axes.
+  void add_pattern(std::size_t column, std::size_t hidden, std::span<float> out) const {
+    const Shape& shape = columns_[column].sample_shape;
     const auto width = static_cast<std::size_t>(shape.rank() ? shape.dims().back() : 1);
     const std::size_t height =
         shape.rank() >= 2 ? static_cast<std::size_t>(shape[shape.rank() - 2]) : 1;
     const std::size_t block = shape.rank() >= 2 ? (width + kBlocks - 1) / kBlocks : 1;
-    for (std::size_t at = 0; at < count; at += std::min(block, width - at % width)) {
+    for (std::size_t at = 0; at < out.size(); at += std::min(block, width - at % width)) {
       const std::size_t row = at / width;
       const std::size_t plane = row / height, band = row % height * kBlocks / height;
       const auto place =
           static_cast<std::uint32_t>((plane * kBlocks + band) * width + at % width / block);
       const float pattern =
-          kPatternStrength * noise_[draw(seed_, stream + 1, hidden, place).word[0] % kNoiseTable];
+          kPatternStrength *
+          noise_[draw(seed_, stream_of(column) + 1, hidden, place).word[0] % kNoiseTable];
       const std::size_t end = at + std::min(block, width - at % width);
       for (std::size_t i = at; i < end; ++i) out[i] += pattern;
     }
-    return out;
+  }
+
+  // Patterns of all classes, where they are few: drawing them takes longer than all the rest.
+  void draw_patterns() {
+    if (teacher_ != Teacher::kClass) return;
+    patterns_.resize(spec_.inputs.size());
+    for (std::size_t column = 0; column < patterns_.size(); ++column) {
+      const auto count = static_cast<std::size_t>(columns_[column].sample_shape.count());
+      if (!is_float(columns_[column].dtype) || count * classes() > kMostPatternElements) continue;
+      patterns_[column].assign(count * classes(), 0.0f);
+      for (std::size_t hidden = 0; hidden < classes(); ++hidden)
+        add_pattern(column, hidden, std::span(patterns_[column]).subspan(hidden * count, count));
+    }
   }
 
   std::uint32_t successor(std::int64_t id, std::uint32_t limit) const {
@@ -272,7 +303,8 @@ class SyntheticDataset : public Dataset {
   std::uint64_t seed_;
   Teacher teacher_ = Teacher::kNone;
   std::vector<Column> columns_;
-  std::vector<float> noise_;
+  std::vector<float> noise_;                  // the table, and its first piece again
+  std::vector<std::vector<float>> patterns_;  // by input: [class][element], or nothing
 };
 
 }  // namespace

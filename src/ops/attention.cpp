@@ -35,6 +35,10 @@ Form form_of(const TensorType& type, std::int64_t heads, std::string_view what) 
 
 }  // namespace
 
+bool in_rows(const Attributes& attributes, const TensorType& q) {
+  return attributes.integer("y_rows", q.shape.rank() == 3) != 0;
+}
+
 Geometry geometry_of(const Attributes& attributes, const TensorType& q, const TensorType& k,
                      const TensorType& v, const TensorType& mask) {
   const std::int64_t heads = attributes.integer("heads", 0);
@@ -59,8 +63,8 @@ Geometry geometry_of(const Attributes& attributes, const TensorType& q, const Te
   out.k = of_k.strides;
   out.v = of_v.strides;
   const std::int64_t e = out.value_width;
-  out.y = q.shape.rank() == 4 ? Strides{out.heads * out.queries * e, out.queries * e, e}
-                              : Strides{out.queries * out.heads * e, e, out.heads * e};
+  out.y = !in_rows(attributes, q) ? Strides{out.heads * out.queries * e, out.queries * e, e}
+                                  : Strides{out.queries * out.heads * e, e, out.heads * e};
   out.scale = attributes.real("scale", 1 / std::sqrt(static_cast<double>(out.width)));
   out.softcap = attributes.real("softcap", 0);
   out.causal = attributes.flag("causal");
@@ -111,21 +115,22 @@ Geometry checked_geometry(const InferContext& context, std::size_t first) {
   return g;
 }
 
-TensorType output_type(const Geometry& g, const TensorType& q) {
-  return {q.dtype, q.shape.rank() == 4 ? Shape{g.batch, g.heads, g.queries, g.value_width}
-                                       : Shape{g.batch, g.queries, g.heads * g.value_width}};
+TensorType output_type(const Attributes& attributes, const Geometry& g, const TensorType& q) {
+  return {q.dtype, !in_rows(attributes, q) ? Shape{g.batch, g.heads, g.queries, g.value_width}
+                                           : Shape{g.batch, g.queries, g.heads * g.value_width}};
 }
 
 void infer_attention(InferContext& context) {
   const Geometry g = checked_geometry(context, 0);
   const TensorType& q = context.inputs[0];
-  context.outputs = {output_type(g, q), {q.dtype, {g.batch, g.heads, g.queries}}};
+  context.outputs = {output_type(context.attributes, g, q),
+                     {q.dtype, {g.batch, g.heads, g.queries}}};
 }
 
 void infer_gradient(InferContext& context) {
   const Geometry g = checked_geometry(context, 1);
   const TensorType& q = context.inputs[1];
-  const TensorType y = output_type(g, q);
+  const TensorType y = output_type(context.attributes, g, q);
   PT_CHECK(context.inputs[0] == y && context.inputs[6] == y, kModel,
            "Attention gradient needs dy and y of type {}, got {} and {}", y.text(),
            context.inputs[0].text(), context.inputs[6].text());

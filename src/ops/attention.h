@@ -2,7 +2,8 @@
 //
 //   Attention(q, k, v[, mask, lengths]) -> y, lse
 //     q, y: (B, H, T, D)    k: (B, G, S, D)    v: (B, G, S, E)    y: (B, H, T, E)
-//     each may also stand in rows, (B, T, H D), as the linear layers leave it; y stands as q does
+//     each may also stand in rows, (B, T, H D), as the linear layers leave it; y stands as q does,
+//     unless {y_rows} says otherwise
 //     G key heads serve H / G query heads each
 //     mask: broadcast to (B, H, T, S); numbers are added to the scores, false hides a key
 //     lengths: (B) int64, keys of a sample that count     lse: (B, H, T), ln Σ e^score
@@ -65,6 +66,9 @@ struct Geometry {
     return out;
   }
 };
+
+/// Whether y stands in rows.
+bool in_rows(const Attributes& attributes, const TensorType& q);
 
 /// Error (kModel) when shapes do not go together. `mask` may be kUndefined.
 Geometry geometry_of(const Attributes& attributes, const TensorType& q, const TensorType& k,

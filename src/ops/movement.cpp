@@ -1,5 +1,5 @@
 // Operators that move data without arithmetic: Reshape, Transpose, Concat, Split, Slice, Expand,
-// Pad, Trilu; and CumSum.
+// Pad, Trilu.
 #include "ops/movement.h"
 
 #include <algorithm>
@@ -178,13 +178,6 @@ void infer_trilu(InferContext& context) {
   context.outputs = {x};
 }
 
-void infer_cumsum(InferContext& context) {
-  const TensorType& x = only_row_major_input(context);
-  axis_of(context.attributes, x.shape.rank());
-  PT_CHECK(x.dtype != DType::kBool, kModel, "expected numbers, got {}", x.text());
-  context.outputs = {x};
-}
-
 // --- gradients ---
 
 void reshape_gradient(GradientContext& context) {
@@ -304,17 +297,8 @@ void trilu_gradient(GradientContext& context) {
       0, context.builder().add("Trilu", {context.output_gradient()}, attributes));
 }
 
-void cumsum_gradient(GradientContext& context) {
-  if (!context.wants(0)) return;
-  Attributes attributes = context.attributes();
-  attributes.set("reverse", std::int64_t{!attributes.flag("reverse")});
-  context.set_input_gradient(
-      0, context.builder().add("CumSum", {context.output_gradient()}, std::move(attributes)));
-}
-
 constexpr OpDef kOps[] = {
     {"Concat", kPlain, infer_concat, concat_gradient},
-    {"CumSum", kPlain, infer_cumsum, cumsum_gradient},
     {"Expand", kPlain, infer_expand, expand_gradient},
     {"Pad", kPlain, infer_pad, pad_gradient},
     {"Reshape", kView, infer_reshape, reshape_gradient},

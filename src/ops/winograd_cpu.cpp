@@ -25,7 +25,7 @@ constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
 
 Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-Vector fill(float value) { return Vector{} + value; }
+Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
 // One-dimensional transforms. `from` and `to` are vectors `step` apart.
 

@@ -44,7 +44,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();
   bound_inputs(training);
-  fuse_gelu(training.graph);
+  fuse_patterns(training.graph);
   attach_loss(training, options.loss);
   remove_dead_nodes(training.graph, results_of(training));
   mark_preparation(training.graph);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "onnx_io/subgraph.h"
 
 namespace pipetrain {
 namespace {
@@ -97,15 +98,19 @@ bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
 
 class Classifier {
  public:
-  Classifier(const OnnxModel& model) : model_(model) {
+  explicit Classifier(const OnnxModel& model) {
     for (const OnnxValue& input : model.inputs) data_.insert(input.name);
-    for (const OnnxNode& node : model.nodes) {
+    for (const OnnxNode& outer : model.nodes) {
+      for (OnnxNode& node : with_inner_nodes(outer)) nodes_.push_back(std::move(node));
+    }
+    for (const OnnxNode& node : nodes_) {
       const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
       bool data = false;
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
         uses_[node.inputs[slot]].push_back({&node, slot});
         data = data || (!shape_only && data_.contains(node.inputs[slot]));
       }
+      for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
       if (data) data_.insert(node.outputs.begin(), node.outputs.end());
     }
     for (const OnnxInitializer& initializer : model.initializers) {
@@ -207,8 +212,8 @@ class Classifier {
     return nullptr;
   }
 
-  const OnnxModel& model_;
-  std::set<std::string> data_;  // values that depend on what is fed, not on its shape alone
+  std::vector<OnnxNode> nodes_;  // those of sub-graphs too
+  std::set<std::string> data_;   // values that depend on what is fed, not on its shape alone
   std::map<std::string, std::vector<Use>> uses_;
   bool has_torch_metadata_ = false;
 };

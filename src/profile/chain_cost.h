@@ -23,7 +23,8 @@ struct ChainCost {
   double forward_seconds = 0;
   double input_gradient_seconds = 0;
   double weight_gradient_seconds = 0;
-  double step_seconds = 0;  // once per optimizer step: preparing weights, finishing gradients
+  /// Once per optimizer step: preparing weights, finishing gradients, updating parameters.
+  double step_seconds = 0;
   /// What no earlier element needs already: trained parameters; the same without gradient (frozen
   /// parameters, prepared forms of weights); activations kept from forward to backward.
   std::size_t parameter_bytes = 0;

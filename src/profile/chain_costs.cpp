@@ -156,6 +156,10 @@ class Attribution {
       const std::set<int>& positions = readers_[at(parameter.value.index)];
       const std::size_t bytes = graph_[parameter.value].type.bytes();
       if (parameter.gradient) {
+        if (!positions.empty()) {
+          out_.elements[at(*positions.begin())].step_seconds +=
+              profile_.update_seconds_per_byte * static_cast<double>(bytes);
+        }
         charge(positions, bytes, &ChainCost::parameter_bytes, &Reuse::parameter_bytes);
       } else {
         charge(positions, bytes, &ChainCost::fixed_bytes, &Reuse::fixed_bytes);

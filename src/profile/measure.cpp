@@ -1,6 +1,5 @@
 #include "profile/measure.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <map>
 
@@ -8,11 +7,12 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "graph/op.h"
+#include "optim/update.h"
 #include "profile/cost_cache.h"
-#include "profile/kernel_run.h"
 #include "profile/machine.h"
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
+#include "profile/step_timing.h"
 #include "profile/work.h"
 
 namespace pipetrain {
@@ -35,6 +35,31 @@ class Accumulating final : public Work {
   std::vector<float> term_ = std::vector<float>(kCount, 1e-3F);
 };
 
+// An optimizer's step over parameters, gradients and state that are not in a cache.
+class Updating final : public Work {
+ public:
+  static constexpr std::size_t kCount = std::size_t{1} << 20;
+
+  explicit Updating(const OptimizerSettings& settings) : settings_(settings) {
+    const int slots = state_slots(settings);
+    if (slots > 0) state0_.assign(kCount, 0.0F);
+    if (slots > 1) state1_.assign(kCount, 0.0F);
+  }
+  void prepare() override {}
+  void run() override {
+    update(settings_, kLearningRate, ++step_, 1.0, std::span(parameter_),
+           std::span<const float>(gradient_), std::span(state0_), std::span(state1_));
+  }
+
+ private:
+  static constexpr double kLearningRate = 1e-6;  // numbers stay ordinary
+  OptimizerSettings settings_;
+  std::int64_t step_ = 0;
+  std::vector<float> parameter_ = std::vector<float>(kCount, 0.5F);
+  std::vector<float> gradient_ = std::vector<float>(kCount, 1e-3F);
+  std::vector<float> state0_, state1_;
+};
+
 // What a stage walks through between two uses of the same memory, in coarse steps, so that models
 // of similar size share their measurements: 1, 4, 16 or 64 MiB.
 std::size_t walked_bytes(const TrainingGraph& training, int stages) {
@@ -51,27 +76,32 @@ class Profiler {
            const ProfileOptions& options)
       : training_(training),
         backend_(backend),
-        timing_{threads, options.busy_threads, options.repeats, options.sample_seconds},
+        threads_(threads),
+        options_(options),
         memory_bytes_(walked_bytes(training, options.busy_threads)),
         cache_(cache_directory(options), environment()),
-        data_(training, backend),
         is_read_(values_read(training)) {}
 
   Profile run() {
     const double start = steady_seconds();
-    const Graph& graph = training_.graph;
     out_.device = processor_name();
     out_.backend = backend_name();
-    out_.threads = timing_.threads;
-    out_.busy_threads = timing_.copies;
-    for (const Node& node : graph.nodes) {
-      const KernelCost cost = node.op->flags & kView ? KernelCost{} : cost_of(node);
+    out_.threads = threads_;
+    out_.busy_threads = options_.busy_threads;
+    group_nodes();
+    if (!look_up()) walk();
+    for (const int group : group_of_) {
+      const KernelCost cost = group < 0 ? KernelCost{} : costs_[static_cast<std::size_t>(group)];
       out_.node_seconds.push_back(cost.seconds);
       out_.workspace_bytes.push_back(cost.workspace_bytes);
     }
-    out_.distinct_nodes = static_cast<int>(costs_.size());
+    out_.distinct_nodes = static_cast<int>(keys_.size());
     if (!training_.accumulations.empty()) {
-      out_.accumulate_seconds_per_byte = accumulate_seconds_per_byte();
+      out_.accumulate_seconds_per_byte = seconds_per_byte<Accumulating>(
+          "accumulate one byte", [] { return std::make_unique<Accumulating>(); });
+      out_.update_seconds_per_byte = seconds_per_byte<Updating>(
+          update_key(options_.optimizer),
+          [&] { return std::make_unique<Updating>(options_.optimizer); });
     }
     cache_.save();
     out_.spent_seconds = steady_seconds() - start;
@@ -86,58 +116,86 @@ class Profiler {
 
   const char* backend_name() const { return backend_ == Backend::kCpu ? "cpu" : "reference"; }
 
+  // "in a step": where kernels were measured, in case they are measured elsewhere one day.
   std::string environment() const {
-    return fmt::format("{} | {} | {} x {} threads | {} MiB | {}", processor_name(), backend_name(),
-                       timing_.copies, timing_.threads, memory_bytes_ >> 20, build_name());
+    return fmt::format("{} | {} | {} x {} threads | {} MiB, in a step | {}", processor_name(),
+                       backend_name(), options_.busy_threads, threads_, memory_bytes_ >> 20,
+                       build_name());
   }
 
-  KernelCost cost_of(const Node& node) {
-    const std::string key = node_key(training_.graph, node, is_read_);
-    const auto [found, added] = costs_.try_emplace(key);
-    if (!added) return found->second;
-    if (const auto known = cache_.find(key)) {
-      ++out_.cached_nodes;
-      return found->second = *known;
+  static std::string update_key(const OptimizerSettings& optimizer) {
+    return fmt::format("update one byte, {}, {} slots, nesterov {}, decay {}",
+                       name_of(optimizer.kind), state_slots(optimizer), optimizer.nesterov,
+                       optimizer.weight_decay != 0);
+  }
+
+  /// Nodes that differ in nothing but their names share a group; views have none.
+  void group_nodes() {
+    std::map<std::string, int> number;
+    for (const Node& node : training_.graph.nodes) {
+      if (node.op->flags & kView) {
+        group_of_.push_back(-1);
+        continue;
+      }
+      const std::string key = node_key(training_.graph, node, is_read_);
+      const auto [found, added] = number.try_emplace(key, static_cast<int>(keys_.size()));
+      if (added) keys_.push_back(key);
+      group_of_.push_back(found->second);
     }
-    found->second = with_context(
-        [&] { return fmt::format("measuring {} ({})", printable(node.name), node.op->name); },
-        [&] { return measure(node); });
-    cache_.add(key, found->second);
-    log_debug("profile", "{:.3g} s  {}", found->second.seconds, key);
-    return found->second;
   }
 
-  KernelCost measure(const Node& node) {
-    std::vector<HostTensor> inputs;
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) inputs.push_back(data_.input(node, i));
-    std::atomic<std::size_t> workspace{0};
-    const auto make = [&] {
-      auto run =
-          std::make_unique<KernelRun>(training_, backend_, node, inputs, is_read_, memory_bytes_);
-      workspace = run->workspace_bytes();
-      return run;
-    };
-    const double seconds = median_seconds(make, timing_);
-    return {seconds, workspace};
+  /// Whether all groups are in the cache. If one is not, all are measured again: numbers of
+  /// different moments do not compare well.
+  bool look_up() {
+    costs_.clear();
+    for (const std::string& key : keys_) {
+      const auto known = cache_.find(key);
+      if (!known) return false;
+      costs_.push_back(*known);
+    }
+    out_.cached_nodes = static_cast<int>(keys_.size());
+    return true;
   }
 
-  double accumulate_seconds_per_byte() {
-    const std::string key = "accumulate one byte";
+  void walk() {
+    const SampleData data(training_);
+    const StepTiming timing =
+        time_step(training_, backend_, data, is_read_, group_of_,
+                  {threads_, options_.busy_threads, options_.repeats, options_.seconds});
+    costs_.assign(keys_.size(), {});
+    for (std::size_t n = 0; n < group_of_.size(); ++n) {
+      if (group_of_[n] < 0) continue;
+      const auto group = static_cast<std::size_t>(group_of_[n]);
+      costs_[group] = {timing.seconds[group], timing.workspace_bytes[n]};
+    }
+    for (std::size_t group = 0; group < keys_.size(); ++group) {
+      cache_.add(keys_[group], costs_[group]);
+      log_debug("profile", "{:.3g} s  {}", costs_[group].seconds, keys_[group]);
+    }
+  }
+
+  template <class Kind, class Make>
+  double seconds_per_byte(const std::string& key, const Make& make) {
     if (const auto known = cache_.find(key)) return known->seconds;
-    const double seconds = median_seconds([] { return std::make_unique<Accumulating>(); }, timing_);
-    const double result = seconds / static_cast<double>(Accumulating::kCount * sizeof(float));
+    const double seconds =
+        median_seconds(make, {threads_, options_.busy_threads, options_.repeats, kWorkSeconds});
+    const double result = seconds / static_cast<double>(Kind::kCount * sizeof(float));
     cache_.add(key, {result, 0});
     return result;
   }
 
+  static constexpr double kWorkSeconds = 2e-3;
+
   const TrainingGraph& training_;
   Backend backend_;
-  TimingOptions timing_;
+  int threads_;
+  const ProfileOptions& options_;
   std::size_t memory_bytes_;
   CostCache cache_;
-  SampleData data_;
   std::vector<bool> is_read_;
-  std::map<std::string, KernelCost> costs_;
+  std::vector<int> group_of_;      // by node
+  std::vector<std::string> keys_;  // by group
+  std::vector<KernelCost> costs_;  // by group
   Profile out_;
 };
 

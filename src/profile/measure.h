@@ -1,24 +1,27 @@
-// Measures the kernels of a training graph at their shapes, each distinct one once.
+// Measures the kernels of a training graph at their shapes, where they stand in the step.
 #pragma once
 
 #include <filesystem>
 
 #include "ops/registry.h"
+#include "optim/optimizer.h"
 #include "profile/profile.h"
 
 namespace pipetrain {
 
 struct ProfileOptions {
-  int repeats = 5;               // samples per node, of which the median counts
-  double sample_seconds = 2e-3;  // a sample runs the kernel as often as fits into this
-  int busy_threads = 1;          // copies that run at the same time: the stages of this machine
-  bool use_cache = true;         // --no-cache
+  int repeats = 5;        // walks through the step at least
+  double seconds = 0.4;   // more of them while they fit into this
+  int busy_threads = 1;   // copies that run at the same time: the stages of this machine
+  bool use_cache = true;  // --no-cache
   std::filesystem::path cache_directory;  // empty: default_cache_directory()
+  OptimizerSettings optimizer;            // whose updates are measured
 };
 
-/// Measures every node on devices with `threads` threads each. With one thread it is thread CPU
-/// time, so that other processes disturb little; with more it is wall time. With busy_threads = p,
-/// p copies run at once, so that what stages share (memory bandwidth, caches) is in the numbers.
+/// Measures every node on devices with `threads` threads each, in walks through the whole step
+/// (step_timing.h): the mean over equal nodes, the median over walks. With one thread it is thread
+/// CPU time, so that other processes disturb little; with more it is wall time. With busy_threads =
+/// p, p copies run at once, so that what stages share (memory bandwidth, caches) is in the numbers.
 Profile measure_profile(const TrainingGraph& training, Backend backend, int threads,
                         const ProfileOptions& options = {});
 

@@ -26,6 +26,8 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   out.threads = static_cast<int>(root.at("threads").integer(1, 1 << 20));
   out.busy_threads = static_cast<int>(root.at("busy_threads").integer(1, 1 << 20));
   out.accumulate_seconds_per_byte = root.at("accumulate_seconds_per_byte").real(0);
+  if (root.has("update_seconds_per_byte"))
+    out.update_seconds_per_byte = root.at("update_seconds_per_byte").real(0);
   const std::int64_t samples = root.at("micro_batch").integer(1);
   if (samples != training.micro_batch) {
     root.at("micro_batch")
@@ -91,6 +93,7 @@ std::string profile_text(const Profile& profile, const TrainingGraph& training,
       {"micro_batch", training.micro_batch},
       {"total_seconds", profile.total_seconds(training)},
       {"accumulate_seconds_per_byte", profile.accumulate_seconds_per_byte},
+      {"update_seconds_per_byte", profile.update_seconds_per_byte},
       {"nodes", std::move(nodes)},
   };
   return document_text(kProfileSchema, body);

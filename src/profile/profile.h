@@ -20,6 +20,8 @@ struct Profile {
   std::vector<std::size_t> workspace_bytes;
   /// Adding one byte of a weight gradient into its accumulator.
   double accumulate_seconds_per_byte = 0;
+  /// The optimizer's step over one byte of a parameter.
+  double update_seconds_per_byte = 0;
   std::string device;      // "AMD EPYC 7763"
   std::string backend;     // "cpu", "reference"
   int threads = 1;         // of each stage

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "graph/op.h"
 
 namespace pipetrain {
 namespace {
@@ -25,15 +24,10 @@ void fill(const HostTensor& tensor, const Draw& draw) {
   }
 }
 
-// Roots, logarithms and variances: not-a-number would take other paths than training does.
-bool needs_positive(std::string_view op) {
-  return op == "Sqrt" || op == "Log" || op == "Pow" || op == "Mod" || op.starts_with("BatchNorm");
-}
-
-HostTensor floats(const TensorType& type, bool positive) {
+HostTensor floats(const TensorType& type) {
   HostTensor out(type);
   RandomStream random(kSeed, 0);
-  const auto draw = [&] { return positive ? 0.25F + random.uniform() : 2 * random.uniform() - 1; };
+  const auto draw = [&] { return 2 * random.uniform() - 1; };
   switch (type.dtype) {
     case DType::kFloat32:
       fill<float>(out, draw);
@@ -77,64 +71,35 @@ HostTensor integers_below(const TensorType& type, std::int64_t bound) {
   return out;
 }
 
+std::int64_t bound_of(const TrainingGraph& training, ValueId id) {
+  for (const GraphInput& input : training.inputs) {
+    if (input.value == id && input.upper_bound > 0) return input.upper_bound;
+  }
+  if (id == training.loss.label && training.loss.classes > 0) return training.loss.classes;
+  return training.graph[id].type.dtype == DType::kBool ? 2 : 1;
+}
+
 }  // namespace
 
-SampleData::SampleData(const TrainingGraph& training, Backend backend)
-    : training_(training), backend_(backend) {}
-
-HostTensor SampleData::input(const Node& node, std::size_t index) {
-  const ValueId id = node.inputs.at(index);
-  if (!id) return {};
-  const Value& value = training_.graph[id];
-  if (value.data) return value.data;
-  if (is_float(value.type.dtype)) return floats(value.type, needs_positive(node.op->name));
-  return integers(id, 0);
-}
-
-HostTensor SampleData::integers(ValueId id, int depth) {
-  const Value& value = training_.graph[id];
-  if (value.data) return value.data;
-  if (const auto found = made_.find(id); found != made_.end()) return found->second;
-  std::int64_t bound = value.type.dtype == DType::kBool ? 2 : 1;
-  if (id == training_.loss.label && training_.loss.classes > 0) bound = training_.loss.classes;
-  for (const GraphInput& input : training_.inputs) {
-    if (input.value == id && input.upper_bound > 0) bound = input.upper_bound;
+SampleData::SampleData(const TrainingGraph& training) : contents_(training.graph.values.size()) {
+  std::vector<bool> is_read(contents_.size(), false);
+  for (const Node& node : training.graph.nodes) {
+    for (const ValueId id : node.inputs) {
+      if (id) is_read[static_cast<std::size_t>(id.index)] = true;
+    }
   }
-  HostTensor out;
-  if (value.producer) out = computed(id, depth);
-  if (!out) out = integers_below(value.type, bound);
-  made_[id] = out;
-  return out;
-}
-
-// Runs the producer, so that positions of maxima, masks or shifted labels are what they are in
-// training. Empty when that would go too deep; then zeros do, which every index may be.
-HostTensor SampleData::computed(ValueId id, int depth) {
-  constexpr int kMaximumDepth = 32;
-  const Graph& graph = training_.graph;
-  const Node& node = graph[graph[id].producer];
-  if (depth > kMaximumDepth) return {};
-  std::vector<HostTensor> inputs, outputs;
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    const bool integer = node.inputs[i] && !is_float(graph[node.inputs[i]].type.dtype);
-    inputs.push_back(integer ? integers(node.inputs[i], depth + 1) : input(node, i));
+  for (std::size_t v = 0; v < contents_.size(); ++v) {
+    const ValueId id{static_cast<int>(v)};
+    const Value& value = training.graph[id];
+    if (value.producer || !is_read[v]) continue;
+    if (value.data) {
+      contents_[v] = value.data;
+    } else if (is_float(value.type.dtype)) {
+      contents_[v] = floats(value.type);
+    } else {
+      contents_[v] = integers_below(value.type, bound_of(training, id));
+    }
   }
-  if (node.op->flags & kView) return inputs.at(0).reshaped(graph[id].type.shape);
-  std::vector<Tensor> in, out;
-  for (const HostTensor& tensor : inputs) in.push_back(tensor ? tensor.view() : Tensor{});
-  for (const ValueId output : node.outputs) {
-    outputs.emplace_back(graph[output].type);
-    out.push_back(outputs.back().view());
-  }
-  const auto kernel =
-      make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
-  const Buffer workspace(kernel->workspace_bytes());
-  RunContext context;
-  context.workspace = workspace.data();
-  context.samples = training_.micro_batch;
-  kernel->run(in, out, context);
-  const auto position = std::find(node.outputs.begin(), node.outputs.end(), id);
-  return outputs[static_cast<std::size_t>(position - node.outputs.begin())];
 }
 
 }  // namespace pipetrain

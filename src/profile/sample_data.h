@@ -1,29 +1,26 @@
-// Data to feed kernels with while they are measured: random, but in the range that their meaning
+// What kernels are fed with while they are measured: random, but in the range that its meaning
 // demands.
 #pragma once
 
-#include <map>
+#include <vector>
 
-#include "ops/registry.h"
 #include "passes/training_graph.h"
 
 namespace pipetrain {
 
+/// Contents for all values of a graph that nodes read and none computes.
 class SampleData {
  public:
-  SampleData(const TrainingGraph& training, Backend backend);
+  explicit SampleData(const TrainingGraph& training);
 
-  /// Content for one input of `node`. Constants, parameters and states are themselves; labels are
-  /// classes, indices are below the rows that they index; integers that are computed are computed.
-  HostTensor input(const Node& node, std::size_t index);
+  /// Constants, parameters and states are themselves; labels are classes, indices are below the
+  /// rows that they index. Empty for all other values.
+  const HostTensor& content(ValueId id) const {
+    return contents_[static_cast<std::size_t>(id.index)];
+  }
 
  private:
-  HostTensor integers(ValueId id, int depth);
-  HostTensor computed(ValueId id, int depth);
-
-  const TrainingGraph& training_;
-  Backend backend_;
-  std::map<ValueId, HostTensor> made_;
+  std::vector<HostTensor> contents_;  // by value
 };
 
 }  // namespace pipetrain

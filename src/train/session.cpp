@@ -243,6 +243,7 @@ void Session::measure() {
   chain_ = linearise(graph);
   ProfileOptions options;
   options.use_cache = config_.pipeline.profile_cache;
+  options.optimizer = config_.optimization.optimizer;
   options.busy_threads =
       std::min(programs_of_run_->devices(), std::max(1, available_cores() / threads_));
   estimated_ = config_.pipeline.profile_path.empty() && config_.pipeline.estimate && topology_ &&

@@ -114,6 +114,15 @@ TEST(ChainCosts, GiveWhatIsDoneOncePerStepToTheFirstUse) {
   EXPECT_EQ(costs.elements[3].step_seconds, 0.5);   // pack
 }
 
+TEST(ChainCosts, CountUpdatesWhereTheParameterIsFirstNeeded) {
+  HandMadeGraph g = tied_graph();
+  g.profile.update_seconds_per_byte = 0.01;
+  const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+  EXPECT_DOUBLE_EQ(costs.elements[0].step_seconds, 0.25 + 4);
+  EXPECT_DOUBLE_EQ(costs.elements[2].step_seconds, 0);  // frozen
+  EXPECT_DOUBLE_EQ(costs.elements[3].step_seconds, 0.5);
+}
+
 TEST(ChainCosts, CountATiedWeightAgainOnlyAcrossACut) {
   const HandMadeGraph g = tied_graph();
   const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);

@@ -14,6 +14,7 @@
 #include "passes/linearise.h"
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
+#include "profile/step_timing.h"
 
 namespace pipetrain {
 namespace {
@@ -82,7 +83,7 @@ TrainingGraph perceptron(std::int64_t batch, std::int64_t width, int layers) {
 ProfileOptions quick() {
   ProfileOptions options;
   options.repeats = 3;
-  options.sample_seconds = 2e-4;
+  options.seconds = 1e-3;
   options.use_cache = false;
   return options;
 }
@@ -123,7 +124,7 @@ TEST(Measure, MeasuresEqualNodesOnce) {
 
 TEST(Measure, SeesThatMoreWorkTakesLonger) {
   ProfileOptions options = quick();
-  options.sample_seconds = 2e-3;
+  options.seconds = 2e-2;
   const auto total = [&](std::int64_t width) {
     const TrainingGraph training = perceptron(64, width, 1);
     return measure_profile(training, Backend::kCpu, 1, options).total_seconds(training);
@@ -163,19 +164,66 @@ TEST(Measure, SaysWhichNodeCannotBeMeasured) {
 
 TEST(Measure, FeedsLabelsThatAreClasses) {
   const TrainingGraph training = perceptron(64, 16, 1);
-  SampleData data(training, Backend::kCpu);
+  const SampleData data(training);
   for (const Node& node : training.graph.nodes) {
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const HostTensor tensor = data.input(node, i);
-      ASSERT_EQ(tensor.type(), training.graph[node.inputs[i]].type);
-      if (node.inputs[i] != training.loss.label) continue;
-      std::set<std::int64_t> seen;
-      for (const std::int64_t label : tensor.to_int64s()) seen.insert(label);
-      EXPECT_GE(*seen.begin(), 0);
-      EXPECT_LT(*seen.rbegin(), 10);
-      EXPECT_GT(seen.size(), 5u);
+    for (const ValueId id : node.inputs) {
+      const bool given = !training.graph[id].producer;
+      EXPECT_EQ(data.content(id).type(), given ? training.graph[id].type : TensorType{});
     }
   }
+  std::set<std::int64_t> seen;
+  for (const std::int64_t label : data.content(training.loss.label).to_int64s()) seen.insert(label);
+  EXPECT_GE(*seen.begin(), 0);
+  EXPECT_LT(*seen.rbegin(), 10);
+  EXPECT_GT(seen.size(), 5u);
+}
+
+double ticks = 0;
+double count_ticks() { return ticks++; }
+
+TEST(StepWalk, RunsEveryKernelOnce) {
+  const TrainingGraph training = perceptron(8, 32, 3);
+  const SampleData data(training);
+  StepWalk walk(training, Backend::kCpu, data, values_read(training));
+  std::vector<double> seconds(training.graph.nodes.size(), -1);
+  ticks = 0;
+  walk.run(count_ticks, seconds);
+  double kernels = 0;
+  for (std::size_t n = 0; n < seconds.size(); ++n) {
+    const bool view = (training.graph.nodes[n].op->flags & kView) != 0;
+    EXPECT_EQ(seconds[n], view ? -1 : 1) << n;
+    kernels += view ? 0 : 1;
+  }
+  EXPECT_EQ(ticks, 2 * kernels);
+}
+
+TEST(StepTiming, GivesGroupsTheirMean) {
+  const TrainingGraph training = perceptron(64, 128, 3);
+  const SampleData data(training);
+  const std::vector<bool> read = values_read(training);
+  // One group against one for each node: the one is the mean of the others.
+  std::vector<int> together(training.graph.nodes.size(), 0), apart;
+  for (std::size_t n = 0; n < together.size(); ++n) apart.push_back(static_cast<int>(n));
+  const StepTimingOptions options{1, 2, 9, 0};
+  const StepTiming one = time_step(training, Backend::kCpu, data, read, together, options);
+  const StepTiming all = time_step(training, Backend::kCpu, data, read, apart, options);
+  ASSERT_EQ(one.seconds.size(), 1u);
+  ASSERT_EQ(all.seconds.size(), apart.size());
+  double mean = 0;
+  for (const double seconds : all.seconds) mean += seconds / static_cast<double>(apart.size());
+  EXPECT_GT(one.seconds[0], mean / 3);
+  EXPECT_LT(one.seconds[0], mean * 3);
+}
+
+TEST(Measure, TimesUpdatesOfTheOptimizer) {
+  const TrainingGraph training = perceptron(8, 32, 1);
+  ProfileOptions options = quick();
+  options.optimizer = default_settings(OptimizerKind::kSgd);
+  const double sgd = measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
+  options.optimizer = default_settings(OptimizerKind::kLamb);
+  const double lamb = measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
+  EXPECT_GT(sgd, 0);
+  EXPECT_GT(lamb, sgd);  // two states and two norms
 }
 
 TEST(Measure, RemembersBetweenRuns) {
@@ -264,6 +312,7 @@ TEST(ProfileFile, ComesBackAsItWas) {
   EXPECT_EQ(read.node_seconds, profile.node_seconds);
   EXPECT_EQ(read.workspace_bytes, profile.workspace_bytes);
   EXPECT_EQ(read.accumulate_seconds_per_byte, profile.accumulate_seconds_per_byte);
+  EXPECT_EQ(read.update_seconds_per_byte, profile.update_seconds_per_byte);
   EXPECT_EQ(read.device, profile.device);
   EXPECT_EQ(read.threads, 1);
 }

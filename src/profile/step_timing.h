@@ -1,0 +1,32 @@
+// Times the kernels of a training step while as many stages work as will work in training.
+#pragma once
+
+#include <vector>
+
+#include "profile/step_walk.h"
+
+namespace pipetrain {
+
+struct StepTimingOptions {
+  int threads = 1;       // OpenMP threads of each copy
+  int copies = 1;        // that walk at the same time
+  int repeats = 5;       // rounds at least
+  double seconds = 0.4;  // more rounds while they fit into this
+};
+
+struct StepTiming {
+  std::vector<double> seconds;               // by group
+  std::vector<std::size_t> workspace_bytes;  // by node
+};
+
+/// All copies walk through the graph in rounds that they begin together. A round counts as its
+/// slowest copy found it, since a pipeline goes at the pace of its slowest device; of the rounds
+/// the median counts. So whatever slows a core down for a while hits all nodes alike, and what one
+/// node takes against another does not depend on when it was measured. `group` gives each node a
+/// number from 0 on; nodes of one group get their mean; -1: a view. With one thread seconds are CPU
+/// time, otherwise wall time. The first error of any copy is thrown again.
+StepTiming time_step(const TrainingGraph& training, Backend backend, const SampleData& data,
+                     const std::vector<bool>& is_read, const std::vector<int>& group,
+                     const StepTimingOptions& options);
+
+}  // namespace pipetrain
