@@ -1,17 +1,14 @@
-#!/usr/bin/env python3
-"""Times training steps of PyTorch (eager mode, CPU) and exports the same network for pipetrain.
+"""Times training steps of PyTorch (eager mode, CPU) on a network whose weights and batch lie in a folder.
 
-    python3 peer_pytorch.py resnet18 --export resnet18.onnx --data resnet18.npz
-    python3 peer_pytorch.py gpt --optimizer adamw --steps 5
+    python3 peer_pytorch.py MODEL FOLDER --threads 1 --steps 5 [--channels-last] [--bf16] [--micro-batches 1 2 4]
 
-Prints one JSON line: median milliseconds of a step (wall clock, and processor time of the process,
-which other programs on the machine disturb less), samples per second and peak memory. With
---micro-batches M the gradients of M parts of the batch are added up before the update.
-
-Needs torch; exporting needs onnx and onnxscript (tests/parity/README.md says how to get them).
+FOLDER holds what prepare.py made. Prints one JSON line. With several numbers of micro-batches the steps of each are
+timed in turn; the gradients of the parts of a batch are added up before the update. The rate of a matrix product is
+measured after everything else, with the same threads.
 """
 
 import argparse
+import hashlib
 import json
 import resource
 import statistics
@@ -24,147 +21,101 @@ import torch
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "parity"))
-import networks  # noqa: E402
-
-VOCABULARY = 256
-# name: (network, batch, shape of a sample)
-MODELS = {
-    # ResNet-18 for 32x32, 11.2 million parameters.
-    "resnet18": (lambda: networks.ResNet18(width=64), 64, (3, 32, 32)),
-    # A decoder of nanoGPT's "baby" size: 6 blocks of 384, context 256; embedding and head untied.
-    "gpt": (
-        lambda: networks.LanguageModel(VOCABULARY, tokens=256, width=384, heads=6, depth=6),
-        8,
-        (256,),
-    ),
-    "gpt-small": (
-        lambda: networks.LanguageModel(VOCABULARY, tokens=64, width=128, heads=4, depth=4),
-        16,
-        (64,),
-    ),
-}
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01),
-}
+import zoo_networks  # noqa: E402
+from models import MODELS, MOMENTUM, sizes_of  # noqa: E402
 
 
-def make_data(name, samples, shape):
-    random = np.random.default_rng(1)
-    if name == "resnet18":
-        x = random.normal(size=(samples, *shape)).astype(np.float32)
-        return x, random.integers(0, 10, samples)
-    x = random.integers(0, VOCABULARY, (samples, *shape))
-    return x, np.roll(x, -1, axis=1)
-
-
-def export(name, network, x, path):
-    if name == "resnet18":
-        # The TorchScript exporter for training is the one that keeps BatchNormalization.
-        torch.onnx.export(
-            network.train(),
-            (x[:2],),
-            path,
-            dynamo=False,
-            input_names=["x"],
-            output_names=["logits"],
-            dynamic_axes={"x": {0: "batch"}, "logits": {0: "batch"}},
-            opset_version=17,
-            training=torch.onnx.TrainingMode.TRAINING,
-            do_constant_folding=False,
-        )
-        return
-    torch.onnx.export(
-        network,
-        (x[:2],),
-        path,
-        dynamo=True,
-        external_data=False,
-        input_names=["x"],
-        output_names=["logits"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-        opset_version=18,
-        verbose=False,
-    )
+def load(name, folder):
+    """The network and the batch."""
+    model = MODELS[name]
+    network = zoo_networks.build(model.network, np.load(folder / "weights.npz"), **sizes_of(model)).train()
+    batch = np.load(folder / "batch.npz")
+    return network, torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
 
 
 def loss_of(logits, labels):
-    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    """Mean cross-entropy; classes are the second axis of images and the last of tokens."""
+    if logits.dim() == 3:
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return functional.cross_entropy(logits, labels)
 
 
-def time_steps(network, optimizer, x, y, arguments):
-    """Returns wall and processor seconds of each step after the warm-up, and the last loss."""
-    wall, processor, value = [], [], 0.0
-    parts = list(zip(x.chunk(arguments.micro_batches), y.chunk(arguments.micro_batches)))
-    for step in range(arguments.warmup + arguments.steps):
-        wall_start, processor_start = time.perf_counter(), time.process_time()
+def optimizer_of(network, model):
+    return torch.optim.SGD(network.parameters(), lr=model.rate, momentum=MOMENTUM)
+
+
+def make_step(network, optimizer, x, y, micro_batches, bf16):
+    parts = list(zip(x.chunk(micro_batches), y.chunk(micro_batches)))
+
+    def step():
         optimizer.zero_grad()
         value = 0.0
         for inputs, labels in parts:
-            loss = loss_of(network(inputs), labels) / len(parts)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = loss_of(network(inputs), labels) / len(parts)
             loss.backward()
             value += loss.item()
         optimizer.step()
-        if step >= arguments.warmup:
-            wall.append(time.perf_counter() - wall_start)
-            processor.append(time.process_time() - processor_start)
-    return wall, processor, value
+        return value
+
+    return step
 
 
-def peak_mebibytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def gemm_rate(size=1536, repeats=4):
+    """FLOP/s of the best of some products of square matrices."""
+    a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    best = float("inf")
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
-    parser.add_argument("--batch", type=int, default=None, help="samples per step")
-    parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps; 0: only export")
-    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--export", type=Path, help="write the initial network to this ONNX file")
-    parser.add_argument("--data", type=Path, help="write the batch to this .npz file")
+    parser.add_argument("--steps", type=int, default=5, help="timed, after one that is not")
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[1])
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
-    torch.manual_seed(1)
-    make_network, batch, shape = MODELS[arguments.model]
-    batch = arguments.batch or batch
-    network = networks.make_distinct(make_network(), seed=1)
-    x, y = make_data(arguments.model, batch, shape)
-    if arguments.data:
-        np.savez(arguments.data, x=x, y=y)
-    x, y = torch.tensor(x), torch.tensor(y)
-    if arguments.export:
-        export(arguments.model, network, x, arguments.export)
-    if arguments.steps == 0:
-        return
+    network, x, y = load(arguments.model, arguments.folder)
+    digest = hashlib.sha256(x.numpy().tobytes() + y.numpy().tobytes()).hexdigest()
+    if arguments.channels_last:
+        network = network.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    optimizer = optimizer_of(network, MODELS[arguments.model])
+    steps = {count: make_step(network, optimizer, x, y, count, arguments.bf16) for count in arguments.micro_batches}
+    losses, first_step_at = [], None
+    times = {count: [] for count in arguments.micro_batches}
+    for round_number in range(arguments.steps + 1):
+        for count, step in steps.items():
+            start = time.perf_counter()
+            losses.append(step())
+            seconds = time.perf_counter() - start
+            first_step_at = first_step_at or time.time()
+            if round_number > 0:
+                times[count].append(seconds)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    import flops  # here, so that it takes no part in the time to the first step
 
-    before = peak_mebibytes()
-    optimizer = OPTIMIZERS[arguments.optimizer](network.parameters())
-    wall, processor, loss = time_steps(network.train(), optimizer, x, y, arguments)
-    step = statistics.median(wall)
-    record = {
-        "program": f"PyTorch {torch.__version__}",
-        "model": arguments.model,
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "optimizer": arguments.optimizer,
-        "batch": batch,
-        "micro_batches": arguments.micro_batches,
-        "threads": arguments.threads,
-        "steps": arguments.steps,
-        "step_ms": round(1e3 * step, 3),
-        "step_ms_min": round(1e3 * min(wall), 3),
-        "step_cpu_ms": round(1e3 * statistics.median(processor), 3),
-        "samples_per_s": round(batch / step, 3),
-        "peak_rss_mib": round(peak_mebibytes(), 1),
-        "rss_before_mib": round(before, 1),
-        "loss": loss,
-    }
-    print(json.dumps(record))
+    print(json.dumps({
+        "version": torch.__version__,
+        "step_ms": [1e3 * t for t in times[arguments.micro_batches[0]]],
+        "ms_by_micro_batches": {count: 1e3 * statistics.median(t) for count, t in times.items() if t},
+        "first_step_at": first_step_at,
+        "losses": losses[:3],
+        "peak_mib": peak,
+        "batch_sha256": digest,
+        "flops": flops.count(network, x),
+        "gemm_flops_per_second": gemm_rate(),
+    }))
 
 
 if __name__ == "__main__":

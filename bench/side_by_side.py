@@ -1,107 +1,209 @@
 #!/usr/bin/env python3
-"""Runs two programs in turn, A B A B …, and prints medians and their ratio.
+"""Runs pipetrain and its peers in turn, A B A B …, on the same weights and batches, and writes tables.
 
-    python3 side_by_side.py pytorch PIPETRAIN resnet18 --python PYTHON_WITH_TORCH   one stage against PyTorch, one thread
-    python3 side_by_side.py stages PIPETRAIN MODEL DATA --stages 2                  one stage against several
+    bench/side_by_side.py --torch-python PYTHON [--models mlp vgg …] [--threads 1 2] [--rounds 2] [--parts single …] [-o NAME]
 
-`pytorch` exports the network first, so that both start from the same weights; memory is the peak of each process.
-`stages` also prints predicted and measured step times. Needs the standard library; PyTorch only in the other program.
+PYTHON has torch, numpy, onnx and onnxruntime. `pipetrain new` writes each network; the peers load its weights and the
+same batch. NAME.md and NAME.json hold, by part:
+
+    single    steps of one stage against PyTorch (eager; the better of its default and channels-last), first losses
+              compared; share of the GEMM rate, peak memory, time from the command to the first finished step
+    forward   ONNX Runtime's forward pass, below which no step can be
+    pipeline  2 stages × 1 thread against PyTorch's pipelining over gloo and against one stage with 2 threads
+    tax       step time of one stage at 2, 4, 8, 16 micro-batches over that at 1, and PyTorch's
+    time      where the time of pipetrain's step goes
+
+A step's time is the median of all rounds. The first, second and last part are run unless --parts says otherwise: about ten minutes
+for all models on two cores, and as much for the other two. Needs the standard library only.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import report
+import where_time_goes
+from models import MODELS, new_flags
+from pipetrain_run import RunFailed, peer, pipetrain, run
 
-def pipetrain(binary, model, data, folder, flags):
-    """One run; returns step times in ms (the first left out), the prediction and the peak memory in MiB."""
-    metrics = Path(folder) / "events.jsonl"
-    command = [binary, "--model", model, "--data", data, "--device", "cpu", "--threads", "1", "--no-shuffle", "-q"]
-    command += ["--overwrite", "--run-dir", Path(folder) / "run", "--metrics", metrics, *flags]
-    with subprocess.Popen([str(word) for word in command]) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"exit code {process.returncode} from: {' '.join(map(str, command))}")
-    steps, predicted = [], None
-    for line in metrics.read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "step":
-            steps.append(event["step_ms"])
-        elif event["event"] == "plan":
-            predicted = event["predicted"]["step_ms"]
-    return steps[min(2, len(steps) - 1):], predicted, usage.ru_maxrss / 1024
+PARTS = ["single", "forward", "pipeline", "tax", "time"]
+SHORT_PARTS = ["single", "forward", "time"]
+MICRO_BATCHES = 8
+TAXED = [1, 2, 4, 8, 16]
+OUR_SCHEDULES = ["1f1b", "zb-h1"]
+THEIR_SCHEDULES = ["1f1b", "gpipe"]
 
 
-def against_pytorch(arguments):
-    peer = Path(__file__).with_name("peer_pytorch.py")
-    optimizer = arguments.optimizer
-    with tempfile.TemporaryDirectory() as folder:
-        model, data = Path(folder) / "m.onnx", Path(folder) / "d.npz"
-        base = [arguments.python, peer, arguments.model, "--optimizer", optimizer]
-        subprocess.run([*base, "--steps", "0", "--export", model, "--data", data], check=True, stdout=subprocess.DEVNULL)
-        import_batch = {"resnet18": 64, "gpt": 8, "gpt-small": 16}[arguments.model]
-        flags = ["--batch-size", import_batch, "--micro-batches", 1, "--optimizer", optimizer, "--loss", "cross-entropy"]
-        flags += ["--lr-schedule", "constant", "--max-steps", arguments.steps + 2]
-        ours, theirs, memory = [], [], {"pipetrain": 0, "pytorch": 0}
-        for _ in range(arguments.repeats):
-            steps, _, peak = pipetrain(arguments.binary, model, data, folder, flags)
-            ours += steps
-            memory["pipetrain"] = max(memory["pipetrain"], peak)
-            out = subprocess.run([*base, "--steps", str(arguments.steps)], check=True, capture_output=True, text=True).stdout
-            result = json.loads(out.strip().splitlines()[-1])
-            theirs.append(result["step_ms"])
-            memory["pytorch"] = max(memory["pytorch"], result["peak_rss_mib"])
-        a, b = statistics.median(ours), statistics.median(theirs)
-        print(f"{arguments.model} {optimizer}: pipetrain {a:.0f} ms, PyTorch {b:.0f} ms a step, speed {b / a:.2f} of PyTorch's; "
-              f"peak memory {memory['pipetrain']:.0f} and {memory['pytorch']:.0f} MiB")
+class Bench:
+    def __init__(self, arguments, folder):
+        self.arguments = arguments
+        self.folder = folder
+        self.bf16 = arguments.precision == "bf16"
+
+    def prepare(self, name):
+        """The network's file, its weights as arrays, and one batch."""
+        folder = self.folder / name
+        folder.mkdir()
+        model = MODELS[name]
+        run([self.arguments.pipetrain, "new", model.network, *new_flags(model), "-q", "-o", folder / "model.onnx"])
+        run([self.arguments.torch_python, Path(__file__).with_name("prepare.py"), name, folder])
+        return folder
+
+    def steps(self, model, threads):
+        return max(2, round(model.steps * (1.6 if threads > 1 else 1) * self.arguments.length))
+
+    def ours(self, name, threads, steps=None, **options):
+        model = MODELS[name]
+        return pipetrain(self.arguments.pipetrain, model, self.folder / name, threads, steps or self.steps(model, threads),
+                         bf16=self.bf16, **options)
+
+    def pytorch(self, name, threads, *flags, steps=None):
+        flags = [*flags, *(["--bf16"] if self.bf16 else [])]
+        return peer(self.arguments.torch_python, "peer_pytorch.py", name, self.folder / name, "--threads", threads, "--steps",
+                    steps or self.steps(MODELS[name], threads), *flags)
+
+    def pipelining(self, name, schedule):
+        return peer(self.arguments.torch_python, "peer_pipelining.py", name, self.folder / name, "--schedule", schedule,
+                    "--micro-batches", MICRO_BATCHES, "--steps", self.steps(MODELS[name], 2))
+
+    def in_turn(self, programs):
+        """Runs each program once a round; of the forms of a program only the best goes on after the first.
+
+        `programs`: name to {form: function}. Returns name to {"form", "runs"}.
+        """
+        kept = {}
+        for round_number in range(self.arguments.rounds):
+            for name, forms in programs.items():
+                if round_number == 0:
+                    tried = {form: make() for form, make in forms.items()}
+                    best = min(tried, key=lambda form: statistics.median(tried[form]["step_ms"]))
+                    others = {form: statistics.median(runs["step_ms"]) for form, runs in tried.items() if form != best}
+                    kept[name] = {"form": best, "runs": [tried[best]], "other_forms_ms": others}
+                else:
+                    kept[name]["runs"].append(forms[kept[name]["form"]]())
+        return {name: merged(entry) for name, entry in kept.items()}
+
+    def single(self, name, threads):
+        forms = {"default": lambda: self.pytorch(name, threads)}
+        if MODELS[name].images:
+            forms["channels-last"] = lambda: self.pytorch(name, threads, "--channels-last")
+        found = self.in_turn({"pipetrain": {"": lambda: self.ours(name, threads)}, "pytorch": forms})
+        return {"model": name, "threads": threads, **found}
+
+    def forward(self, name, threads):
+        answer = peer(self.arguments.torch_python, "peer_onnxruntime.py", self.folder / name, "--threads", threads, "--runs",
+                      2 * self.steps(MODELS[name], threads))
+        return {"model": name, "threads": threads, "version": answer["version"], "forward_ms": statistics.median(answer["step_ms"])}
+
+    def pipeline(self, name):
+        ours = {form: lambda form=form: self.ours(name, 1, stages=2, schedule=form, micro_batches=MICRO_BATCHES, cache="cache")
+                for form in OUR_SCHEDULES}
+        theirs = {form: lambda form=form: self.pipelining(name, form) for form in THEIR_SCHEDULES}
+        whole = {"default": lambda: self.pytorch(name, 2)}
+        if MODELS[name].images:
+            whole["channels-last"] = lambda: self.pytorch(name, 2, "--channels-last")
+        return {"model": name, **self.in_turn({"stages": ours, "pytorch_stages": theirs,
+                                               "one_stage": {"": lambda: self.ours(name, 2)}, "pytorch_whole": whole})}
+
+    def tax(self, name):
+        """Step times by number of micro-batches, one stage and one thread on both sides."""
+        steps = max(2, MODELS[name].steps // 2)
+        ours, theirs = {count: [] for count in TAXED}, {count: [] for count in TAXED}
+        for _ in range(self.arguments.rounds):
+            for count in TAXED:
+                ours[count] += self.ours(name, 1, steps, micro_batches=count, cache="cache")["step_ms"]
+            answer = self.pytorch(name, 1, "--micro-batches", *map(str, TAXED), steps=steps)
+            for count in TAXED:
+                theirs[count].append(answer["ms_by_micro_batches"][str(count)])
+        return {"model": name, "pipetrain_ms": {count: statistics.median(times) for count, times in ours.items()},
+                "pytorch_ms": {count: statistics.median(times) for count, times in theirs.items()}}
+
+    def time(self, name, threads):
+        return {"model": name, "threads": threads,
+                **where_time_goes.shares(self.arguments.pipetrain, MODELS[name], self.folder / name, threads, self.bf16)}
 
 
-def against_one_stage(arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ["--batch-size", arguments.batch_size, "--micro-batches", arguments.micro_batches, "--max-steps", arguments.steps]
-        flags += ["--lr", "1e-4", *arguments.flags]
-        one, many, predicted = [], [], []
-        for _ in range(arguments.repeats):
-            one += pipetrain(arguments.binary, arguments.model, arguments.data, folder, [*flags, "--gpus", 1])[0]
-            steps, prediction, _ = pipetrain(arguments.binary, arguments.model, arguments.data, folder, [*flags, "--gpus", arguments.stages])
-            many += steps
-            predicted.append(prediction)
-        a, b, p = statistics.median(one), statistics.median(many), statistics.median(predicted)
-        print(f"{Path(arguments.model).stem}: 1 stage {a:.1f} ms, {arguments.stages} stages {b:.1f} ms a step, {a / b:.2f} times as fast; "
-              f"predicted {p:.1f} ms, off by {100 * (p - b) / b:+.1f} %")
+def merged(entry):
+    """The runs of one program as one: medians, the largest memory, and what they agree on."""
+    runs = entry["runs"]
+    last = runs[-1]
+    out = {"form": entry["form"], "other_forms_ms": entry["other_forms_ms"],
+           "step_ms": statistics.median(t for one in runs for t in one["step_ms"]),
+           "all_step_ms": [one["step_ms"] for one in runs], "losses": last["losses"],
+           "peak_mib": max(one["peak_mib"] for one in runs),
+           "first_step_s": statistics.median(one["first_step_s"] for one in runs),
+           "foreign": max(one["foreign"] for one in runs)}
+    for key in ("predicted_ms", "version", "flops", "cut", "batch_sha256"):
+        if last.get(key) is not None:
+            out[key] = last[key]
+    rates = [one["gemm_flops_per_second"] for one in runs if "gemm_flops_per_second" in one]
+    return {**out, "gemm_flops_per_second": max(rates)} if rates else out
+
+
+def every_row(bench, arguments):
+    """What is to be run: (part, function of no arguments that returns a row)."""
+    for name in arguments.models:
+        for threads in arguments.threads:
+            for part in ("single", "forward", "time"):
+                if part in arguments.parts:
+                    yield part, name, lambda part=part, name=name, threads=threads: getattr(bench, part)(name, threads)
+        for part in ("pipeline", "tax"):
+            if part in arguments.parts and MODELS[name].pipelined:
+                yield part, name, lambda part=part, name=name: getattr(bench, part)(name)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument("--pipetrain", type=Path, default=root / "build" / "pipetrain")
+    parser.add_argument("--torch-python", default=sys.executable)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=SHORT_PARTS, metavar="PART")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("-o", "--output", type=Path, default=Path("side_by_side"), help="name of the two files, without .md")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    peer = commands.add_parser("pytorch")
-    peer.add_argument("binary")
-    peer.add_argument("model", choices=["resnet18", "gpt", "gpt-small"])
-    peer.add_argument("--python", default=sys.executable)
-    peer.add_argument("--optimizer", default="sgd")
-    peer.add_argument("--steps", type=int, default=5)
-    peer.add_argument("--repeats", type=int, default=3)
-    stages = commands.add_parser("stages")
-    stages.add_argument("binary")
-    stages.add_argument("model")
-    stages.add_argument("data")
-    stages.add_argument("--stages", type=int, default=2)
-    stages.add_argument("--batch-size", type=int, default=64)
-    stages.add_argument("--micro-batches", type=int, default=8)
-    stages.add_argument("--steps", type=int, default=24)
-    stages.add_argument("--repeats", type=int, default=2)
-    stages.add_argument("--flags", type=str.split, default=[], help="further flags for pipetrain")
-    arguments = parser.parse_args()
-    against_pytorch(arguments) if arguments.command == "pytorch" else against_one_stage(arguments)
+    arguments = parse()
+    arguments.pipetrain = arguments.pipetrain.resolve()
+    found = {"precision": arguments.precision, "rounds": arguments.rounds, "machine": report.machine(), "failed": []}
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(arguments, Path(folder))
+        broken = set()
+        for name in arguments.models:
+            try:
+                bench.prepare(name)
+            except RunFailed as failure:
+                broken.add(name)
+                found["failed"].append({"part": "new", "model": name, "reason": str(failure)})
+        for part, name, row in every_row(bench, arguments):
+            if name in broken:
+                continue
+            try:
+                found.setdefault(part, []).append(row())
+                print(report.line(part, found[part][-1]), flush=True)
+            except RunFailed as failure:
+                found["failed"].append({"part": part, "model": name, "reason": str(failure)})
+                print(f"{part} {name}: {failure}", file=sys.stderr, flush=True)
+    found["seconds"] = time.monotonic() - start
+    arguments.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    arguments.output.with_suffix(".md").write_text(report.markdown(found))
+    print(f"wrote {arguments.output.with_suffix('.md')} and .json in {found['seconds']:.0f} s")
+    return 1 if found["failed"] or report.disagreements(found) else 0
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    main()
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    sys.exit(main())

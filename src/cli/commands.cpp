@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/report.h"
 #include "cli/schedule_command.h"
 #include "cli/trace_command.h"
 #include "partition/plan_file.h"
@@ -26,8 +27,13 @@ const std::vector<CommandSpec>& commands() {
       {"schedule", "show, export or check a schedule, without a model", show_schedule_command},
       {"trace", "trace diff: why a measured step took longer than predicted",
        compare_traces_command},
+      {"report", "a run as one HTML page: curves, stages, a step, slowest kernels",
+       report_run_command},
       {"eval", "loss and accuracy of a model on data", eval_command},
-      {"new", "write an untrained model: mlp, lenet, resnet18, gpt-nano, gpt", new_command},
+      {"export", "write a checkpoint's weights into the model, also while it is trained",
+       export_command},
+      {"new", "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
+       new_command},
       {"doctor", "what this machine offers", doctor_command},
   };
   return list;
@@ -116,6 +122,12 @@ int show_schedule_command(Options& options) {
   schedule.output = options.output;
   schedule.json = options.json;
   return schedule_command(schedule);
+}
+
+int report_run_command(Options& options) {
+  PT_CHECK(options.arguments.size() == 1, kUsage,
+           "report takes the folder of one run, as in: pipetrain report runs/latest");
+  return report_command({options.arguments[0], options.output, options.curves});
 }
 
 int compare_traces_command(Options& options) {

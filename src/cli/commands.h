@@ -13,9 +13,11 @@ int profile_command(Options& options);
 int plan_command(Options& options);
 int simulate_command(Options& options);
 int eval_command(Options& options);
+int export_command(Options& options);
 int verify_command(Options& options);
 int show_schedule_command(Options& options);
 int compare_traces_command(Options& options);
+int report_run_command(Options& options);
 int new_command(Options& options);
 int doctor_command(Options& options);
 

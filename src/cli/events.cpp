@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -39,12 +42,27 @@ struct EventLog::Line {
   Json json;
 };
 
-EventLog::EventLog(const std::string& path) : start_(wall_seconds()) {
+namespace {
+
+/// Cuts a file behind its last whole line: who was killed may have left half of one.
+void drop_half_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return;
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::size_t end = text.rfind('\n');
+  std::error_code ignored;
+  std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
+}
+
+}  // namespace
+
+EventLog::EventLog(const std::string& path, bool append) : start_(wall_seconds()) {
   if (path == "-") {
     file_ = stdout;
     return;
   }
-  file_ = std::fopen(path.c_str(), "w");
+  if (append) drop_half_line(path);
+  file_ = std::fopen(path.c_str(), append ? "a" : "w");
   owns_ = true;
   PT_CHECK(file_ != nullptr, kResource, "--metrics: cannot write \"{}\"", printable(path));
 }
@@ -144,6 +162,29 @@ void EventLog::evaluation(const EvaluationReport& report) {
   write(line);
 }
 
+void EventLog::checkpoint(const SaveOutcome& outcome) {
+  Line line(outcome.written ? "checkpoint" : "warning");
+  if (outcome.written) {
+    line.json["step"] = outcome.written->step;
+    line.json["path"] = outcome.written->path.string();
+    line.json["bytes"] = outcome.written->bytes;
+    line.number("seconds", outcome.written->seconds);
+    line.json["reason"] = outcome.written->reason;
+    line.json["deleted"] = outcome.written->deleted;
+  } else {
+    line.json["code"] = "checkpoint_failed";
+    line.json["message"] = outcome.failure;
+  }
+  write(line);
+}
+
+void EventLog::signal(const char* name, const char* action) {
+  Line line("signal");
+  line.json["name"] = name;
+  line.json["action"] = action;
+  write(line);
+}
+
 void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
                        const std::string& output) {
   Line line("run_end");
@@ -154,6 +195,10 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   line.number("first_step_s", summary.first_step_seconds);
   line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
   line.json["output"] = output;
+  if (summary.best)
+    line.json["best"] = {
+        {"metric", "val_loss"}, {"value", summary.best->loss}, {"step", summary.best->step}};
+  if (!summary.last_checkpoint.empty()) line.json["checkpoint"] = summary.last_checkpoint.string();
   write(line);
 }
 

@@ -12,9 +12,10 @@ namespace pipetrain {
 
 class EventLog {
  public:
-  /// Writes to a file, or to standard output for "-". Error (kResource) when the file cannot be
+  /// Writes to a file, or to standard output for "-". `append`: behind what a run has left there
+  /// that is taken up again; half a line at its end goes. Error (kResource) when the file cannot be
   /// opened.
-  explicit EventLog(const std::string& path);
+  explicit EventLog(const std::string& path, bool append = false);
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
@@ -23,6 +24,8 @@ class EventLog {
   void plan(const Session& session, const std::string& path);
   void step(const StepReport& report);
   void evaluation(const EvaluationReport& report);
+  void checkpoint(const SaveOutcome& outcome);
+  void signal(const char* name, const char* action);
   void run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
                const std::string& output);
   void error(const std::string& message);

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/doctor_measure.h"
+#include "ops/conv.h"
 #include "passes/linearise.h"
 #include "profile/measure.h"
 #include "train/session.h"
@@ -52,6 +53,7 @@ TrainingGraph build(const Options& options, const LoadedModel& model) {
   build.lower.output_node = options.run.model.output_node;
   build.lower.mode = {true, options.run.model.batch_norm, options.run.model.dropout};
   build.loss = options.run.model.loss;
+  build.picture_layout = convolution_layout();
   return build_training_graph(model.model, model.rules, build);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/options.h"
+#include "train/saving.h"
 
 namespace pipetrain {
 namespace {
@@ -191,8 +192,10 @@ constexpr const char* kTrainCommands = "train verify";
 void describe_model(Table& table, Options& options) {
   table.group = "Model";
   ModelConfig& model = options.run.model;
-  table.text("--model", model.path, "FILE", "the network, an ONNX file", kModelCommands).aliases = {
-      "-m"};
+  table
+      .text("--model", model.path, "FILE", "the network, an ONNX file",
+            "train inspect profile plan simulate eval verify export")
+      .aliases = {"-m"};
   table.specs.back().in_short_help = true;
   OptionSpec& shape = table.add("--shape", "NAME=1x3x224x224",
                                 "full shape of an input with free dimensions", kModelCommands);
@@ -485,17 +488,64 @@ void describe_optimization(Table& table, Options& options) {
   on_nan.get = [&optimization] { return optimization.stop_on_nonfinite ? "stop" : "ignore"; };
 }
 
+void describe_checkpoints(Table& table, Options& options) {
+  table.group = "Checkpoints";
+  OptionSpec& resume = table.add("--resume", "",
+                                 "go on from a checkpoint: the newest of the run; auto: start "
+                                 "afresh where there is none; PATH: this one",
+                                 "train");
+  resume.optional_value = "auto|PATH";
+  resume.in_short_help = true;
+  resume.set = [&options](const std::string& v) {
+    options.resume = v == "true" ? "latest" : v == "false" ? "" : v;
+  };
+  resume.get = [&options] { return options.resume; };
+  table.flag("--resume-weights-only", options.resume_weights_only,
+             "a new run that begins with the weights of --resume", "train");
+  OptionSpec& every =
+      table.add("--save-every", "N|Nep|Nmin|never",
+                "steps, epochs or time between checkpoints; with --data 1ep", "train");
+  every.aliases = {"--save-interval", "--save-steps"};
+  every.set = [&options](const std::string& v) {
+    SaveEvery::parse(v);
+    options.save_every = v;
+  };
+  every.get = [&options] { return options.save_every; };
+  OptionSpec& keep =
+      table.add("--keep", "N|all", "checkpoints, the newest ones; the best stays too", "train");
+  keep.aliases = {"--keep-last"};
+  keep.set = [&options](const std::string& v) {
+    options.keep =
+        v == "all"
+            ? 0
+            : static_cast<int>(std::min<std::int64_t>(1 << 30, parse_integer("--keep", v, 2)));
+  };
+  keep.get = [&options] { return options.keep == 0 ? "all" : fmt::format("{}", options.keep); };
+  table.choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
+               "when one cannot be written; warn: the third in a row ends the run", "train");
+  OptionSpec& time = table.add("--max-time", "TIME", "save and end after 90, 30min, 2h", "train");
+  time.set = [&options](const std::string& v) {
+    parse_duration("--max-time", v);
+    options.max_time = v;
+  };
+  time.get = [&options] { return options.max_time; };
+  table.text("--status-file", options.status_file, "FILE",
+             "where the run stands, as JSON, replaced once a second", "train");
+  table.text("--from", options.from, "CHECKPOINT",
+             "a checkpoint, or a run's folder: its newest one, also while it trains", "export");
+}
+
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor")
+            "train plan profile new schedule doctor export report")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
              "train");
   table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced",
-             "train new");
+             "train new export");
   table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
@@ -519,6 +569,8 @@ void describe_output(Table& table, Options& options) {
              "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
   table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
              "schedule");
+  table.text("--curves", options.curves, "FILE|-", "the curves as CSV, instead of the page",
+             "report");
   table.integer("--causes", options.causes, 1, "most causes to print", "trace");
   table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
              "doctor");
@@ -570,6 +622,7 @@ std::vector<OptionSpec> describe_options(Options& options) {
   describe_data(table, options);
   describe_pipeline(table, options);
   describe_optimization(table, options);
+  describe_checkpoints(table, options);
   describe_output(table, options);
   return std::move(table.specs);
 }

@@ -118,6 +118,19 @@ void apply_numbers(Options& options) {
 
 }  // namespace
 
+namespace {
+
+void set_options(const std::vector<std::pair<std::string, std::string>>& settings,
+                 const std::vector<OptionSpec>& specs) {
+  for (const auto& [name, value] : settings) {
+    for (const OptionSpec& spec : specs) {
+      if (spec.name == name) spec.set(value);
+    }
+  }
+}
+
+}  // namespace
+
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
   std::string best;
   std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
@@ -150,17 +163,19 @@ Options parse_options(const std::string& command, const std::vector<std::string>
       all += "," + alias;
       names.push_back(alias);
     }
-    const auto set = [&spec](const std::string& value) { spec.set(value); };
+    const auto set = [&](const std::string& value) {
+      options.given.emplace_back(spec.name, value);
+    };
     if (spec.value.empty()) {
       const std::string negative = "--no-" + spec.name.substr(2);
       app.add_option_function<std::string>(all, set)->expected(0, 1)->type_size(0, 1);
-      app.add_flag_callback(negative, [&spec] { spec.set("false"); });
+      app.add_flag_callback(negative, [set] { set("false"); });
       names.push_back(negative);
       continue;
     }
     CLI::Option* option = app.add_option_function<std::vector<std::string>>(
-        all, [&spec](const std::vector<std::string>& values) {
-          for (const std::string& value : values) spec.set(value);
+        all, [set](const std::vector<std::string>& values) {
+          for (const std::string& value : values) set(value);
         });
     option->type_size(1)->expected(1);
     option->multi_option_policy(spec.repeatable ? CLI::MultiOptionPolicy::TakeAll
@@ -189,6 +204,8 @@ Options parse_options(const std::string& command, const std::vector<std::string>
   } catch (const CLI::ParseError& error) {
     PT_FAIL(kUsage, "{}; see: pipetrain {} --help", error.what(), command);
   }
+  set_options(options.given, specs);
+  options.settings = options.given;
   for (const std::string& extra : app.remaining()) {
     if (extra.size() < 2 || extra[0] != '-') {
       options.arguments.push_back(extra);
@@ -204,6 +221,17 @@ Options parse_options(const std::string& command, const std::vector<std::string>
             near.empty() ? fmt::format("; see: pipetrain {} --help", command)
                          : fmt::format("; did you mean {}?", near));
   }
+  apply_numbers(options);
+  return options;
+}
+
+Options options_of(const std::string& command,
+                   const std::vector<std::pair<std::string, std::string>>& settings) {
+  Options options;
+  std::vector<OptionSpec> specs = describe_options(options);
+  std::erase_if(specs, [&](const OptionSpec& spec) { return !applies(spec, command); });
+  set_options(settings, specs);
+  options.settings = settings;
   apply_numbers(options);
   return options;
 }
@@ -226,6 +254,7 @@ std::string usage_of(const OptionSpec& spec) {
     if (alias.size() == 2) names = alias + ", ";
   }
   names += spec.name;
+  if (!spec.optional_value.empty()) names += "[=" + spec.optional_value + "]";
   return spec.value.empty() ? names : names + " " + spec.value;
 }
 
@@ -279,7 +308,7 @@ std::string full_help(const std::string& command) {
   out +=
       "\nExit codes: 0 done, 1 internal error, 2 usage, 3 model, 4 data, 5 resources, 6 diverged, "
       "7 device failure, "
-      "8 --assert not met.\n";
+      "8 --assert not met, 129, 130, 143 stopped by HUP, INT, TERM after saving.\n";
   return out;
 }
 

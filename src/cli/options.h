@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "train/config.h"
@@ -29,6 +30,14 @@ struct Options {
   bool dry_run = false;
   bool quiet = false, verbose = false;
   bool help = false, version = false;
+  // Checkpoints
+  std::string resume;  // empty: no; "latest", "auto" or a path
+  bool resume_weights_only = false;
+  std::string save_every;  // empty: every epoch of real data
+  int keep = 3;
+  std::string on_checkpoint_error = "warn";
+  std::string max_time, status_file;
+  std::string from;  // export: a checkpoint
   // Other commands
   bool show_params = false, show_chain = false, show_graph = false;
   std::string assertion;    // eval --assert 'accuracy>=0.97'
@@ -41,8 +50,8 @@ struct Options {
   std::string pipedream_profile, compat, activation_compression;
   double bandwidth = 1e9;
   bool fewer_machines = false;
-  // schedule, trace, doctor
-  std::string times, latency, costs, csv;
+  // schedule, trace, report, doctor
+  std::string times, latency, costs, csv, curves;
   int causes = 5;
   double jitter = 0.05;
   bool measure = false;
@@ -50,6 +59,8 @@ struct Options {
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
   std::vector<std::string> arguments;  // what is not a flag
+  /// Options and values as they were set, in order: by this command line, and in all.
+  std::vector<std::pair<std::string, std::string>> given, settings;
 };
 
 /// One option: how it is named, parsed and printed.
@@ -64,6 +75,7 @@ struct OptionSpec {
   std::function<void(const std::string&)> set;
   std::function<std::string()> get;  // what it is now: the default before parsing
   bool repeatable = false;
+  std::string optional_value;  // of a switch: what may stand after "="
 };
 
 std::vector<OptionSpec> describe_options(Options& options);
@@ -78,6 +90,11 @@ const std::vector<CommandSpec>& commands();
 
 /// Parses the arguments of one command. Error (kUsage) with the nearest name for what is unknown.
 Options parse_options(const std::string& command, const std::vector<std::string>& arguments);
+
+/// The options that settings (names and values) make. Those that the command does not have are
+/// left out.
+Options options_of(const std::string& command,
+                   const std::vector<std::pair<std::string, std::string>>& settings);
 
 /// The help: one screen for the whole program, or everything about one command.
 std::string short_help();

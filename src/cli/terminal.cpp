@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -58,6 +59,16 @@ void Progress::step(const StepReport& report) {
   if (!due && since < (terminal_ ? 0.1 : 60)) return;
   if (terminal_ && since < 0.1 && !due) return;
   last_line_ = time;
+  line(text_of(report), due);
+}
+
+void Progress::status(const StepReport& report) {
+  const bool quiet = std::exchange(quiet_, false);
+  line(text_of(report), /*lasting=*/true);
+  quiet_ = quiet;
+}
+
+std::string Progress::text_of(const StepReport& report) const {
   std::string text = fmt::format("step {:>6}/{}  ep {:.2f}  loss {:.4f}", report.step,
                                  report.total_steps, report.epoch, report.loss);
   if (report.accuracy) text += fmt::format("  acc {:.1f}%", *report.accuracy * 100);
@@ -74,7 +85,7 @@ void Progress::step(const StepReport& report) {
     text += "  ETA " +
             duration_text(average_seconds_ * static_cast<double>(report.total_steps - report.step));
   }
-  line(text, due);
+  return text;
 }
 
 void Progress::evaluation(const EvaluationReport& report) {

@@ -12,11 +12,14 @@ class Progress {
   Progress(int log_every, bool quiet);
   void step(const StepReport& report);
   void evaluation(const EvaluationReport& report);
+  /// A line of status that was asked for, whatever the cadence.
+  void status(const StepReport& report);
   /// Ends a live line.
   void finish();
 
  private:
   void line(const std::string& text, bool lasting);
+  std::string text_of(const StepReport& report) const;
 
   int log_every_;
   bool quiet_;

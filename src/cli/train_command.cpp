@@ -8,16 +8,21 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/events.h"
+#include "cli/resume_command_line.h"
+#include "cli/status_file.h"
 #include "cli/step_recorder.h"
 #include "cli/terminal.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
+#include "train/resume.h"
+#include "train/signals.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -25,23 +30,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes the folder of the run. A name that nobody gave is always new.
-fs::path make_run_folder(const Options& options) {
+/// Makes the folder of the run. A name that nobody gave is always new. `resumed`: the folder that a
+/// checkpoint belongs to; empty: none.
+fs::path make_run_folder(const Options& options, const fs::path& resumed) {
   std::error_code error;
+  if (!resumed.empty()) return resumed;
   if (!options.run_dir.empty()) {
     const fs::path folder = options.run_dir;
     PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
              "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
-    PT_CHECK(options.overwrite || !fs::exists(folder) || fs::is_empty(folder, error), kUsage,
-             "--run-dir: \"{}\" is not empty; give --overwrite or another folder",
+    // A run that was to be resumed where possible may have left all but a checkpoint.
+    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
+                 fs::is_empty(folder, error),
+             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
              printable(options.run_dir));
     fs::create_directories(folder, error);
     PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir),
              error.message());
     return folder;
   }
-  const char* root = std::getenv("PIPETRAIN_RUNS_DIR");
-  const fs::path runs = root && *root ? root : "runs";
+  const fs::path runs = folder_of_runs();
   const std::time_t time = std::time(nullptr);
   std::tm local{};
   localtime_r(&time, &local);
@@ -68,24 +76,48 @@ fs::path make_run_folder(const Options& options) {
 
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(Progress& progress, EventLog& events, StepRecorder& recorder)
-      : progress_(progress), events_(events), recorder_(recorder) {}
+  Watcher(Progress& progress, EventLog& events, StepRecorder& recorder, StatusFile& status,
+          Signals& signals)
+      : progress_(progress),
+        events_(events),
+        recorder_(recorder),
+        status_(status),
+        signals_(signals) {}
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
     recorder_.round(step, program, result);
   }
   void on_step(const StepReport& report) override {
     events_.step(report);
     progress_.step(report);
+    status_.step(report);
+    if (signals_.take_status()) {
+      progress_.status(report);
+      events_.signal("USR2", "status");
+    }
   }
   void on_evaluation(const EvaluationReport& report) override {
     events_.evaluation(report);
     progress_.evaluation(report);
   }
+  void on_checkpoint(const SaveOutcome& outcome) override {
+    events_.checkpoint(outcome);
+    if (!outcome.written) {
+      log_warning("checkpoint", "no checkpoint: {}", outcome.failure);
+      return;
+    }
+    status_.checkpoint(*outcome.written);
+    log_debug("checkpoint", "saved {} ({}, {}, {})", outcome.written->path.string(),
+              outcome.written->reason, bytes_text(outcome.written->bytes),
+              seconds_text(outcome.written->seconds));
+  }
+  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
 
  private:
   Progress& progress_;
   EventLog& events_;
   StepRecorder& recorder_;
+  StatusFile& status_;
+  Signals& signals_;
 };
 
 void introduce(const Options& options, const Session& session) {
@@ -136,11 +168,68 @@ void write_output(const Options& options, Session& session, const std::string& p
   for (const std::string& change : changes) log_info("train", "note     {}", change);
 }
 
+/// Says what a run goes on from, and what it does otherwise than before.
+void introduce_resume(const Session& session, const FoundCheckpoint& found) {
+  const Checkpoint& checkpoint = found.checkpoint;
+  log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
+           checkpoint.step, session.total_steps(), checkpoint.epoch());
+  for (const std::string& change : compare_run(session, checkpoint))
+    log_info("train", "note     {}", change);
+  if (checkpoint.in_flight() && !continues_in_flight(session, checkpoint)) {
+    log_info("train",
+             "note     other stages or another schedule: mini-batches that were in flight start "
+             "again with the newest weights, so the numbers are not those of a run without a stop");
+  }
+}
+
+SaveSettings save_settings(const Options& options, const Session& session, const fs::path& folder) {
+  SaveSettings save;
+  save.folder = folder / "checkpoints";
+  // Synthetic data measure the speed: nobody wants their weights back.
+  const bool wanted = !options.save_every.empty();
+  save.every = SaveEvery::parse(wanted                     ? options.save_every
+                                : session.data().synthetic ? "never"
+                                                           : "1ep");
+  save.may_wait = !wanted;
+  save.keep = options.keep;
+  save.stop_on_error = options.on_checkpoint_error == "fail";
+  save.run = describe_run(session, settings_to_keep(options, session));
+  return save;
+}
+
+/// The command that goes on with a run.
+std::string resume_words(const fs::path& folder) {
+  return fmt::format("pipetrain --resume={}", printable(folder.string()));
+}
+
+/// Ends a run that a signal has stopped and that has been saved; returns the exit code.
+int end_stopped(int signal, const TrainingSummary& summary, EventLog& events, StatusFile& status,
+                const fs::path& folder) {
+  const int code = 128 + signal;
+  events.signal(name_of_signal(signal), "save and stop");
+  events.run_end("interrupted", code, summary, "");
+  status.end("interrupted", code);
+  PT_CHECK(!summary.last_checkpoint.empty(), kResource,
+           "stopped after step {} by {}, but the checkpoint could not be saved", summary.steps,
+           name_of_signal(signal));
+  log_info("train", "stopped  by {} after step {} · saved {} · resume: {}", name_of_signal(signal),
+           summary.steps, summary.last_checkpoint.filename().string(), resume_words(folder));
+  stop_copying_log();
+  return code;
+}
+
 }  // namespace
 
 int train_command(Options& options) {
   std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
+  Signals signals;
   resolve_verbosity(options);
+  PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
+           "--resume-weights-only says how to --resume; give that too");
+  const std::optional<FoundCheckpoint> found = checkpoint_to_resume(options);
+  const bool goes_on = found && !options.resume_weights_only;
+  if (goes_on) take_over(found->checkpoint, options);
+  const fs::path resumed = goes_on ? folder_to_resume(options, *found) : fs::path();
   resolve_model(options, "train");
   resolve_plan(options);
   resolve_device(options, "train");
@@ -157,13 +246,22 @@ int train_command(Options& options) {
   session.open();
   session.plan();
   introduce(options, session);
+  if (goes_on) introduce_resume(session, *found);
   if (options.dry_run) return 0;
 
-  const fs::path folder = make_run_folder(options);
+  const fs::path folder = make_run_folder(options, resumed);
+  const FolderLock lock(folder);
+  delete_unfinished_checkpoints(folder / "checkpoints");
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
-  PT_CHECK(options.overwrite || !fs::exists(output), kUsage,
+  if (goes_on && found->checkpoint.step >= session.total_steps() && fs::exists(output)) {
+    log_info("train", "done     nothing is left to do: all {} steps are in {}",
+             session.total_steps(), printable(output));
+    return 0;
+  }
+  const bool replaces_own = !resumed.empty() && fs::path(output) == folder / "trained.onnx";
+  PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
   PT_CHECK(
       fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
@@ -175,14 +273,29 @@ int train_command(Options& options) {
              options.run.model.path);
   write_profile(folder / "profile.json", session.profile(), session.graph(),
                 options.run.model.path);
-  EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics);
+  EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
+                  /*append=*/!resumed.empty());
+  StatusFile status(options.status_file);
   Progress progress(options.log_every, options.quiet);
   TrainingSummary summary;
   StepRecorder recorder(session, options.trace, options.trace_steps);
   try {
     events.run_start(options, session, folder.filename().string());
     events.plan(session, plan_path);
-    session.start();
+    TrainingOptions training;
+    training.save = save_settings(options, session, folder);
+    if (!options.max_time.empty())
+      training.max_seconds = parse_duration("--max-time", options.max_time);
+    std::optional<ProgramCut> cut;
+    if (goes_on) {
+      session.start(first_round(session, found->checkpoint));
+      cut = restore(session, found->checkpoint);
+      training.resumed = &found->checkpoint;
+      training.cut = cut ? &*cut : nullptr;
+    } else {
+      session.start();
+      if (found) restore_weights(session, found->checkpoint);
+    }
     std::string memory, predicted;
     for (int s = 0; s < session.stages(); ++s) {
       const char* comma = s ? ", " : "";
@@ -191,20 +304,27 @@ int train_command(Options& options) {
     }
     log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
              memory, predicted);
-    Watcher watcher(progress, events, recorder);
-    summary = train(session, watcher);
+    Watcher watcher(progress, events, recorder, status, signals);
+    signals.watch_stops();
+    summary = train(session, watcher, training);
     progress.finish();
     recorder.finish();
+    if (summary.end == RunEnd::kStopped)
+      return end_stopped(signals.stop(), summary, events, status, folder);
     write_output(options, session, output);
   } catch (const Error& error) {
     progress.finish();
     events.error(error.what());
+    status.end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error",
+               static_cast<int>(error.kind()));
     events.run_end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error",
                    static_cast<int>(error.kind()), summary, "");
     stop_copying_log();
     throw;
   }
-  events.run_end("ok", 0, summary, output);
+  const bool out_of_time = summary.end == RunEnd::kTime;
+  events.run_end(out_of_time ? "max_time" : "ok", 0, summary, output);
+  status.end(out_of_time ? "max_time" : "ok", 0);
   const double predicted = session.predicted_step_seconds();
   if (summary.steps > 1) {
     log_info("train",
@@ -225,6 +345,9 @@ int train_command(Options& options) {
   }
   log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output,
            folder.string());
+  if (out_of_time)
+    log_info("train", "time     --max-time is over after step {} of {} · resume: {}", summary.steps,
+             session.total_steps(), resume_words(folder));
   if (session.data().synthetic)
     log_info("train",
              "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",

@@ -14,6 +14,7 @@
 #include "onnx_io/graph_checks.h"
 #include "onnx_io/local_functions.h"
 #include "onnx_io/model_file.h"
+#include "onnx_io/subgraph.h"
 #include "onnx_io/tensor_decode.h"
 #include "onnx_io/wire_scan.h"
 #include "pt_onnx.pb.h"
@@ -86,6 +87,23 @@ class ModelDecoder {
       : tensors_(directory, {.allow_links = options.allow_symlinked_data},
                  options.max_model_bytes ? options.max_model_bytes : default_byte_limit()),
         maximum_nodes_(options.max_expanded_nodes) {}
+
+  /// A sub-graph of `owner`, whose opset holds inside too.
+  OnnxSubgraph decode(onnx::Graph& graph, const OnnxNode& owner) {
+    OnnxSubgraph out;
+    OnnxModel tensors;
+    read_initializers(graph, tensors);
+    out.initializers = std::move(tensors.initializers);
+    for (FileNode& node : read_node_list(*graph.mutable_node(), "")) {
+      PT_CHECK(node.references.empty(), kModel,
+               "{}: an attribute of its sub-graph refers to one of a function", owner.label());
+      node.node.opset = node.node.domain.empty() ? owner.opset : 0;
+      out.nodes.push_back(std::move(node.node));
+    }
+    for (const onnx::ValueInfo& info : graph.input()) out.inputs.push_back(info.name());
+    for (const onnx::ValueInfo& info : graph.output()) out.outputs.push_back(info.name());
+    return out;
+  }
 
   OnnxModel decode(onnx::Model& file) {
     OnnxModel model;
@@ -356,6 +374,8 @@ class ModelDecoder {
         break;
       }
       case Kind::kGraph:
+        out.s = attribute.g();  // decoded when it is needed: subgraph.h
+        break;
       case Kind::kOther:
         break;
     }
@@ -430,6 +450,19 @@ onnx::Model parse(std::span<const std::byte> bytes, const std::string& name) {
 }
 
 }  // namespace
+
+OnnxSubgraph read_subgraph(const OnnxNode& node, std::string_view attribute) {
+  const OnnxAttribute* found = node.find_attribute(attribute);
+  PT_CHECK(found && found->kind == Kind::kGraph, kModel, "{}: it has no sub-graph \"{}\"",
+           node.label(), attribute);
+  return with_context([&] { return fmt::format("reading \"{}\" of {}", attribute, node.label()); },
+                      [&] {
+                        onnx::Graph graph;
+                        PT_CHECK(graph.ParseFromString(found->s), kModel,
+                                 "the sub-graph does not parse");
+                        return ModelDecoder("", {}).decode(graph, node);
+                      });
+}
 
 OnnxModel read_onnx(const std::filesystem::path& path, const ReadOptions& options) {
   const std::string name = path.string();

@@ -21,6 +21,9 @@ struct ConvGeometry {
 /// Error (kModel) when the shapes of x and w do not go together or the attributes do not fit them.
 ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const Shape& w);
 
+/// The layout in which the CPU's convolutions are fastest: whole vectors of channels.
+Layout convolution_layout();
+
 std::span<const KernelEntry> conv_reference_kernels();
 std::span<const KernelEntry> conv_cpu_kernels();
 

@@ -1,10 +1,17 @@
 // Convolutions on the CPU with oneDNN. Each is asked which memory formats it runs fastest in;
 // tensors that come in another format are reordered on the way in and out. The algorithm is direct
 // (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
-// outcome of a race, since it decides the bits.
+// outcome of a race, since it decides the bits. oneDNN's Winograd needs AVX-512; with tensors in
+// blocks of 8 channels ours (winograd_cpu.h) takes its place.
+#include <omp.h>
+
+#include <optional>
+
 #include "base/error.h"
 #include "ops/conv.h"
+#include "ops/element_types.h"
 #include "ops/onednn_cpu.h"
+#include "ops/winograd_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -102,8 +109,33 @@ dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, algorit
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
 
+/// The shape for our own Winograd kernels, where the rule wants Winograd and the layout is theirs.
+std::optional<WinogradShape> own_winograd(const KernelRequest& request, const TensorType& x,
+                                          const TensorType& w, const TensorType& y) {
+  if (x.layout != Layout::kBlocked8 || y.layout != Layout::kBlocked8) return {};
+  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
+  if (!use_winograd(request.node.attributes, geometry)) return {};
+  const WindowAxis& rows = geometry.window[0];
+  const WindowAxis& columns = geometry.window[1];
+  const WinogradShape shape{geometry.batch, geometry.inputs, geometry.outputs,
+                            rows.input,     columns.input,   rows.output,
+                            columns.output, rows.pad_begin,  columns.pad_begin};
+  return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
+}
+
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
+  if (const auto shape =
+          own_winograd(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          winograd_forward(shape, in[0].as<float>(), in[1].as<float>(), data_or_null<float>(in, 2),
+                           out[0].as<float>(), context.workspace, threads);
+        },
+        winograd_workspace_bytes(*shape, threads));
+  }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
     const Problem p =
@@ -129,6 +161,17 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
+  if (const auto shape =
+          own_winograd(request, request.outputs[0], request.inputs[1], request.inputs[0])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          winograd_input_gradient(shape, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+                                  context.workspace, threads);
+        },
+        winograd_workspace_bytes(*shape, threads));
+  }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const Problem p =
         make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
@@ -151,6 +194,16 @@ std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
+  if (const auto shape =
+          own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+    return make_kernel(
+        [shape = *shape](std::span<const Tensor> in, std::span<const Tensor> out,
+                         const RunContext& context) {
+          winograd_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+                                   data_or_null<float>(out, 1), context.workspace);
+        },
+        winograd_weight_gradient_workspace_bytes(*shape));
+  }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.outputs.size() > 1;
     const Problem p =
@@ -188,6 +241,13 @@ constexpr KernelEntry kKernels[] = {
 };
 
 }  // namespace
+
+Layout convolution_layout() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return Layout::kBlocked16;
+#endif
+  return Layout::kBlocked8;
+}
 
 std::span<const KernelEntry> conv_cpu_kernels() { return kKernels; }
 

@@ -90,22 +90,53 @@ class Einsum {
     return term.substr(0, dots) + std::string(axes) + term.substr(dots + 3);
   }
 
+  /// Two axes with one label become one: the rows of their plane that lie on its diagonal.
+  void take_diagonals(ValueId& value, Labels& labels) {
+    for (std::size_t first = 0; first < labels.size(); ++first) {
+      std::size_t second;
+      while ((second = labels.find(labels[first], first + 1)) != Labels::npos) {
+        const Shape shape = builder_.shape(value);
+        if (shape[first] != shape[second]) refuse("a label stands for axes of different extents");
+        std::vector<std::int64_t> perm{static_cast<std::int64_t>(first),
+                                       static_cast<std::int64_t>(second)};
+        std::vector<std::int64_t> dims{shape[first] * shape[first]};
+        Labels rest(1, labels[first]);
+        for (std::size_t axis = 0; axis < labels.size(); ++axis) {
+          if (axis == first || axis == second) continue;
+          perm.push_back(static_cast<std::int64_t>(axis));
+          dims.push_back(shape[axis]);
+          rest += labels[axis];
+        }
+        HostTensor rows(TensorType{DType::kInt64, Shape{shape[first]}});
+        for (std::int64_t i = 0; i < shape[first]; ++i) {
+          rows.span<std::int64_t>()[static_cast<std::size_t>(i)] = i * (shape[first] + 1);
+        }
+        const ValueId plane = builder_.reshape(builder_.add("Transpose", {value}, {{"perm", perm}}),
+                                               Shape(std::move(dims)));
+        value =
+            builder_.add("Gather", {plane, builder_.constant(rows)}, {{"axis", std::int64_t{0}}});
+        repeated_ += labels[first];
+        labels = rest;
+        first = 0;
+      }
+    }
+  }
+
   Operand operand(const std::string& term, ValueId value) {
-    const Shape shape = builder_.shape(value);
+    Shape shape = builder_.shape(value);
     std::size_t rank = 0;
     if (term.find("...") != std::string::npos) {
       if (term.size() - 3 > shape.rank()) refuse("an operand has fewer axes than labels");
       rank = shape.rank() - (term.size() - 3);
       ellipsis_rank_ = std::max(ellipsis_rank_, rank);
     }
-    const Labels labels = expanded(term, rank);
+    Labels labels = expanded(term, rank);
     if (labels.size() != shape.rank()) refuse("an operand's rank is not its number of labels");
+    take_diagonals(value, labels);
+    shape = builder_.shape(value);
     for (std::size_t i = 0; i < labels.size(); ++i) {
       const char label = labels[i];
       if (!std::isalnum(static_cast<unsigned char>(label))) refuse("a label is not a letter");
-      if (std::count(labels.begin(), labels.end(), label) != 1) {
-        refuse("a label that is repeated within one operand (a diagonal) is not supported");
-      }
       std::int64_t& extent = extents_.emplace(label, 1).first->second;
       if (extent != 1 && shape[i] != 1 && extent != shape[i]) {
         refuse("a label stands for axes of different extents");
@@ -117,7 +148,7 @@ class Einsum {
 
   /// Without "->": the ellipsis, then every label that occurs once, in alphabetical order.
   Labels implicit_output() const {
-    Labels all;
+    Labels all = repeated_;
     for (const Operand& operand : operands_) all += operand.labels;
     Labels out;
     for (const auto& [label, extent] : extents_) {
@@ -197,6 +228,7 @@ class Einsum {
   std::string equation_;
   std::vector<Operand> operands_;
   Labels output_;
+  Labels repeated_;  // labels that an operand had more than once
   std::map<char, std::int64_t> extents_;
   std::size_t ellipsis_rank_ = 0;
 };

@@ -85,6 +85,20 @@ void infer_arithmetic(InferContext& context) {
   context.outputs = {broadcast_type(context.inputs, context.inputs[0].dtype)};
 }
 
+void infer_bits(InferContext& context) {
+  infer_arithmetic(context);
+  PT_CHECK(!is_float(context.inputs[0].dtype), kModel, "expected integers, got {}",
+           context.inputs[0].text());
+}
+
+/// The same bits as another type.
+void infer_bit_cast(InferContext& context) {
+  infer_cast(context);
+  PT_CHECK(size_of(context.inputs[0].dtype) == size_of(context.outputs[0].dtype), kModel,
+           "the bits of {} do not fit {}", context.inputs[0].text(),
+           name_of(context.outputs[0].dtype));
+}
+
 void infer_comparison(InferContext& context) {
   expect_inputs(context, 2);
   PT_CHECK(context.inputs[0].dtype == context.inputs[1].dtype, kModel,
@@ -173,17 +187,55 @@ void abs_gradient(GradientContext& context) {
   const ValueId sign = context.builder().add("Sign", {context.input(0)});
   context.set_input_gradient(0, context.builder().add("Mul", {context.output_gradient(), sign}));
 }
-void sin_gradient(GradientContext& context) {
+/// Piecewise constant functions: the gradient is zero wherever there is one.
+void zero_gradient(GradientContext&) {}
+
+/// dx = dy f(x), with f an operator of one input.
+void multiply_by(GradientContext& context, std::string_view function) {
   if (!context.wants(0)) return;
-  const ValueId cosine = context.builder().add("Cos", {context.input(0)});
-  context.set_input_gradient(0, context.builder().add("Mul", {context.output_gradient(), cosine}));
+  const ValueId slope = context.builder().add(function, {context.input(0)});
+  context.set_input_gradient(0, context.builder().add("Mul", {context.output_gradient(), slope}));
 }
+void sin_gradient(GradientContext& context) { multiply_by(context, "Cos"); }
+void sinh_gradient(GradientContext& context) { multiply_by(context, "Cosh"); }
+void cosh_gradient(GradientContext& context) { multiply_by(context, "Sinh"); }
 void cos_gradient(GradientContext& context) {
   if (!context.wants(0)) return;
   const ValueId sine = context.builder().add("Sin", {context.input(0)});
   const ValueId product = context.builder().add("Mul", {context.output_gradient(), sine});
   context.set_input_gradient(0, context.builder().add("Neg", {product}));
 }
+// y = tan x: dx = dy (1 + y^2)
+void tan_gradient(GradientContext& context) {
+  if (!context.wants(0)) return;
+  GraphBuilder& builder = context.builder();
+  const ValueId square = builder.add("Mul", {context.output(0), context.output(0)});
+  const ValueId one = builder.scalar(1, context.output_type(0).dtype);
+  context.set_input_gradient(
+      0, builder.add("Mul", {context.output_gradient(), builder.add("Add", {square, one})}));
+}
+
+/// dx = dy / (constant + factor x^2), or dy / sqrt(constant + factor x^2); factor is 1 or -1.
+void divide_by_square(GradientContext& context, double constant, double factor, bool root) {
+  if (!context.wants(0)) return;
+  GraphBuilder& builder = context.builder();
+  const ValueId square = builder.add("Mul", {context.input(0), context.input(0)});
+  const ValueId shift = builder.scalar(constant, context.input_type(0).dtype);
+  ValueId below =
+      factor > 0 ? builder.add("Add", {square, shift}) : builder.add("Sub", {shift, square});
+  if (root) below = builder.add("Sqrt", {below});
+  context.set_input_gradient(0, builder.add("Div", {context.output_gradient(), below}));
+}
+void asin_gradient(GradientContext& context) { divide_by_square(context, 1, -1, /*root=*/true); }
+void acos_gradient(GradientContext& context) {
+  if (!context.wants(0)) return;
+  asin_gradient(context);
+  context.set_input_gradient(0, context.builder().add("Neg", {context.input_gradients()[0]}));
+}
+void atan_gradient(GradientContext& context) { divide_by_square(context, 1, 1, /*root=*/false); }
+void asinh_gradient(GradientContext& context) { divide_by_square(context, 1, 1, /*root=*/true); }
+void acosh_gradient(GradientContext& context) { divide_by_square(context, -1, 1, /*root=*/true); }
+void atanh_gradient(GradientContext& context) { divide_by_square(context, 1, -1, /*root=*/false); }
 void cast_gradient(GradientContext& context) {
   if (!context.wants(0) || !is_float(context.output_type(0).dtype)) return;
   const auto back = static_cast<std::int64_t>(context.input_type(0).dtype);
@@ -227,6 +279,17 @@ void div_gradient(GradientContext& context) {
   const ValueId sum = builder.sum_to(builder.add("Mul", {quotient, context.output(0)}),
                                      context.input_type(1).shape);
   context.set_input_gradient(1, builder.add("Neg", {sum}));
+}
+// y = a - b q with the whole number q = (a - y) / b: da = dy, db = -dy q
+void mod_gradient(GradientContext& context) {
+  GraphBuilder& builder = context.builder();
+  const ValueId dy = context.output_gradient();
+  if (context.wants(0)) set_broadcast_gradient(context, 0, dy);
+  if (!context.wants(1)) return;
+  const ValueId difference = builder.add("Sub", {context.output(0), context.input(0)});
+  const ValueId quotient =
+      builder.add("Round", {builder.add("Div", {difference, context.input(1)})});
+  set_broadcast_gradient(context, 1, builder.add("Mul", {dy, quotient}));
 }
 // y = a^b: da = dy b a^(b-1), db = dy y ln a (0 where a <= 0, as elsewhere)
 void pow_gradient(GradientContext& context) {
@@ -288,13 +351,20 @@ void sum_gradient(GradientContext& context) {
 
 constexpr OpDef kOps[] = {
     {"Abs", kElementwise, infer_number_unary, abs_gradient, cheap},
-    {"Ceil", kElementwise, infer_float_unary, nullptr, cheap},
+    {"Acos", kElementwise, infer_float_unary, acos_gradient, costly},
+    {"Acosh", kElementwise, infer_float_unary, acosh_gradient, costly},
+    {"Asin", kElementwise, infer_float_unary, asin_gradient, costly},
+    {"Asinh", kElementwise, infer_float_unary, asinh_gradient, costly},
+    {"Atan", kElementwise, infer_float_unary, atan_gradient, costly},
+    {"Atanh", kElementwise, infer_float_unary, atanh_gradient, costly},
+    {"Ceil", kElementwise, infer_float_unary, zero_gradient, cheap},
     {"Clip", kElementwise, infer_number_unary, gradient_from_input, cheap},
     {"Cos", kElementwise, infer_float_unary, cos_gradient, costly},
+    {"Cosh", kElementwise, infer_float_unary, cosh_gradient, costly},
     {"Elu", kElementwise, infer_float_unary, gradient_from_input, costly},
     {"Erf", kElementwise, infer_float_unary, gradient_from_input, costly},
     {"Exp", kElementwise, infer_float_unary, exp_gradient, costly},
-    {"Floor", kElementwise, infer_float_unary, nullptr, cheap},
+    {"Floor", kElementwise, infer_float_unary, zero_gradient, cheap},
     {"Gelu", kElementwise, infer_float_unary, gradient_from_input, costly},
     {"HardSigmoid", kElementwise, infer_float_unary, gradient_from_input, cheap},
     {"HardSwish", kElementwise, infer_float_unary, gradient_from_input, cheap},
@@ -306,13 +376,15 @@ constexpr OpDef kOps[] = {
     {"PowScalar", kElementwise, infer_float_unary, gradient_from_input, cheap},
     {"Reciprocal", kElementwise, infer_float_unary, gradient_from_output, cheap},
     {"Relu", kElementwise, infer_number_unary, gradient_from_output, cheap},
-    {"Round", kElementwise, infer_float_unary, nullptr, cheap},
+    {"Round", kElementwise, infer_float_unary, zero_gradient, cheap},
     {"Sigmoid", kElementwise, infer_float_unary, gradient_from_output, costly},
-    {"Sign", kElementwise, infer_number_unary, nullptr, cheap},
+    {"Sign", kElementwise, infer_number_unary, zero_gradient, cheap},
     {"Silu", kElementwise, infer_float_unary, gradient_from_input, costly},
     {"Sin", kElementwise, infer_float_unary, sin_gradient, costly},
+    {"Sinh", kElementwise, infer_float_unary, sinh_gradient, costly},
     {"Softplus", kElementwise, infer_float_unary, gradient_from_input, costly},
     {"Sqrt", kElementwise, infer_float_unary, gradient_from_output, cheap},
+    {"Tan", kElementwise, infer_float_unary, tan_gradient, costly},
     {"Tanh", kElementwise, infer_float_unary, gradient_from_output, costly},
 
     {"ClipGrad", kElementwise, infer_gradient, nullptr, cheap},
@@ -335,7 +407,7 @@ constexpr OpDef kOps[] = {
     {"Div", kElementwise, infer_arithmetic, div_gradient, cheap},
     {"Max", kElementwise, infer_arithmetic, max_gradient, cheap},
     {"Min", kElementwise, infer_arithmetic, min_gradient, cheap},
-    {"Mod", kElementwise, infer_arithmetic, nullptr, cheap},
+    {"Mod", kElementwise, infer_arithmetic, mod_gradient, cheap},
     {"Mul", kElementwise, infer_arithmetic, mul_gradient, cheap},
     {"Pow", kElementwise, infer_arithmetic, pow_gradient, costly},
     {"Sub", kElementwise, infer_arithmetic, sub_gradient, cheap},
@@ -349,6 +421,13 @@ constexpr OpDef kOps[] = {
     {"Or", kElementwise, infer_logical, nullptr, cheap},
     {"Xor", kElementwise, infer_logical, nullptr, cheap},
 
+    {"BitwiseAnd", kElementwise, infer_bits, nullptr, cheap},
+    {"BitwiseOr", kElementwise, infer_bits, nullptr, cheap},
+    {"BitwiseXor", kElementwise, infer_bits, nullptr, cheap},
+    {"ShiftLeft", kElementwise, infer_bits, nullptr, cheap},
+    {"ShiftRight", kElementwise, infer_bits, nullptr, cheap},
+
+    {"BitCast", kElementwise, infer_bit_cast, nullptr, cheap},
     {"Cast", kElementwise, infer_cast, cast_gradient, cheap},
     {"Sum", kElementwise, infer_sum, sum_gradient, sum_cost},
     {"Where", kElementwise, infer_where, where_gradient, cheap},

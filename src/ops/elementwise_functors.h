@@ -2,6 +2,7 @@
 // called for a known name; the result says whether there was one.
 #pragma once
 
+#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -20,6 +21,31 @@ Function<T, Math> clip_from(const Attributes& attributes) {
           attributes.has("max") ? static_cast<T>(attributes.real("max")) : highest};
 }
 
+/// A function of the C library, called where inlining gains nothing.
+template <class T>
+struct LibraryFunction {
+  T (*function)(T);
+  T operator()(T x) const { return function(x); }
+};
+
+/// The function of that name; null when the C library has none.
+template <class T>
+T (*library_function(std::string_view op))
+(T) {
+  if (op == "Acos") return std::acos;
+  if (op == "Acosh") return std::acosh;
+  if (op == "Asin") return std::asin;
+  if (op == "Asinh") return std::asinh;
+  if (op == "Atan") return std::atan;
+  if (op == "Atanh") return std::atanh;
+  if (op == "Cos") return std::cos;
+  if (op == "Cosh") return std::cosh;
+  if (op == "Sin") return std::sin;
+  if (op == "Sinh") return std::sinh;
+  if (op == "Tan") return std::tan;
+  return nullptr;
+}
+
 /// Operators of one float input.
 template <class T, class Math, class Visit>
 bool visit_unary(std::string_view op, const Attributes& attributes, Visit visit) {
@@ -36,8 +62,6 @@ bool visit_unary(std::string_view op, const Attributes& attributes, Visit visit)
   if (op == "Neg") return visit(Neg<T, Math>{}), true;
   if (op == "Reciprocal") return visit(Reciprocal<T, Math>{}), true;
   if (op == "Abs") return visit(Abs<T, Math>{}), true;
-  if (op == "Sin") return visit(Sin<T, Math>{}), true;
-  if (op == "Cos") return visit(Cos<T, Math>{}), true;
   if (op == "Floor") return visit(Floor<T, Math>{}), true;
   if (op == "Ceil") return visit(Ceil<T, Math>{}), true;
   if (op == "Round") return visit(Round<T, Math>{}), true;
@@ -61,6 +85,7 @@ bool visit_unary(std::string_view op, const Attributes& attributes, Visit visit)
     if (exponent == T(3)) return visit(Cube<T, Math>{}), true;
     return visit(PowScalar<T, Math>{exponent}), true;
   }
+  if (auto* function = library_function<T>(op)) return visit(LibraryFunction<T>{function}), true;
   return false;
 }
 
@@ -122,6 +147,17 @@ bool visit_comparison(std::string_view op, Visit visit) {
   if (op == "Greater") return visit(Greater<T>{}), true;
   if (op == "LessOrEqual") return visit(LessOrEqual<T>{}), true;
   if (op == "GreaterOrEqual") return visit(GreaterOrEqual<T>{}), true;
+  return false;
+}
+
+/// Operators on the bits of unsigned integers.
+template <class T, class Visit>
+bool visit_bitwise(std::string_view op, Visit visit) {
+  if (op == "BitwiseAnd") return visit(BitwiseAnd<T>{}), true;
+  if (op == "BitwiseOr") return visit(BitwiseOr<T>{}), true;
+  if (op == "BitwiseXor") return visit(BitwiseXor<T>{}), true;
+  if (op == "ShiftLeft") return visit(ShiftLeft<T>{}), true;
+  if (op == "ShiftRight") return visit(ShiftRight<T>{}), true;
   return false;
 }
 

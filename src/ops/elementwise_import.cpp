@@ -189,9 +189,36 @@ void import_mean(ImportContext& context) {
   context.set_output(0, context.builder().add("Div", {sum, count}));
 }
 
-// All floating-point values of the graph are float32, whatever the file has.
+/// The probability that x, the comparison of a uniform number with a constant, is true; absent when
+/// x is something else. Stochastic depth is exported like that.
+ValueId probability_of(GraphBuilder& builder, ValueId x) {
+  const Graph& graph = builder.graph();
+  const auto made_by = [&](ValueId id, std::string_view op) -> const Node* {
+    if (!id || !graph[id].producer) return nullptr;
+    const Node& node = graph[graph[id].producer];
+    return node.op->name == op ? &node : nullptr;
+  };
+  const Node* less = made_by(x, "Less");
+  const Node* uniform = less ? made_by(less->inputs[0], "RandomUniform") : nullptr;
+  if (!uniform || uniform->attributes.real("low", 0) != 0 ||
+      uniform->attributes.real("high", 1) != 1 || graph[less->inputs[1]].role != Role::kConstant) {
+    return {};
+  }
+  const Shape shape = graph[x].type.shape;
+  const ValueId p = builder.add("Clip", {less->inputs[1]}, {{"min", 0.0}, {"max", 1.0}});
+  return builder.add("Expand", {p}, {{"shape", shape.dims()}});
+}
+
+// All floating-point values of the graph are float32, whatever the file has. Where nothing is
+// dropped, a random choice counts with its probability.
 void cast_to(ImportContext& context, DType to) {
   if (is_float(to)) to = DType::kFloat32;
+  const bool drops = context.mode().training && context.mode().dropout;
+  if (!drops && to == DType::kFloat32) {
+    if (const ValueId p = probability_of(context.builder(), context.input(0))) {
+      return context.set_output(0, p);
+    }
+  }
   if (context.type(0).dtype == to) return context.set_output(0, context.input(0));
   context.set_output(0, context.builder().add("Cast", {context.input(0)},
                                               {{"to", static_cast<std::int64_t>(to)}}));
@@ -213,16 +240,68 @@ void import_is_inf(ImportContext& context) {
   context.set_output(0, builder.add("Equal", {x, infinity}));
 }
 
+// x - bias above lambd, x + bias below -lambd, 0 between.
+void import_shrink(ImportContext& context) {
+  GraphBuilder& builder = context.builder();
+  const ValueId x = context.input(0);
+  const double lambd = context.attributes().real("lambd", 0.5);
+  const ValueId bias = scalar_like(context, 0, context.attributes().real("bias", 0));
+  const ValueId below = builder.add("Less", {x, scalar_like(context, 0, -lambd)});
+  const ValueId above = builder.add("Greater", {x, scalar_like(context, 0, lambd)});
+  const ValueId rest =
+      builder.add("Where", {above, builder.add("Sub", {x, bias}), scalar_like(context, 0, 0)});
+  context.set_output(0, builder.add("Where", {below, builder.add("Add", {x, bias}), rest}));
+}
+
+// All bits turned: x xor -1.
+void import_bitwise_not(ImportContext& context) {
+  const ValueId ones = context.builder().add(
+      "Cast", {context.builder().constant(HostTensor::scalar<std::int64_t>(-1))},
+      {{"to", static_cast<std::int64_t>(context.type(0).dtype)}});
+  context.set_output(0, context.builder().add("BitwiseXor", {context.input(0), ones}));
+}
+
+void import_bit_shift(ImportContext& context) {
+  const std::string direction = context.attributes().text("direction", "");
+  PT_CHECK(direction == "LEFT" || direction == "RIGHT", kModel, "BitShift has no direction \"{}\"",
+           printable(direction));
+  context.set_output(0, context.builder().add(direction == "LEFT" ? "ShiftLeft" : "ShiftRight",
+                                              {context.input(0), context.input(1)}));
+}
+
+// Only constants have a form of their own in the file; the graph has float32 for all of them.
+void import_bit_cast(ImportContext& context) {
+  const std::int64_t to = context.attributes().integer("to");
+  const auto dtype = static_cast<DType>(to);
+  PT_CHECK(!is_float(dtype) || dtype == DType::kFloat32, kModel,
+           "BitCast to element type {} is not supported: floating-point values are float32 here",
+           name_of(dtype));
+  context.set_output(0, context.builder().add("BitCast", {context.input(0)}, {{"to", to}}));
+}
+
 constexpr ImportRule kImports[] = {
     {"Abs", import_same},
+    {"Acos", import_same},
+    {"Acosh", import_same},
     {"Add", import_same},
     {"And", import_same},
+    {"Asin", import_same},
+    {"Asinh", import_same},
+    {"Atan", import_same},
+    {"Atanh", import_same},
+    {"BitCast", import_bit_cast},
+    {"BitShift", import_bit_shift},
+    {"BitwiseAnd", import_same},
+    {"BitwiseNot", import_bitwise_not},
+    {"BitwiseOr", import_same},
+    {"BitwiseXor", import_same},
     {"Cast", import_cast},
     {"CastLike", import_cast_like},
     {"Ceil", import_same},
     {"Celu", import_celu},
     {"Clip", import_clip},
     {"Cos", import_same},
+    {"Cosh", import_same},
     {"Div", import_same},
     {"Elu", import_elu},
     {"Equal", import_same},
@@ -256,14 +335,17 @@ constexpr ImportRule kImports[] = {
     {"Round", import_same},
     {"Selu", import_selu},
     {"Sigmoid", import_same},
+    {"Shrink", import_shrink},
     {"Sign", import_same},
     {"Sin", import_same},
+    {"Sinh", import_same},
     {"Softplus", import_same},
     {"Softsign", import_softsign},
     {"Sqrt", import_same},
     {"Sub", import_same},
     {"Sum", import_sum},
     {"Swish", import_swish},
+    {"Tan", import_same},
     {"Tanh", import_same},
     {"ThresholdedRelu", import_thresholded_relu},
     {"Where", import_same},

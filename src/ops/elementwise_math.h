@@ -94,14 +94,6 @@ struct Abs {
   }
 };
 template <class T, class Math>
-struct Sin {
-  PT_HOST_DEVICE T operator()(T x) const { return std::sin(x); }
-};
-template <class T, class Math>
-struct Cos {
-  PT_HOST_DEVICE T operator()(T x) const { return std::cos(x); }
-};
-template <class T, class Math>
 struct Floor {
   PT_HOST_DEVICE T operator()(T x) const { return std::floor(x); }
 };
@@ -371,6 +363,32 @@ struct Mod {
       const bool other_sign = r != T(0) && (r < T(0)) != (b < T(0));
       return !truncate && other_sign ? static_cast<T>(r + b) : r;
     }
+  }
+};
+
+// Bits of unsigned integers. A shift by the width or more leaves nothing.
+template <class T>
+struct BitwiseAnd {
+  PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a & b); }
+};
+template <class T>
+struct BitwiseOr {
+  PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a | b); }
+};
+template <class T>
+struct BitwiseXor {
+  PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a ^ b); }
+};
+template <class T>
+struct ShiftLeft {
+  PT_HOST_DEVICE T operator()(T a, T b) const {
+    return b < 8 * sizeof(T) ? static_cast<T>(a << b) : T(0);
+  }
+};
+template <class T>
+struct ShiftRight {
+  PT_HOST_DEVICE T operator()(T a, T b) const {
+    return b < 8 * sizeof(T) ? static_cast<T>(a >> b) : T(0);
   }
 };
 

@@ -1,4 +1,4 @@
-// Gather, GatherND, GatherElements, their gradients and imports; ScatterElements for constants.
+// Gather, GatherND, GatherElements, ScatterElements, ScatterND, their gradients and imports.
 #include "ops/gather.h"
 
 #include "base/error.h"
@@ -64,15 +64,61 @@ void infer_elements_gradient(InferContext& context) {
   context.outputs = {{context.inputs[0].dtype, data}};
 }
 
-// (data, indices, updates) -> data with the updates written, or added, at the indices
-void infer_scatter(InferContext& context) {
+// --- scatters ---
+
+void check_scatter(const InferContext& context, std::string_view op, const Shape& updates) {
+  const TensorType& data = context.inputs[0];
+  PT_CHECK(context.inputs[2] == (TensorType{data.dtype, updates}), kModel,
+           "{} updates must be {} {}, got {}", op, name_of(data.dtype), updates.text(),
+           context.inputs[2].text());
+  const std::string reduction = context.attributes.text("reduction", "none");
+  PT_CHECK(reduction == "none" || data.dtype != DType::kBool, kModel,
+           "{} cannot reduce bool by \"{}\"", op, reduction);
+}
+
+void infer_scatter_elements(InferContext& context) {
   check_indices(context.inputs[1], "ScatterElements");
   element_gather(context.attributes, context.inputs[0].shape, context.inputs[1].shape);
-  PT_CHECK(context.inputs[2] == (TensorType{context.inputs[0].dtype, context.inputs[1].shape}),
-           kModel, "ScatterElements updates must be {} {}, got {}",
-           name_of(context.inputs[0].dtype), context.inputs[1].shape.text(),
-           context.inputs[2].text());
+  check_scatter(context, "ScatterElements", context.inputs[1].shape);
   context.outputs = {context.inputs[0]};
+}
+
+void infer_scatter_nd(InferContext& context) {
+  check_indices(context.inputs[1], "ScatterND");
+  check_scatter(
+      context, "ScatterND",
+      slice_gather("GatherND", {}, context.inputs[0].shape, context.inputs[1].shape).result);
+  context.outputs = {context.inputs[0]};
+}
+
+// none: overwritten data get no gradient; of updates with one target each gets the target's, as in
+// PyTorch. add: both get all of it.
+void differentiate_scatter(GradientContext& context, std::string_view scatter,
+                           std::string_view gather) {
+  GraphBuilder& builder = context.builder();
+  const ValueId dy = context.output_gradient();
+  const std::string reduction = context.attributes().text("reduction", "none");
+  PT_CHECK(reduction == "none" || reduction == "add", kModel,
+           "{} with reduction \"{}\" has no gradient here (none and add have)", scatter, reduction);
+  if (context.wants(0)) {
+    ValueId dx = dy;
+    if (reduction == "none") {
+      const Attributes attributes = context.attributes();
+      const ValueId zeros = builder.constant(HostTensor(TensorType(context.input_type(2))));
+      dx = builder.add(scatter, {dy, context.input(1), zeros}, attributes);
+    }
+    context.set_input_gradient(0, dx);
+  }
+  if (!context.wants(2)) return;
+  Attributes where;
+  if (context.attributes().has("axis")) where.set("axis", context.attributes().integer("axis"));
+  context.set_input_gradient(2, builder.add(gather, {dy, context.input(1)}, where));
+}
+void differentiate_scatter_elements(GradientContext& context) {
+  differentiate_scatter(context, "ScatterElements", "GatherElements");
+}
+void differentiate_scatter_nd(GradientContext& context) {
+  differentiate_scatter(context, "ScatterND", "GatherND");
 }
 
 void differentiate(GradientContext& context, std::string_view gradient_op) {
@@ -94,7 +140,8 @@ constexpr OpDef kOps[] = {
     {"GatherGrad", kPlain, infer_gather_gradient},
     {"GatherND", kPlain, infer_gather_nd, differentiate_gather_nd},
     {"GatherNDGrad", kPlain, infer_gather_nd_gradient},
-    {"ScatterElements", kPlain, infer_scatter},
+    {"ScatterElements", kPlain, infer_scatter_elements, differentiate_scatter_elements},
+    {"ScatterND", kPlain, infer_scatter_nd, differentiate_scatter_nd},
 };
 
 // --- import ---
@@ -125,15 +172,16 @@ void import_gather_nd(ImportContext& context) {
       0, context.builder().add("GatherND", {context.input(0), context.input(1)}, attributes));
 }
 
-void import_scatter_elements(ImportContext& context) {
+void import_scatter(ImportContext& context) {
   const std::string reduction = context.attributes().text("reduction", "none");
-  PT_CHECK(reduction == "none" || reduction == "add", kModel,
-           "ScatterElements with reduction \"{}\" is not supported (only none and add)",
-           printable(reduction));
-  const Attributes attributes = {{"axis", context.attributes().integer("axis", 0)},
-                                 {"add", std::int64_t{reduction == "add"}}};
+  PT_CHECK(reduction == "none" || reduction == "add" || reduction == "mul" || reduction == "max" ||
+               reduction == "min",
+           kModel, "{} has no reduction \"{}\"", context.op_type(), printable(reduction));
+  const bool tuples = context.op_type() == "ScatterND";
+  Attributes attributes = {{"reduction", reduction}};
+  if (!tuples) attributes.set("axis", context.attributes().integer("axis", 0));
   context.set_output(
-      0, context.builder().add("ScatterElements",
+      0, context.builder().add(tuples ? "ScatterND" : "ScatterElements",
                                {context.input(0), context.input(1), context.input(2)}, attributes));
 }
 
@@ -141,8 +189,9 @@ constexpr ImportRule kImports[] = {
     {"Gather", import_axis},
     {"GatherElements", import_axis},
     {"GatherND", import_gather_nd},
-    {"Scatter", import_scatter_elements},
-    {"ScatterElements", import_scatter_elements},
+    {"Scatter", import_scatter},
+    {"ScatterElements", import_scatter},
+    {"ScatterND", import_scatter},
 };
 
 }  // namespace

@@ -3,6 +3,9 @@
 //   Gather{axis}(data, indices) -> data[…, indices, …]       GatherGrad{axis, shape}(dy, indices)
 //   GatherND{batch_dims}(data, indices) -> slices at index tuples
 //   GatherElements{axis}(data, indices) -> one element of the line along the axis for each index
+//   ScatterElements{axis, reduction}, ScatterND{reduction}(data, indices, updates) -> data with the
+//   updates at the places that GatherElements, GatherND would read; reduction none (the last one
+//   stays), add, mul, max, min
 // Indices are int32 or int64; negative ones count from the end. The gradients add in index order.
 #pragma once
 
@@ -40,6 +43,7 @@ struct ElementGather {
   std::int64_t axis = 0;
   Shape data;
   Shape indices;
+  std::vector<std::int64_t> strides;  // of the data
 };
 
 ElementGather element_gather(const Attributes& attributes, const Shape& data, const Shape& indices);

@@ -83,11 +83,108 @@ std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
       index_bytes(gather));
 }
 
+template <class T>
+void gather_elements(const std::int64_t* offsets, Tensors in, Tensors out) {
+  const T* __restrict x = in[0].as<T>();
+  T* __restrict y = out[0].as<T>();
+  const std::int64_t count = out[0].count();
+#pragma omp parallel for schedule(static) if (count > kParallelElements)
+  for (std::int64_t i = 0; i < count; ++i) y[i] = x[offsets[i]];
+}
+
+std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::size_t size = size_of(request.inputs[0].dtype);
+  if (size != 4 && size != 8) return nullptr;
+  const auto loop = size == 4 ? gather_elements<std::uint32_t> : gather_elements<std::uint64_t>;
+  return make_kernel(
+      [loop, gather = element_gather(request.node.attributes, request.inputs[0].shape,
+                                     request.inputs[1].shape)](Tensors in, Tensors out,
+                                                               const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        loop(offsets, in, out);
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+// In one thread: sums are added in the order of the indices.
+std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
+  if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  return make_kernel(
+      [gather = element_gather(request.node.attributes, request.outputs[0].shape,
+                               request.inputs[1].shape)](Tensors in, Tensors out,
+                                                         const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        float* sum = out[0].as<float>();
+        std::fill_n(sum, out[0].count(), 0.0F);
+        for (std::int64_t i = 0; i < in[0].count(); ++i) sum[offsets[i]] += in[0].as<float>()[i];
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+/// Writes or adds `count` numbers.
+void place(bool add, const float* __restrict from, float* __restrict to, std::int64_t count) {
+  if (!add) return static_cast<void>(std::copy_n(from, count, to));
+  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+/// "none" or "add"; the rarer reductions run with the reference kernel.
+bool places(const KernelRequest& request) {
+  const std::string reduction = request.node.attributes.text("reduction", "none");
+  return is_row_major(request) && request.inputs[0].dtype == DType::kFloat32 &&
+         (reduction == "none" || reduction == "add");
+}
+
+// Both scatters run in one thread: of several updates with one target the last one stays.
+std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
+  if (!places(request)) return nullptr;
+  const bool add = request.node.attributes.text("reduction", "none") == "add";
+  return make_kernel(
+      [add, gather = element_gather(request.node.attributes, request.inputs[0].shape,
+                                    request.inputs[1].shape)](Tensors in, Tensors out,
+                                                              const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        const float* updates = in[2].as<float>();
+        float* y = out[0].as<float>();
+        std::copy_n(in[0].as<float>(), out[0].count(), y);
+        const std::int64_t count = in[1].count();
+        for (std::int64_t i = 0; i < count; ++i) {
+          y[offsets[i]] = add ? y[offsets[i]] + updates[i] : updates[i];
+        }
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
+  if (!places(request)) return nullptr;
+  const bool add = request.node.attributes.text("reduction", "none") == "add";
+  const SliceGather gather =
+      slice_gather("GatherND", {}, request.inputs[0].shape, request.inputs[1].shape);
+  return make_kernel(
+      [gather, add](Tensors in, Tensors out, const RunContext& context) {
+        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_rows(gather, in[1], rows);
+        std::copy_n(in[0].as<float>(), out[0].count(), out[0].as<float>());
+        for (std::int64_t i = 0; i < gather.outer * gather.count; ++i) {
+          place(add, in[2].as<float>() + i * gather.slice,
+                out[0].as<float>() + source_of(gather, rows, i) * gather.slice, gather.slice);
+        }
+      },
+      index_bytes(gather));
+}
+
 constexpr KernelEntry kKernels[] = {
     {"Gather", make_slices},
+    {"GatherElements", make_elements},
+    {"GatherElementsGrad", make_elements_gradient},
     {"GatherGrad", make_slices_gradient},
     {"GatherND", make_slices},
     {"GatherNDGrad", make_slices_gradient},
+    {"ScatterElements", make_scatter_elements},
+    {"ScatterND", make_scatter_nd},
 };
 
 }  // namespace

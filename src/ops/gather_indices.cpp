@@ -5,6 +5,8 @@
 namespace pipetrain {
 namespace {
 
+constexpr std::size_t kMostAxes = 16;
+
 std::int64_t checked_axis(std::int64_t axis, const Shape& shape, std::string_view op) {
   const auto rank = static_cast<std::int64_t>(shape.rank());
   PT_CHECK(axis >= -rank && axis < rank, kModel, "{} axis {} is outside a tensor of shape {}", op,
@@ -102,23 +104,27 @@ ElementGather element_gather(const Attributes& attributes, const Shape& data,
     PT_CHECK(static_cast<std::int64_t>(i) == axis || indices[i] <= data[i], kModel,
              "indices {} reach beyond data {} in axis {}", indices.text(), data.text(), i);
   }
-  return {axis, data, indices};
+  PT_CHECK(data.rank() <= kMostAxes, kModel, "GatherElements of more than {} axes: {}", kMostAxes,
+           data.text());
+  return {axis, data, indices, data.strides()};
 }
 
 void resolve_elements(const ElementGather& gather, const Tensor& indices, std::int64_t* offsets) {
-  const std::vector<std::int64_t> strides = gather.data.strides();
   const auto axis = static_cast<std::size_t>(gather.axis);
-  for (std::int64_t position = 0; position < gather.indices.count(); ++position) {
-    std::int64_t rest = position;
-    std::int64_t offset = 0;
-    for (std::size_t i = gather.indices.rank(); i-- > 0;) {
-      const std::int64_t at = rest % gather.indices[i];
-      rest /= gather.indices[i];
-      if (i != axis) offset += at * strides[i];
-    }
+  const std::int64_t count = gather.indices.count();
+  std::int64_t at[kMostAxes] = {};
+  std::int64_t line = 0;  // where the line of the position begins
+  for (std::int64_t position = 0; position < count; ++position) {
     const std::int64_t index =
         checked_index(index_at(indices, position), gather.data[axis], position);
-    offsets[position] = offset + index * strides[axis];
+    offsets[position] = line + index * gather.strides[axis];
+    for (std::size_t i = gather.indices.rank(); i-- > 0;) {
+      const std::int64_t step = i == axis ? 0 : gather.strides[i];
+      line += step;
+      if (++at[i] < gather.indices[i]) break;
+      line -= step * gather.indices[i];
+      at[i] = 0;
+    }
   }
 }
 

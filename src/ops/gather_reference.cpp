@@ -6,6 +6,7 @@
 #include "graph/op.h"
 #include "ops/element_types.h"
 #include "ops/gather.h"
+#include "ops/type_switch.h"
 
 namespace pipetrain {
 namespace {
@@ -116,23 +117,59 @@ std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
   });
 }
 
+/// Combines elements of `from` with those of `to`, or replaces them.
 template <class T>
-void scatter(bool add, Tensors in, Tensors out, Offsets offsets) {
-  std::copy_n(in[0].as<T>(), in[0].count(), out[0].as<T>());
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    T& to = out[0].as<T>()[offsets[i]];
-    to = static_cast<T>(add ? to + in[2].as<T>()[i] : in[2].as<T>()[i]);
-  }
+void combine(const std::string& reduction, const T* from, T* to, std::int64_t count) {
+  const auto each = [&](auto f) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f(to[i], from[i]));
+  };
+  if (reduction == "add") return each([](T a, T b) { return a + b; });
+  if (reduction == "mul") return each([](T a, T b) { return a * b; });
+  if (reduction == "max") return each([](T a, T b) { return a > b || a != a ? a : b; });
+  if (reduction == "min") return each([](T a, T b) { return a < b || a != a ? a : b; });
+  std::copy_n(from, count, to);
 }
 
-std::unique_ptr<Kernel> make_scatter(const KernelRequest& request) {
+template <class Make>
+std::unique_ptr<Kernel> for_scatter_type(DType dtype, Make make) {
+  std::unique_ptr<Kernel> made;
+  visit_number(dtype == DType::kBool ? DType::kUint8 : dtype,
+               [&]<class T>(T) { made = make.template operator()<T>(); });
+  return made;
+}
+
+std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
   if (!is_row_major(request)) return nullptr;
-  const bool add = request.node.attributes.flag("add");
-  return for_element_type<float, double, std::int64_t, std::int32_t, std::int8_t, std::uint8_t,
-                          bool>(request.inputs[0].dtype, [&]<class T>() {
+  const std::string reduction = request.node.attributes.text("reduction", "none");
+  return for_scatter_type(request.inputs[0].dtype, [&]<class T>() {
     return element_kernel(
         element_gather(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape),
-        [add](Tensors in, Tensors out, Offsets offsets) { scatter<T>(add, in, out, offsets); });
+        [reduction](Tensors in, Tensors out, Offsets offsets) {
+          std::copy_n(in[0].as<T>(), in[0].count(), out[0].as<T>());
+          for (std::size_t i = 0; i < offsets.size(); ++i) {
+            combine(reduction, in[2].as<T>() + i, out[0].as<T>() + offsets[i], 1);
+          }
+        });
+  });
+}
+
+std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::string reduction = request.node.attributes.text("reduction", "none");
+  const SliceGather gather =
+      slice_gather("GatherND", {}, request.inputs[0].shape, request.inputs[1].shape);
+  return for_scatter_type(request.inputs[0].dtype, [&]<class T>() {
+    return make_kernel(
+        [gather, reduction](Tensors in, Tensors out, const RunContext& context) {
+          std::int64_t* rows = index_workspace(context);
+          resolve_rows(gather, in[1], rows);
+          std::copy_n(in[0].as<T>(), in[0].count(), out[0].as<T>());
+          for_each_slice(gather, rows, [&](std::int64_t from, std::int64_t to) {
+            combine(reduction, in[2].as<T>() + from * gather.slice,
+                    out[0].as<T>() + to * gather.slice, gather.slice);
+          });
+        },
+        index_bytes(gather.tuples()));
   });
 }
 
@@ -143,7 +180,8 @@ constexpr KernelEntry kKernels[] = {
     {"GatherGrad", make_slices_gradient},
     {"GatherND", make_slices},
     {"GatherNDGrad", make_slices_gradient},
-    {"ScatterElements", make_scatter},
+    {"ScatterElements", make_scatter_elements},
+    {"ScatterND", make_scatter_nd},
 };
 
 }  // namespace

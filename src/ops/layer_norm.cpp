@@ -190,31 +190,10 @@ void import_group_norm(ImportContext& context) {
   context.set_output(0, normalise_groups(context, grouped, affine, affine_shape));
 }
 
-void import_rms_norm(ImportContext& context) {
-  GraphBuilder& builder = context.builder();
-  const ValueId x = context.input(0);
-  const Shape shape = builder.shape(x);
-  const LayerNormGeometry geometry =
-      layer_norm_geometry(normalise_attributes(context.attributes().integer("axis", -1), 0), shape);
-  Ints axes;
-  for (std::size_t axis = geometry.row_shape.rank(); axis < shape.rank(); ++axis) {
-    axes.push_back(static_cast<std::int64_t>(axis));
-  }
-  const ValueId square = builder.add("Mul", {x, x});
-  const ValueId mean =
-      builder.add("ReduceMean", {square}, {{"axes", axes}, {"keepdims", std::int64_t{1}}});
-  const ValueId shifted =
-      builder.add("Add", {mean, builder.scalar(epsilon_of(context), builder.type(x).dtype)});
-  const ValueId y = builder.add("Div", {x, builder.add("Sqrt", {shifted})});
-  context.set_output(0, builder.add("Mul", {y, context.input(1)}));
-}
-
 constexpr ImportRule kImports[] = {
     {"GroupNormalization", import_group_norm},
     {"InstanceNormalization", import_instance_norm},
     {"LayerNormalization", import_layer_norm},
-    {"RMSNormalization", import_rms_norm},
-    {"SimplifiedLayerNormalization", import_rms_norm},
 };
 
 }  // namespace

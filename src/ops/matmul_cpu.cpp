@@ -1,6 +1,7 @@
 // Float matrix products through oneDNN's sgemm. Against its matmul primitive sgemm is as fast for
-// plain, transposed and productsed operands (within 3% on AVX2) and takes every broadcast and every
-// combination of transposes without falling to a reference implementation.
+// plain, transposed and batched operands (within 3% on AVX2) and takes every broadcast and every
+// combination of transposes without falling to a reference implementation. Operands whose rows
+// collide in the caches take our own product instead (gemm_cpu.h).
 #include <dnnl.h>
 #include <omp.h>
 
@@ -8,6 +9,7 @@
 
 #include "base/error.h"
 #include "ops/element_types.h"
+#include "ops/gemm_cpu.h"
 #include "ops/matmul.h"
 
 namespace pipetrain {
@@ -72,9 +74,39 @@ class MatMulCpu final : public Kernel {
   MatMulPlan plan_;
 };
 
+/// Whether sgemm would read an operand down columns whose elements are a multiple of 2 KiB apart.
+bool rows_collide(const MatMulPlan& plan) {
+  constexpr std::int64_t kColliding = 512;
+  return (plan.trans_a && plan.m % kColliding == 0) || (!plan.trans_b && plan.n % kColliding == 0);
+}
+
+bool use_own_gemm(const MatMulPlan& plan) {
+  constexpr std::int64_t kSmall = 48;
+  return plan.products() == 1 && plan.m >= kSmall && plan.n >= kSmall && plan.k >= kSmall &&
+         rows_collide(plan);
+}
+
+std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan) {
+  const GemmShape shape{plan.m, plan.n, plan.k};
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [plan, shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                             const RunContext& context) {
+        const MatrixView a{in[0].as<float>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
+                           plan.trans_a ? plan.m : 1};
+        const MatrixView b{in[1].as<float>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
+                           plan.trans_b ? plan.k : 1};
+        gemm(shape, a, b, data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+             threads);
+      },
+      gemm_workspace_bytes(shape, threads));
+}
+
 std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
-  return std::make_unique<MatMulCpu>(matmul_plan(request));
+  MatMulPlan plan = matmul_plan(request);
+  if (use_own_gemm(plan)) return make_own_gemm(plan);
+  return std::make_unique<MatMulCpu>(std::move(plan));
 }
 
 constexpr KernelEntry kKernels[] = {{"MatMul", make_matmul}};

@@ -1,5 +1,5 @@
 // Operators that move data without arithmetic: Reshape, Transpose, Concat, Split, Slice, Expand,
-// Pad, Trilu; and CumSum.
+// Pad, Trilu.
 #include "ops/movement.h"
 
 #include <algorithm>
@@ -178,13 +178,6 @@ void infer_trilu(InferContext& context) {
   context.outputs = {x};
 }
 
-void infer_cumsum(InferContext& context) {
-  const TensorType& x = only_row_major_input(context);
-  axis_of(context.attributes, x.shape.rank());
-  PT_CHECK(x.dtype != DType::kBool, kModel, "expected numbers, got {}", x.text());
-  context.outputs = {x};
-}
-
 // --- gradients ---
 
 void reshape_gradient(GradientContext& context) {
@@ -304,17 +297,8 @@ void trilu_gradient(GradientContext& context) {
       0, context.builder().add("Trilu", {context.output_gradient()}, attributes));
 }
 
-void cumsum_gradient(GradientContext& context) {
-  if (!context.wants(0)) return;
-  Attributes attributes = context.attributes();
-  attributes.set("reverse", std::int64_t{!attributes.flag("reverse")});
-  context.set_input_gradient(
-      0, context.builder().add("CumSum", {context.output_gradient()}, std::move(attributes)));
-}
-
 constexpr OpDef kOps[] = {
     {"Concat", kPlain, infer_concat, concat_gradient},
-    {"CumSum", kPlain, infer_cumsum, cumsum_gradient},
     {"Expand", kPlain, infer_expand, expand_gradient},
     {"Pad", kPlain, infer_pad, pad_gradient},
     {"Reshape", kView, infer_reshape, reshape_gradient},
@@ -344,9 +328,17 @@ movement::Movement movement::movement_of(const KernelRequest& request) {
   const Shape out = shape_in_memory(request.outputs[0]);
   if (op == "Transpose") return {{{0, 0, plan_transpose(in, attributes.ints("perm"))}}};
   if (op == "Expand") return {{{0, 0, plan_expand(in, out)}}};
-  if (op == "Slice") return {{{0, 0, plan_read_box(in, out, slice_box(attributes, in).axes)}}};
-  if (op == "SliceGrad")
-    return {{{0, 0, plan_write_box(in, out, slice_box(attributes, out).axes)}}, /*fills=*/true};
+  // Slices of blocked tensors take whole blocks of channels, whose place does not depend on the
+  // layout.
+  const Shape& whole_in = request.inputs[0].shape;
+  const Shape& whole_out = request.outputs[0].shape;
+  if (op == "Slice") {
+    return {{{0, 0, plan_read_box(whole_in, whole_out, slice_box(attributes, whole_in).axes)}}};
+  }
+  if (op == "SliceGrad") {
+    return {{{0, 0, plan_write_box(whole_in, whole_out, slice_box(attributes, whole_out).axes)}},
+            /*fills=*/true};
+  }
   std::vector<BoxAxis> box(in.rank());
   if (op == "Pad") {
     const Ints pads = attributes.ints("pads");

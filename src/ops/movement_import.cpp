@@ -316,15 +316,6 @@ void import_trilu(ImportContext& context) {
                                                {"k", k ? k.to_int64s().at(0) : std::int64_t{0}}}));
 }
 
-void import_cumsum(ImportContext& context) {
-  const std::int64_t axis = context.constant(1, "axis").to_int64s().at(0);
-  context.set_output(
-      0, context.builder().add("CumSum", {context.input(0)},
-                               {{"axis", resolve_axis(axis, rank_of(context.type(0)))},
-                                {"exclusive", context.attributes().integer("exclusive", 0)},
-                                {"reverse", context.attributes().integer("reverse", 0)}}));
-}
-
 /// Reshape to six axes, transpose, reshape: both directions between depth and space.
 void rearrange(ImportContext& context, const Shape& cut, const Ints& perm, const Shape& result) {
   GraphBuilder& builder = context.builder();
@@ -357,7 +348,6 @@ void import_space_to_depth(ImportContext& context) {
 
 constexpr ImportRule kImports[] = {
     {"Concat", import_concat},
-    {"CumSum", import_cumsum},
     {"DepthToSpace", import_depth_to_space},
     {"Expand", import_expand},
     {"Flatten", import_flatten},

@@ -65,38 +65,10 @@ Made make_trilu(const KernelRequest& request) {
   return made;
 }
 
-Made make_cumsum(const KernelRequest& request) {
-  const Shape& shape = request.inputs[0].shape;
-  const auto axis = static_cast<std::size_t>(request.node.attributes.integer("axis"));
-  const std::int64_t outer = shape.count(0, axis);
-  const std::int64_t size = shape[axis];
-  const std::int64_t inner = shape.count(axis + 1, shape.rank());
-  const bool exclusive = request.node.attributes.flag("exclusive");
-  const bool reverse = request.node.attributes.flag("reverse");
-  Made made;
-  visit_number(request.inputs[0].dtype, [&]<class T>(T) {
-    made = make_kernel(
-        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-          for (std::int64_t o = 0; o < outer; ++o) {
-            for (std::int64_t i = 0; i < inner; ++i) {
-              T sum = 0;
-              for (std::int64_t k = 0; k < size; ++k) {
-                const std::int64_t at = (o * size + (reverse ? size - 1 - k : k)) * inner + i;
-                const T x = in[0].as<T>()[at];
-                out[0].as<T>()[at] = exclusive ? sum : static_cast<T>(sum + x);
-                sum = static_cast<T>(sum + x);
-              }
-            }
-          }
-        });
-  });
-  return made;
-}
-
 constexpr KernelEntry kKernels[] = {
-    {"Concat", make_movement}, {"CumSum", make_cumsum},      {"Expand", make_movement},
-    {"Pad", make_movement},    {"Slice", make_movement},     {"SliceGrad", make_movement},
-    {"Split", make_movement},  {"Transpose", make_movement}, {"Trilu", make_trilu},
+    {"Concat", make_movement},    {"Expand", make_movement},    {"Pad", make_movement},
+    {"Slice", make_movement},     {"SliceGrad", make_movement}, {"Split", make_movement},
+    {"Transpose", make_movement}, {"Trilu", make_trilu},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/composed.h"
 #include "ops/registry.h"
 
 namespace pipetrain {
@@ -185,6 +186,23 @@ void import_average_pool(ImportContext& context) {
       0, context.builder().add("AveragePool", {context.input(0)}, std::move(attributes)));
 }
 
+// (sum of |x|^p over the window)^(1/p), padding counting as zeros.
+void import_lp_pool(ImportContext& context) {
+  GraphBuilder& builder = context.builder();
+  const std::int64_t p = context.attributes().integer("p", 2);
+  PT_CHECK(p >= 1, kModel, "LpPool needs p of at least 1, got {}", p);
+  const auto power = static_cast<double>(p);
+  Ints overhang;
+  Attributes attributes = import_pool(context, &overhang);
+  const std::int64_t taps = Shape(attributes.ints("kernel")).count();
+  attributes.set("overhang", Ints(overhang.size(), 0));
+  attributes.set("count_include_pad", std::int64_t{1});
+  const ValueId powers = composed::absolute_power(builder, context.input(0), power);
+  const ValueId mean = builder.add("AveragePool", {powers}, std::move(attributes));
+  const ValueId count = builder.scalar(static_cast<double>(taps), context.type(0).dtype);
+  context.set_output(0, composed::root(builder, builder.add("Mul", {mean, count}), power));
+}
+
 void reduce_spatial(ImportContext& context, std::string_view op) {
   Ints axes(spatial_of(context.type(0).shape).rank());
   std::iota(axes.begin(), axes.end(), 2);
@@ -216,6 +234,7 @@ constexpr ImportRule kImports[] = {
     {"AveragePool", import_average_pool},
     {"GlobalAveragePool", import_global_average},
     {"GlobalMaxPool", import_global_max},
+    {"LpPool", import_lp_pool},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/composed.h"
 
 namespace pipetrain {
 namespace {
@@ -119,6 +120,45 @@ void extreme_gradient(GradientContext& context) {
   context.set_input_gradient(0, builder.add("Mul", {mask, share}));
 }
 
+/// ReduceProd: dy times the product of the other elements, made of running products from both ends
+/// so that zeros are harmless.
+void product_gradient(GradientContext& context) {
+  if (!context.wants(0)) return;
+  GraphBuilder& builder = context.builder();
+  const Shape shape = context.input_type(0).shape;
+  const Ints axes = resolve_axes(context.attributes(), shape.rank());
+  Ints perm;
+  std::int64_t kept = 1;
+  for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+    if (std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(axis))) continue;
+    perm.push_back(static_cast<std::int64_t>(axis));
+    kept *= shape[axis];
+  }
+  perm.insert(perm.end(), axes.begin(), axes.end());
+  Ints inverse(perm.size());
+  std::vector<std::int64_t> permuted;
+  std::int64_t reduced = 1;
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    inverse[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
+    permuted.push_back(shape[static_cast<std::size_t>(perm[i])]);
+  }
+  for (const std::int64_t axis : axes) reduced *= shape[static_cast<std::size_t>(axis)];
+  const bool moves = !std::is_sorted(perm.begin(), perm.end());
+  ValueId x = context.input(0);
+  if (moves) x = builder.add("Transpose", {x}, {{"perm", perm}});
+  x = builder.reshape(x, {kept, reduced});
+  const auto running = [&](std::int64_t reverse) {
+    return builder.add(
+        "CumProd", {x},
+        {{"axis", std::int64_t{1}}, {"exclusive", std::int64_t{1}}, {"reverse", reverse}});
+  };
+  ValueId others = builder.add("Mul", {running(0), running(1)});
+  others = builder.reshape(others, Shape(permuted));
+  if (moves) others = builder.add("Transpose", {others}, {{"perm", inverse}});
+  context.set_input_gradient(
+      0, builder.add("Mul", {others, with_axes(context, context.output_gradient())}));
+}
+
 void sum_to_gradient(GradientContext& context) {
   if (!context.wants(0)) return;
   context.set_input_gradient(0, expand_to_input(context, context.output_gradient()));
@@ -130,7 +170,7 @@ constexpr OpDef kOps[] = {
     {"ReduceMax", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
     {"ReduceMean", kPlain, infer_reduce, mean_gradient, one_per_input_element},
     {"ReduceMin", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
-    {"ReduceProd", kPlain, infer_reduce, nullptr, one_per_input_element},
+    {"ReduceProd", kPlain, infer_reduce, product_gradient, one_per_input_element},
     {"ReduceSum", kPlain, infer_reduce, sum_gradient, one_per_input_element},
     {"SumTo", kPlain, infer_sum_to, sum_to_gradient, one_per_input_element},
 };
@@ -172,8 +212,9 @@ ValueId sum_of_squares(ImportContext& context) {
   return reduce(context, "ReduceSum", squares, axes_of(context));
 }
 void import_sum_square(ImportContext& context) { context.set_output(0, sum_of_squares(context)); }
+// The gradient of a norm of zeros, which does not exist, is 0.
 void import_l2(ImportContext& context) {
-  context.set_output(0, context.builder().add("Sqrt", {sum_of_squares(context)}));
+  context.set_output(0, composed::root(context.builder(), sum_of_squares(context), 2));
 }
 void import_log_sum(ImportContext& context) {
   const ValueId sum = reduce(context, "ReduceSum", context.input(0), axes_of(context));

@@ -221,9 +221,50 @@ std::unique_ptr<Kernel> make_reduce(const KernelRequest& request) {
   return reduction<Add>(plan);
 }
 
+/// ArgMax, ArgMin: the first of equal elements, or the last with select_last_index. Columns of the
+/// inner axes are compared side by side.
+std::unique_ptr<Kernel> make_arg(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  const Shape& shape = request.inputs[0].shape;
+  std::int64_t axis = request.node.attributes.integer("axis");
+  if (axis < 0) axis += static_cast<std::int64_t>(shape.rank());
+  const auto at = static_cast<std::size_t>(axis);
+  const std::int64_t outer = shape.count(0, at);
+  const std::int64_t size = shape[at];
+  const std::int64_t inner = shape.count(at + 1, shape.rank());
+  const bool last = request.node.attributes.flag("select_last_index");
+  const float sign = request.node.op->name == "ArgMax" ? 1.0F : -1.0F;
+  constexpr std::int64_t kColumns = 64;
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        const std::int64_t blocks = (inner + kColumns - 1) / kColumns;
+#pragma omp parallel for schedule(static) if (outer * size * inner > kParallelElements)
+        for (std::int64_t task = 0; task < outer * blocks; ++task) {
+          const std::int64_t first = task % blocks * kColumns;
+          const std::int64_t count = std::min(kColumns, inner - first);
+          const float* x = in[0].as<float>() + task / blocks * size * inner + first;
+          std::int64_t* to = out[0].as<std::int64_t>() + task / blocks * inner + first;
+          float best[kColumns];
+          for (std::int64_t i = 0; i < count; ++i) {
+            best[i] = sign * x[i];
+            to[i] = 0;
+          }
+          for (std::int64_t k = 1; k < size; ++k) {
+            for (std::int64_t i = 0; i < count; ++i) {
+              const float value = sign * x[k * inner + i];
+              const bool better = value > best[i] || (last && value == best[i]);
+              best[i] = better ? value : best[i];
+              to[i] = better ? k : to[i];
+            }
+          }
+        }
+      });
+}
+
 constexpr KernelEntry kKernels[] = {
-    {"ReduceMax", make_reduce},  {"ReduceMean", make_reduce}, {"ReduceMin", make_reduce},
-    {"ReduceProd", make_reduce}, {"ReduceSum", make_reduce},  {"SumTo", make_reduce},
+    {"ArgMax", make_arg},        {"ArgMin", make_arg},       {"ReduceMax", make_reduce},
+    {"ReduceMean", make_reduce}, {"ReduceMin", make_reduce}, {"ReduceProd", make_reduce},
+    {"ReduceSum", make_reduce},  {"SumTo", make_reduce},
 };
 
 }  // namespace

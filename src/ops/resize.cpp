@@ -65,6 +65,11 @@ struct Target {
   std::vector<std::int64_t> sizes;
 };
 
+/// The part of each axis that tf_crop_and_resize reads, in lengths of the axis.
+struct Crop {
+  std::vector<double> start, end;
+};
+
 Target target_from_scales(const Shape& shape, const std::vector<std::int64_t>& axes,
                           const HostTensor& scales) {
   const std::vector<double> given = scales.to_doubles();
@@ -122,6 +127,57 @@ void resize_axes(ImportContext& context, const Target& target, const Attributes&
   context.set_output(0, x);
 }
 
+/// The crop of each axis: roi lists the starts of `axes`, then their ends.
+Crop crop_of(ImportContext& context, const std::vector<std::int64_t>& axes) {
+  const std::size_t rank = context.type(0).shape.rank();
+  const std::vector<double> roi = context.constant(1, "roi").to_doubles();
+  PT_CHECK(roi.size() == 2 * axes.size(), kModel, "Resize has {} numbers of roi for {} axes",
+           roi.size(), axes.size());
+  Crop crop{std::vector<double>(rank, 0), std::vector<double>(rank, 1)};
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    crop.start[static_cast<std::size_t>(axes[i])] = roi[i];
+    crop.end[static_cast<std::size_t>(axes[i])] = roi[i + axes.size()];
+  }
+  return crop;
+}
+
+// Resampling gives 0 where a position lies outside the image; there the extrapolation value is
+// added.
+void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
+               const Attributes& sampling) {
+  GraphBuilder& builder = context.builder();
+  const Shape shape = context.type(0).shape;
+  ValueId x = context.input(0);
+  ValueId inside = builder.scalar(1);
+  for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+    const bool whole = crop.start[axis] == 0 && crop.end[axis] == 1;
+    if (whole && target.sizes[axis] == shape[axis]) continue;
+    PT_CHECK(target.sizes[axis] > 0, kModel, "Resize leaves nothing of axis {} of {}", axis,
+             shape.text());
+    Attributes attributes = sampling;
+    attributes.set("axis", static_cast<std::int64_t>(axis));
+    attributes.set("size", target.sizes[axis]);
+    attributes.set("scale", target.scales[axis]);
+    attributes.set("start", crop.start[axis]);
+    attributes.set("end", crop.end[axis]);
+    const ResizeMap map = make_resize_map(attributes, shape[axis]);
+    std::vector<std::int64_t> dims(shape.rank(), 1);
+    dims[axis] = target.sizes[axis];
+    HostTensor reads(TensorType{DType::kFloat32, Shape(dims)});
+    for (std::size_t i = 0; i + 1 < map.first.size(); ++i) {
+      reads.span<float>()[i] = map.first[i] < map.first[i + 1] ? 1.0F : 0.0F;
+    }
+    inside = builder.add("Mul", {inside, builder.constant(reads)});
+    x = builder.add("Resample", {x}, std::move(attributes));
+  }
+  const double value = context.attributes().real("extrapolation_value", 0);
+  if (value != 0) {
+    const ValueId outside = builder.add("Sub", {builder.scalar(1), inside});
+    x = builder.add("Add", {x, builder.add("Mul", {outside, builder.scalar(value)})});
+  }
+  context.set_output(0, x);
+}
+
 std::vector<std::int64_t> axes_of(ImportContext& context) {
   const auto rank = static_cast<std::int64_t>(context.type(0).shape.rank());
   std::vector<std::int64_t> all;
@@ -143,10 +199,7 @@ void import_resize(ImportContext& context) {
     sampling.set("coordinates", std::string("asymmetric"));
     sampling.set("nearest", std::string("floor"));
   } else {
-    const std::string coordinates = from.text("coordinate_transformation_mode", "half_pixel");
-    PT_CHECK(coordinates != "tf_crop_and_resize", kModel,
-             "Resize with tf_crop_and_resize is not supported");
-    sampling.set("coordinates", coordinates);
+    sampling.set("coordinates", from.text("coordinate_transformation_mode", "half_pixel"));
     sampling.set("nearest", from.text("nearest_mode", "round_prefer_floor"));
     sampling.set("cubic", from.real("cubic_coeff_a", -0.75));
     sampling.set("exclude_outside", from.integer("exclude_outside", 0));
@@ -158,13 +211,20 @@ void import_resize(ImportContext& context) {
   const std::size_t slot = old ? 1 : 2;
   const HostTensor scales =
       context.has_input(slot) ? context.constant(slot, "scales") : HostTensor();
-  if (scales && scales.type().count() > 0) {
-    return resize_axes(context, target_from_scales(shape, axes, scales), sampling);
+  const bool scaled = scales && scales.type().count() > 0;
+  PT_CHECK(scaled || (!old && context.has_input(3)), kModel, "Resize has neither scales nor sizes");
+  Target target = scaled ? target_from_scales(shape, axes, scales)
+                         : target_from_sizes(shape, axes, context.constant(3, "sizes"),
+                                             from.text("keep_aspect_ratio_policy", "stretch"));
+  if (sampling.text("coordinates", "") != "tf_crop_and_resize") {
+    return resize_axes(context, target, sampling);
   }
-  PT_CHECK(!old && context.has_input(3), kModel, "Resize has neither scales nor sizes");
-  const std::string policy = from.text("keep_aspect_ratio_policy", "stretch");
-  resize_axes(context, target_from_sizes(shape, axes, context.constant(3, "sizes"), policy),
-              sampling);
+  const Crop crop = crop_of(context, axes);
+  for (std::size_t axis = 0; scaled && axis < shape.rank(); ++axis) {
+    const double length = static_cast<double>(shape[axis]) * (crop.end[axis] - crop.start[axis]);
+    target.sizes[axis] = static_cast<std::int64_t>(std::floor(length * target.scales[axis]));
+  }
+  crop_axes(context, target, crop, sampling);
 }
 
 void import_upsample(ImportContext& context) {

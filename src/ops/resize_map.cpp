@@ -15,6 +15,9 @@ struct Sampling {
   double cubic;
   std::int64_t inputs, outputs;
   bool antialias, exclude_outside;
+  double start, end;  // of tf_crop_and_resize, in lengths of the axis
+
+  bool crops() const { return coordinates == "tf_crop_and_resize"; }
 };
 
 /// Where output i lies between the inputs.
@@ -31,6 +34,10 @@ double position(const Sampling& s, std::int64_t i) {
   if (s.coordinates == "half_pixel_symmetric") {
     const double adjustment = static_cast<double>(s.outputs) / outputs;
     return inputs / 2 * (1 - adjustment) + half_pixel;
+  }
+  if (s.crops()) {
+    if (s.outputs == 1) return (s.start + s.end) / 2 * (inputs - 1);
+    return (s.start + x * (s.end - s.start) / static_cast<double>(s.outputs - 1)) * (inputs - 1);
   }
   PT_FAIL(kModel, "Resize with coordinates \"{}\" is not supported", printable(s.coordinates));
 }
@@ -55,6 +62,7 @@ void add_row(const Sampling& s, double x, ResizeMap& map) {
   const auto inside = [&](std::int64_t at) {
     return std::clamp<std::int64_t>(at, 0, s.inputs - 1);
   };
+  if (s.crops() && (x < 0 || x > static_cast<double>(s.inputs - 1))) return;
   if (s.mode == "nearest") {
     map.index.push_back(inside(nearest_input(s, x)));
     map.weight.push_back(1);
@@ -98,7 +106,9 @@ ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs) {
                           inputs,
                           attributes.integer("size"),
                           attributes.flag("antialias"),
-                          attributes.flag("exclude_outside")};
+                          attributes.flag("exclude_outside"),
+                          attributes.real("start", 0),
+                          attributes.real("end", 1)};
   PT_CHECK(sampling.mode == "nearest" || sampling.mode == "linear" || sampling.mode == "cubic",
            kModel, "Resize has no mode \"{}\"", printable(sampling.mode));
   PT_CHECK(sampling.scale > 0 && inputs > 0, kModel,

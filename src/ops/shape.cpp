@@ -1,7 +1,8 @@
 // Operators that are known before training: shapes, constants, ranges. They leave nothing in the
-// graph but constants. ScatterND, OneHot and NonZero exist for constants only.
+// graph but constants. NonZero and Unique exist for constants only.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "ops/all_ops.h"
@@ -12,12 +13,12 @@ namespace pipetrain {
 namespace {
 
 // Floating-point constants become float32, as stored tensors and inputs do, whatever the file has.
-void set_constant(ImportContext& context, HostTensor tensor) {
+void set_constant(ImportContext& context, HostTensor tensor, std::size_t output = 0) {
   const DType dtype = tensor.dtype();
   const ValueId id = context.builder().constant(std::move(tensor));
   const bool widens = is_float(dtype) && dtype != DType::kFloat32;
   const Attributes to{{"to", static_cast<std::int64_t>(DType::kFloat32)}};
-  context.set_output(0, widens ? context.builder().add("Cast", {id}, to) : id);
+  context.set_output(output, widens ? context.builder().add("Cast", {id}, to) : id);
 }
 
 HostTensor int64_list(const std::vector<std::int64_t>& values) {
@@ -127,74 +128,6 @@ void import_eye_like(ImportContext& context) {
   set_constant(context, std::move(out));
 }
 
-/// Copies `data` and writes `updates` where `indices` (…, depth) point; for constants.
-void import_scatter_nd(ImportContext& context) {
-  const HostTensor data = context.constant(0, "data");
-  const HostTensor indices = context.constant(1, "indices");
-  const HostTensor updates = context.constant(2, "updates");
-  PT_CHECK(context.attributes().text("reduction", "none") == "none", kModel,
-           "ScatterND with a reduction is not supported");
-  const Shape& shape = data.shape();
-  const std::size_t index_rank = indices.shape().rank();
-  PT_CHECK(index_rank > 0, kModel, "the indices of ScatterND need an axis");
-  const auto depth = static_cast<std::size_t>(indices.shape()[index_rank - 1]);
-  PT_CHECK(depth <= shape.rank() && updates.dtype() == data.dtype(), kModel,
-           "ScatterND cannot write {} into {}", updates.type().text(), data.type().text());
-  const std::int64_t run = shape.count(depth, shape.rank());
-  const std::int64_t writes = indices.shape().count(0, index_rank - 1);
-  PT_CHECK(updates.type().count() == writes * run, kModel,
-           "ScatterND has {} elements for {} places", updates.type().count(), writes * run);
-  const std::vector<std::int64_t> at = indices.to_int64s();
-  const std::vector<std::int64_t> strides = shape.strides();
-  HostTensor out(data.type());
-  visit_size(data.dtype(), [&]<class T>(T) {
-    T* to = out.view().as<T>();
-    std::copy_n(data.view().as<T>(), data.type().count(), to);
-    for (std::int64_t write = 0; write < writes; ++write) {
-      std::int64_t offset = 0;
-      for (std::size_t axis = 0; axis < depth; ++axis) {
-        std::int64_t index = at[static_cast<std::size_t>(write) * depth + axis];
-        if (index < 0) index += shape[axis];
-        PT_CHECK(index >= 0 && index < shape[axis], kModel, "ScatterND index {} leaves {}", index,
-                 shape.text());
-        offset += index * strides[axis];
-      }
-      std::copy_n(updates.view().as<T>() + write * run, run, to + offset);
-    }
-  });
-  set_constant(context, std::move(out));
-}
-
-void import_one_hot(ImportContext& context) {
-  const std::vector<std::int64_t> indices = context.constant(0, "indices").to_int64s();
-  const std::int64_t depth = context.constant(1, "depth").to_int64s().at(0);
-  const HostTensor values = context.constant(2, "values");
-  PT_CHECK(values.type().count() == 2 && depth > 0, kModel,
-           "OneHot needs two values and a positive depth");
-  std::vector<std::int64_t> dims = context.type(0).shape.dims();
-  const auto rank = static_cast<std::int64_t>(dims.size()) + 1;
-  std::int64_t axis = context.attributes().integer("axis", -1);
-  if (axis < 0) axis += rank;
-  PT_CHECK(axis >= 0 && axis < rank, kModel, "axis {} does not exist in rank {}", axis, rank);
-  const std::int64_t inner =
-      context.type(0).shape.count(static_cast<std::size_t>(axis), dims.size());
-  dims.insert(dims.begin() + axis, depth);
-  const TensorType type{values.dtype(), Shape(dims)};
-  expect_reasonable(type);
-  HostTensor out(type);
-  visit_size(type.dtype, [&]<class T>(T) {
-    const T* choice = values.view().as<T>();
-    std::fill_n(out.view().as<T>(), type.count(), choice[0]);
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      const std::int64_t at = indices[i] < 0 ? indices[i] + depth : indices[i];
-      if (at < 0 || at >= depth) continue;
-      const auto position = static_cast<std::int64_t>(i);
-      out.view().as<T>()[(position / inner * depth + at) * inner + position % inner] = choice[1];
-    }
-  });
-  set_constant(context, std::move(out));
-}
-
 void import_non_zero(ImportContext& context) {
   const std::vector<double> values = context.constant(0, "input").to_doubles();
   const std::vector<std::int64_t> strides = context.type(0).shape.strides();
@@ -212,16 +145,111 @@ void import_non_zero(ImportContext& context) {
                                                      out));
 }
 
+/// The distinct items among `count` runs of `length` values: where each was first, which one each
+/// run is, how often each occurs. Ascending, or in the order of their first places.
+struct Distinct {
+  std::vector<std::int64_t> first, inverse, counts;
+};
+
+template <class T>
+Distinct find_distinct(const std::vector<T>& runs, std::int64_t count, std::int64_t length,
+                       bool sorted) {
+  const auto run = [&](std::int64_t i) { return runs.begin() + i * length; };
+  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return std::lexicographical_compare(run(a), run(a) + length, run(b), run(b) + length);
+  });
+  std::vector<std::vector<std::int64_t>> groups;
+  for (const std::int64_t i : order) {
+    const bool again =
+        !groups.empty() && std::equal(run(i), run(i) + length, run(groups.back().front()));
+    if (!again) groups.emplace_back();
+    groups.back().push_back(i);
+  }
+  if (!sorted) std::sort(groups.begin(), groups.end());
+  Distinct out;
+  out.inverse.resize(static_cast<std::size_t>(count));
+  for (const std::vector<std::int64_t>& group : groups) {
+    for (const std::int64_t i : group) {
+      out.inverse[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(out.first.size());
+    }
+    out.first.push_back(group.front());
+    out.counts.push_back(static_cast<std::int64_t>(group.size()));
+  }
+  return out;
+}
+
+void import_unique(ImportContext& context) {
+  GraphBuilder& builder = context.builder();
+  context.constant(0, "input");
+  ValueId x = context.input(0);
+  if (!context.attributes().has("axis")) x = builder.reshape(x, {context.type(0).count()});
+  const Shape shape = builder.shape(x);
+  const auto rank = static_cast<std::int64_t>(shape.rank());
+  std::int64_t axis = context.attributes().integer("axis", 0);
+  PT_CHECK(axis >= -rank && axis < rank, kModel, "axis {} does not exist in {}", axis,
+           shape.text());
+  if (axis < 0) axis += rank;
+  Ints perm{axis};
+  for (std::int64_t other = 0; other < rank; ++other) {
+    if (other != axis) perm.push_back(other);
+  }
+  const HostTensor rows = builder.graph()[builder.add("Transpose", {x}, {{"perm", perm}})].data;
+  const std::int64_t count = shape[static_cast<std::size_t>(axis)];
+  const std::int64_t length = count ? shape.count() / count : 0;
+  const bool sorted = context.attributes().integer("sorted", 1) != 0;
+  const Distinct found = is_float(rows.dtype())
+                             ? find_distinct(rows.to_doubles(), count, length, sorted)
+                             : find_distinct(rows.to_int64s(), count, length, sorted);
+  const ValueId chosen = builder.constant(int64_list(found.first));
+  context.set_output(0, builder.add("Gather", {x, chosen}, {{"axis", axis}}));
+  const std::vector<std::int64_t>* lists[] = {&found.first, &found.inverse, &found.counts};
+  for (std::size_t i = 1; i < context.output_count(); ++i) {
+    set_constant(context, int64_list(*lists[i - 1]), i);
+  }
+}
+
+// Windows of signal processing: cosines of 2 pi n / N, or of 2 pi n / (N - 1) when not periodic.
+void import_window_function(ImportContext& context) {
+  const std::int64_t size = context.constant(0, "size").to_int64s().at(0);
+  expect_reasonable({DType::kFloat32, Shape{size}});
+  const bool periodic = context.attributes().integer("periodic", 1) != 0;
+  const double period = static_cast<double>(periodic ? size : std::max<std::int64_t>(1, size - 1));
+  double weights[3] = {0.5, 0.5, 0};  // Hann
+  if (context.op_type() == "HammingWindow") {
+    weights[0] = 25.0 / 46;
+    weights[1] = 21.0 / 46;
+  } else if (context.op_type() == "BlackmanWindow") {
+    weights[0] = 0.42;
+    weights[2] = 0.08;
+  }
+  HostTensor out(TensorType{DType::kFloat32, Shape{size}});
+  for (std::int64_t n = 0; n < size; ++n) {
+    const double angle = 6.283185307179586 * static_cast<double>(n) / period;
+    out.view().as<float>()[n] = static_cast<float>(weights[0] - weights[1] * std::cos(angle) +
+                                                   weights[2] * std::cos(2 * angle));
+  }
+  const std::int64_t dtype = context.attributes().integer("output_datatype", 1);
+  const bool real = is_float(static_cast<DType>(dtype));
+  set_constant(context, out);
+  if (!real) {
+    context.set_output(0, context.builder().add("Cast", {context.outputs()[0]}, {{"to", dtype}}));
+  }
+}
+
 constexpr ImportRule kImports[] = {
+    {"BlackmanWindow", import_window_function},
     {"Constant", import_constant},
     {"ConstantOfShape", import_constant_of_shape},
     {"EyeLike", import_eye_like},
+    {"HammingWindow", import_window_function},
+    {"HannWindow", import_window_function},
     {"NonZero", import_non_zero},
-    {"OneHot", import_one_hot},
     {"Range", import_range},
-    {"ScatterND", import_scatter_nd},
     {"Shape", import_shape},
     {"Size", import_size},
+    {"Unique", import_unique},
 };
 
 }  // namespace

@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t kMostIdeals = 20000;
 // An order must be better by this part to be taken.
 constexpr double kGain = 1e-7;
+// How well the best plan of an order is known while orders race.
+constexpr double kCoarse = 1e-3;
 
 // The best order so far; others are raced against it: most lose after one look.
 class OrderRace {
@@ -39,12 +41,27 @@ class OrderRace {
     const double upper = has_plan() ? seconds_ * (1 - kGain) : infinity;
     if (has_plan() && upper <= lower_) return false;
     const std::optional<Optimum> found =
-        search.throughput(lower_, std::max(request_.tolerance, kGain / 10), upper);
+        search.throughput(lower_, std::max(request_.tolerance, kCoarse), upper);
     if (!found) return false;
+    // The one before may be better yet by what is not known of it.
+    if (has_plan() && order != order_ && bound_ < found->seconds) passed_.push_back(order_);
+    bound_ = found->bound;
     order_ = order;
     seconds_ = found->seconds;
     stages_ = found->stages;
     return true;
+  }
+
+  // The best plan of the best order as exactly as it is asked for, and whether an order that was
+  // passed by is better than that.
+  void settle() {
+    if (!has_plan()) return;
+    refine();
+    while (!passed_.empty()) {
+      const std::vector<int> order = passed_.back();
+      passed_.pop_back();
+      if (enter(order)) refine();
+    }
   }
 
   // Changes beside a cut: a node that nothing in the rest of its stage depends on goes to the far
@@ -76,6 +93,18 @@ class OrderRace {
   }
 
  private:
+  void refine() {
+    const ChainCosts chain = chain_of(graph_, order_);
+    const StageCostModel model(chain, request_, devices_);
+    OptimumSearch<ChainRanges> search(model.ranges(), model.pricing(), request_.stages);
+    const std::optional<Optimum> found = search.throughput(
+        bound_, std::max(request_.tolerance, kGain / 10), seconds_ * (1 - kGain / 10));
+    if (!found) return;
+    seconds_ = found->seconds;
+    stages_ = found->stages;
+    bound_ = found->bound;
+  }
+
   bool reads(int node, int other) const {
     const std::vector<int>& readers = readers_[at(other)];
     return std::binary_search(readers.begin(), readers.end(), node);
@@ -112,8 +141,9 @@ class OrderRace {
   std::vector<std::vector<int>> readers_;
   std::vector<int> order_;
   std::vector<StageChoice> stages_;
-  double seconds_ = 0;
-  double lower_ = 0;
+  std::vector<std::vector<int>> passed_;  // orders that may yet be better
+  double seconds_ = 0, bound_ = 0;        // of the slowest stage: found, and proven for this order
+  double lower_ = 0;                      // for any order
   int tried_ = 0;
 };
 
@@ -146,17 +176,22 @@ GraphPlan plan_graph(const CostGraph& graph, const PlanRequest& request) {
   const int devices = request.devices > 0                ? request.devices
                       : !request.topology.levels.empty() ? request.topology.devices()
                                                          : std::max(1, request.stages);
-  // A look at an order costs up to the square of its length; the orders tried are fewer for long
-  // ones, never as the clock says, so that the same network always gives the same plan.
+  // A look at an order costs up to the square of its length, and more where links are of several
+  // levels; the orders tried are fewer for long ones, never as the clock says, so that the same
+  // network always gives the same plan.
   const double square = static_cast<double>(graph.nodes.size() * graph.nodes.size());
-  const int noisy = std::clamp(static_cast<int>(6e7 / square), 6, 60);
+  const auto levels = std::max<std::size_t>(1, request.topology.levels.size());
+  const double share = 2 / static_cast<double>(levels + 1);
+  const int noisy = std::clamp(static_cast<int>(6e7 / square * share), 6, 60);
   int changes = std::clamp(static_cast<int>(1e8 / square), 20, 400);
 
   GraphPlan out;
   OrderRace race(graph, request, devices);
   for (const std::vector<int>& order : order_portfolio(graph, noisy)) race.enter(order);
+  race.settle();
   out.exact = race_ideals(graph, request, devices, race, out.ideals);
   while (!out.exact && race.has_plan() && race.improve(changes)) continue;
+  race.settle();
   out.orders = race.tried();
   // Without any plan the first order tells why.
   out.order = race.has_plan() ? race.order() : smallest_cut_order(graph);

@@ -47,7 +47,7 @@ class OptimumSearch {
     limits.seconds = seconds;
     limits.horizon = horizon;
     limits.memory = memory_;
-    return search_.run(limits, Search::Second::kNothing);
+    return search_.run(limits, SecondAim::kNothing);
   }
   static double slowest(const std::vector<StageChoice>& stages) {
     double out = 0;
@@ -109,18 +109,19 @@ std::vector<StageChoice> OptimumSearch<Ranges>::tidy(const Optimum& optimum) {
   SearchLimits limits;
   limits.seconds = optimum.seconds;
   limits.memory = memory_;
-  if (!search_.run(limits, Search::Second::kPeakMemory)) return optimum.stages;
+  if (!search_.run(limits, SecondAim::kPeakMemory)) return optimum.stages;
   const double peak = search_.second();
   std::vector<StageChoice> out = search_.plan();
   limits.peak = static_cast<std::size_t>(peak);
-  if (search_.run(limits, Search::Second::kTraffic)) out = search_.plan();
+  if (search_.run(limits, SecondAim::kTraffic)) out = search_.plan();
   return out;
 }
 
 // A mini-batch takes the sum E of all stages' latencies and then m times the greatest H of what a
 // stage still has to do per micro-batch. The least E for H <= limit only falls as the limit rises,
 // so an interval of H is done with when its lower end and the least E at its upper end are no
-// better than the best plan.
+// better than the best plan. A search that gave up labels proves nothing of E: what is passed by on
+// its word counts for the bound with what is proven.
 template <class Ranges>
 Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance) {
   const int count = pricing_.request().micro_batches;
@@ -146,10 +147,14 @@ Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance
   const double least_latency =
       pricing_.compute_seconds(ranges_.range(0, ranges_.count()), twice) / pricing_.highest_speed();
   struct Interval {
-    double low, high, latency;  // of H; least E where H <= high
+    double low, high, latency;  // of H; least E where H <= high, as found
+    double proven;              // E is not less
     double bound(int micro_batches) const { return latency + micro_batches * low; }
+    double sure(int micro_batches) const { return proven + micro_batches * low; }
   };
-  std::vector<Interval> open = {{0, (best.seconds - least_latency) / count, least_latency}};
+  std::vector<Interval> open = {
+      {0, (best.seconds - least_latency) / count, least_latency, least_latency}};
+  double passed = std::numeric_limits<double>::infinity();
   constexpr int kMostProbes = 60;
   for (int probes = 0; probes < kMostProbes && !open.empty(); ++probes) {
     const auto promising = std::min_element(
@@ -166,7 +171,7 @@ Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance
     limits.after_first = true;
     limits.memory = memory_;
     limits.total_latency = best.seconds - count * interval.low;
-    const bool found = search_.run(limits, Search::Second::kLatency);
+    const bool found = search_.run(limits, SecondAim::kLatency);
     double reached = middle, least = std::numeric_limits<double>::infinity();
     if (found) {
       const std::vector<StageChoice> stages = search_.plan();
@@ -175,17 +180,26 @@ Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance
         best.stages = stages;
         best.seconds = seconds;
       }
-      if (reached > interval.low) open.push_back({interval.low, reached, least});
+      if (reached > interval.low) {
+        const double proven = search_.exact() ? least : interval.proven;
+        open.push_back({interval.low, reached, least, proven});
+      }
+    } else if (!search_.exact()) {
+      passed = std::min(passed, interval.sure(count));
     }
     if (!first && middle < interval.high) {
-      open.push_back({middle, interval.high, interval.latency});
+      open.push_back({middle, interval.high, interval.latency, interval.proven});
     }
     std::erase_if(open, [&](const Interval& other) {
-      return other.bound(count) >= best.seconds || other.high - other.low <= 1e-12 * other.high;
+      if (other.bound(count) >= best.seconds) {
+        passed = std::min(passed, other.sure(count));
+        return true;
+      }
+      return other.high - other.low <= 1e-12 * other.high;
     });
   }
-  best.bound = best.seconds;
-  for (const Interval& interval : open) best.bound = std::min(best.bound, interval.bound(count));
+  best.bound = std::min(best.seconds, passed);
+  for (const Interval& interval : open) best.bound = std::min(best.bound, interval.sure(count));
   return best;
 }
 
@@ -198,12 +212,12 @@ std::optional<Optimum> OptimumSearch<Ranges>::least_memory() {
   std::optional<Optimum> out;
   SearchLimits limits;
   limits.seconds = infinity;
-  if (search_.run(limits, Search::Second::kPeakMemory)) {
+  if (search_.run(limits, SecondAim::kPeakMemory)) {
     out = Optimum{search_.plan(), 0, 0};
     double low = 0, high = search_.second();
     while (high - low > 1 && high - low > 1e-3 * high) {
       limits.memory = static_cast<std::size_t>(low + (high - low) / 2);
-      if (search_.run(limits, Search::Second::kPeakMemory)) {
+      if (search_.run(limits, SecondAim::kPeakMemory)) {
         out = Optimum{search_.plan(), 0, 0};
         high = search_.second();
       } else {

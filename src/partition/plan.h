@@ -132,11 +132,11 @@ Plan plan_stages(const ChainCosts& chain, const PlanRequest& request);
 /// Distributes the chain over at most request.devices devices, in any number of stages (or exactly
 /// request.stages), each on one device or on several that take the micro-batches in turns. Replicas
 /// lie within one group of the topology, or are whole groups. For kThroughput exact, by bisection
-/// of the slowest stage's time and the fewest devices that reach it; for kMiniBatch within a proven
-/// gap. Ties: fewest devices, smallest peak memory, fewest bytes sent, earliest cuts. Says in the
-/// notes why devices stay idle. Error (kResource) as plan_stages().
-/// Cf. Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning" (2004), and
-/// Harlap et al., "PipeDream" (2019), for the replication.
+/// of the slowest stage's time and the fewest devices that reach it; kMiniBatch says how far it may
+/// be off: mini_batch_bound_seconds. Ties: fewest devices, smallest peak memory, fewest bytes sent,
+/// earliest cuts. Says in the notes why devices stay idle. Error (kResource) as plan_stages(). Cf.
+/// Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning" (2004), and Harlap
+/// et al., "PipeDream" (2019), for the replication.
 Plan plan_devices(const ChainCosts& chain, const PlanRequest& request);
 
 /// Where a stage lies: `count` devices from `first` on.

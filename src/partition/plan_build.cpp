@@ -87,14 +87,15 @@ StagePlace place_of(const StageCostModel& model, std::span<const StageDecision> 
     out.after += stages[later].devices.count;
   }
   out.whole = stages.size() == 1;
+  // Every replica sends to every one of the neighbour's: the farthest two are what counts.
   if (index > 0) {
     const DeviceRange& before = stages[index - 1].devices;
     out.level_before =
-        model.pricing().level_between(before.first + before.count - 1, devices.first);
+        model.pricing().level_between(before.first, devices.first + devices.count - 1);
   }
   if (index + 1 < stages.size()) {
-    out.level_after = model.pricing().level_between(devices.first + devices.count - 1,
-                                                    stages[index + 1].devices.first);
+    const DeviceRange& after = stages[index + 1].devices;
+    out.level_after = model.pricing().level_between(devices.first, after.first + after.count - 1);
   }
   return out;
 }

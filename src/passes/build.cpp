@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "passes/differentiate.h"
+#include "passes/layout.h"
 #include "passes/patterns.h"
 
 namespace pipetrain {
@@ -15,9 +16,10 @@ void bound_inputs(TrainingGraph& training) {
     for (const Node& node : graph.nodes) {
       if (node.op->name != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
       ValueId indices = node.inputs[1];
-      while (graph[indices].producer && (graph[graph[indices].producer].op->name == "Reshape" ||
-                                         graph[graph[indices].producer].op->name == "Cast")) {
-        indices = graph[graph[indices].producer].inputs[0];
+      while (const NodeId producer = graph[indices].producer) {
+        const std::string_view op = graph[producer].op->name;
+        if (op != "Reshape" && op != "Cast" && op != "Transpose") break;
+        indices = graph[producer].inputs[0];
       }
       if (indices != input.value) continue;
       const std::int64_t rows = graph[node.inputs[0]].type.shape[0];
@@ -42,7 +44,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();
   bound_inputs(training);
-  fuse_gelu(training.graph);
+  fuse_patterns(training.graph);
   attach_loss(training, options.loss);
   remove_dead_nodes(training.graph, results_of(training));
   mark_preparation(training.graph);
@@ -50,6 +52,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     differentiate(training);
     remove_dead_nodes(training.graph, results_of(training));
   }
+  choose_layouts(training, options.picture_layout);
   training.graph.verify();
   return training;
 }

@@ -11,9 +11,12 @@ struct BuildOptions {
   LowerOptions lower;
   LossOptions loss;
   bool with_gradients = true;  // false: forward and loss only
+  /// Of the tensors around convolutions; reference kernels take row-major ones only.
+  Layout picture_layout = Layout::kRowMajor;
 };
 
-/// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → verify.
+/// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → choose layouts →
+/// verify.
 /// `model` must have been through untie_copies().
 TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,

@@ -50,11 +50,21 @@ bool hides_later(const Value& mask, std::int64_t length) {
   return true;
 }
 
-/// Whether there is attention over the T positions and every Softmax over them is of masked scores.
+/// Whether there is attention over the T positions and every one, and every Softmax over them, is
+/// of masked scores.
 bool has_causal_masks(const Graph& graph, std::int64_t length) {
   std::map<ValueId, bool> known;  // networks use one mask everywhere
   int masked = 0;
   for (const Node& node : graph.nodes) {
+    if (node.op->name == "Attention") {
+      const Shape& keys = graph[node.inputs[1]].type.shape;
+      if (keys[keys.rank() - 2] != length) continue;
+      const bool hidden =
+          node.inputs.size() > 3 && node.inputs[3] && hides_later(graph[node.inputs[3]], length);
+      if (!node.attributes.flag("causal") && !hidden) return false;
+      ++masked;
+      continue;
+    }
     if (node.op->name != "Softmax") continue;
     const Value& scores = graph[node.inputs[0]];
     const Shape& shape = scores.type.shape;

@@ -4,7 +4,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "onnx_io/subgraph.h"
 #include "ops/registry.h"
+#include "passes/control_flow.h"
 
 namespace pipetrain {
 namespace {
@@ -32,7 +34,14 @@ Attributes attributes_of(const OnnxNode& node) {
       case Kind::kInts:
         out.set(attribute.name, attribute.ints);
         break;
-      case Kind::kStrings:
+      case Kind::kStrings: {  // activations of recurrent layers: "Sigmoid,Tanh"
+        std::string list;
+        for (const std::string& item : attribute.strings) {
+          list += (list.empty() ? "" : ",") + item;
+        }
+        out.set(attribute.name, std::move(list));
+        break;
+      }
       case Kind::kGraph:
       case Kind::kOther:
         break;
@@ -48,7 +57,9 @@ std::set<std::string> needed_values(const OnnxModel& model,
   for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {
     const bool wanted = std::any_of(node->outputs.begin(), node->outputs.end(),
                                     [&](const std::string& name) { return needed.contains(name); });
-    if (wanted) needed.insert(node->inputs.begin(), node->inputs.end());
+    if (!wanted) continue;
+    needed.insert(node->inputs.begin(), node->inputs.end());
+    needed.merge(captured_names(*node));
   }
   return needed;
 }
@@ -65,9 +76,12 @@ std::string full_type(const OnnxNode& node) {
 
 void refuse_unsupported(const OnnxModel& model, const std::set<std::string>& needed) {
   std::map<std::string, std::vector<std::string>> missing;
-  for (const OnnxNode& node : model.nodes) {
-    if (is_needed(node, needed) && (!node.domain.empty() || !find_import(node.op_type))) {
-      missing[full_type(node)].push_back(node.name.empty() ? node.outputs[0] : node.name);
+  for (const OnnxNode& outer : model.nodes) {
+    if (!is_needed(outer, needed)) continue;
+    for (const OnnxNode& node : with_inner_nodes(outer)) {
+      if (has_subgraphs(node) || (node.domain.empty() && find_import(node.op_type))) continue;
+      missing[full_type(node)].push_back(
+          node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name);
     }
   }
   if (missing.empty()) return;
@@ -234,38 +248,72 @@ class Lowering {
                      return;
                    }
                    std::vector<ValueId> inputs;
-                   for (const std::string& name : node.inputs) {
-                     if (name.empty()) {
-                       inputs.push_back({});
-                       continue;
-                     }
-                     const auto found = values_.find(name);
-                     PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here",
-                              printable(name));
-                     inputs.push_back(found->second);
-                   }
+                   for (const std::string& name : node.inputs) inputs.push_back(value_of(name));
                    builder_.set_origin(unique_name(node), Part::kForward);
+                   if (has_subgraphs(node)) {
+                     add_control_flow(node, inputs);
+                     return;
+                   }
                    const Attributes attributes = attributes_of(node);
                    ImportContext context(builder_, node.op_type, node.opset, attributes,
                                          std::move(inputs), node.outputs.size(), options_.mode);
                    find_import(node.op_type)->import(context);
                    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-                     const ValueId id = context.outputs()[i];
-                     if (!id || node.outputs[i].empty()) continue;
-                     values_[node.outputs[i]] = id;
-                     const Value& value = result_.graph[id];
-                     if (value.role == Role::kActivation && renamed_.insert(id.index).second)
-                       builder_.rename(id, node.outputs[i]);
+                     set_value(node.outputs[i], context.outputs()[i]);
                    }
                  });
+  }
+
+  /// The value of this name; absent for the empty name.
+  ValueId value_of(const std::string& name) const {
+    if (name.empty()) return {};
+    const auto found = values_.find(name);
+    PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here", printable(name));
+    return found->second;
+  }
+
+  void set_value(const std::string& name, ValueId id) {
+    if (!id || name.empty()) return;
+    values_[name] = id;
+    if (result_.graph[id].role == Role::kActivation && renamed_.insert(id.index).second) {
+      builder_.rename(id, name);
+    }
+  }
+
+  void add_control_flow(const OnnxNode& node, const std::vector<ValueId>& inputs) {
+    const auto add = [&](const OnnxSubgraph& graph, const std::vector<ValueId>& arguments) {
+      return add_subgraph(graph, arguments);
+    };
+    const std::vector<ValueId> outputs = expand_control_flow(node, inputs, builder_, add);
+    for (std::size_t i = 0; i < node.outputs.size() && i < outputs.size(); ++i) {
+      set_value(node.outputs[i], outputs[i]);
+    }
+  }
+
+  /// Adds the nodes of a sub-graph. Its names end with it.
+  std::vector<ValueId> add_subgraph(const OnnxSubgraph& graph,
+                                    const std::vector<ValueId>& arguments) {
+    const std::map<std::string, ValueId> outside = values_;
+    for (std::size_t i = 0; i < graph.inputs.size() && i < arguments.size(); ++i) {
+      values_[graph.inputs[i]] = arguments[i];
+    }
+    for (const OnnxInitializer& initializer : graph.initializers) add_initializer(initializer);
+    for (const OnnxNode& node : graph.nodes) {
+      if (!node.outputs.empty()) add_node(node);
+    }
+    std::vector<ValueId> outputs;
+    for (const std::string& name : graph.outputs) outputs.push_back(value_of(name));
+    values_ = outside;
+    return outputs;
   }
 
   /// The node's name; its first output's where it has none or shares it: the stages of a plan go by
   /// this name.
   std::string unique_name(const OnnxNode& node) {
     if (!node.name.empty() && names_.insert(node.name).second) return node.name;
-    names_.insert(node.outputs[0]);
-    return node.outputs[0];
+    const std::string& first = node.outputs.at(0);
+    if (names_.insert(first).second) return first;
+    return fmt::format("{}#{}", first, ++repeated_);  // a round of a loop
   }
 
   void collect_statistics() {
@@ -291,6 +339,7 @@ class Lowering {
   std::map<std::string, ValueId> values_;
   std::set<int> renamed_;
   std::set<std::string> names_;
+  std::size_t repeated_ = 0;
 };
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "passes/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <regex>
 #include <set>
 
 #include "base/error.h"
+#include "onnx_io/subgraph.h"
 
 namespace pipetrain {
 namespace {
@@ -68,9 +70,11 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
                      [&](double v) { return v == values.front() && (v == 0 || v == 1); });
 }
 
-/// Names in a list such as "['g.weight', 'val_1']" that end like a parameter's.
+/// Names in a list such as "['g.weight', 'val_1']" that are a parameter's.
 std::vector<std::string> parameter_names_in(const std::string& list) {
   static const std::regex quoted("'([^']*)'");
+  constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
+                                                          "weight_hr_l", "bias_ih_l", "bias_hh_l"};
   std::vector<std::string> names;
   for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
     const std::string name = (*it)[1];
@@ -78,7 +82,12 @@ std::vector<std::string> parameter_names_in(const std::string& list) {
       return name.size() >= tail.size() &&
              name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
     };
-    if (ends("weight") || ends("bias")) names.push_back(name);
+    // Of recurrent layers: rnn.weight_ih_l0, rnn.bias_hh_l1_reverse.
+    const std::string last = name.substr(name.find_last_of('.') + 1);
+    const bool recurrent =
+        std::any_of(kRecurrent.begin(), kRecurrent.end(),
+                    [&](std::string_view head) { return last.starts_with(head); });
+    if (ends("weight") || ends("bias") || recurrent) names.push_back(name);
   }
   return names;
 }
@@ -89,15 +98,19 @@ bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
 
 class Classifier {
  public:
-  Classifier(const OnnxModel& model) : model_(model) {
+  explicit Classifier(const OnnxModel& model) {
     for (const OnnxValue& input : model.inputs) data_.insert(input.name);
-    for (const OnnxNode& node : model.nodes) {
+    for (const OnnxNode& outer : model.nodes) {
+      for (OnnxNode& node : with_inner_nodes(outer)) nodes_.push_back(std::move(node));
+    }
+    for (const OnnxNode& node : nodes_) {
       const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
       bool data = false;
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
         uses_[node.inputs[slot]].push_back({&node, slot});
         data = data || (!shape_only && data_.contains(node.inputs[slot]));
       }
+      for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
       if (data) data_.insert(node.outputs.begin(), node.outputs.end());
     }
     for (const OnnxInitializer& initializer : model.initializers) {
@@ -199,8 +212,8 @@ class Classifier {
     return nullptr;
   }
 
-  const OnnxModel& model_;
-  std::set<std::string> data_;  // values that depend on what is fed, not on its shape alone
+  std::vector<OnnxNode> nodes_;  // those of sub-graphs too
+  std::set<std::string> data_;   // values that depend on what is fed, not on its shape alone
   std::map<std::string, std::vector<Use>> uses_;
   bool has_torch_metadata_ = false;
 };

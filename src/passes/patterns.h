@@ -1,12 +1,24 @@
-// Recognises what older opsets spell out in primitives.
+// Chains of primitive operators in which older opsets write what is one operator today. Each
+// function rewrites a forward graph and returns how many it found; nodes that nothing reads any
+// more stay until remove_dead_nodes().
 #pragma once
 
 #include "graph/graph.h"
 
 namespace pipetrain {
 
-/// x · ½ · (1 + erf(x / √2)) → Gelu, in the forms that exporters write. Returns how many were
-/// found.
-int fuse_gelu(Graph& graph);
+/// x/2 (1 + erf(x / √2)), its approximation by tanh, and x sigmoid(x), in every order of factors.
+int fuse_activations(Graph& graph);
+/// x - mean over the root of variance + ε, with scale and shift; x over the root of mean square +
+/// ε.
+int fuse_norms(Graph& graph);
+/// x cos + rotate_half(x) sin with constant tables.
+int fuse_rotary(Graph& graph);
+/// softmax(scale q k' + mask) v without dropout, keys repeated for groups of heads or not, with the
+/// transposes that split and merge the heads.
+int fuse_attention(Graph& graph);
+
+/// All of them, in the order in which one helps the next.
+void fuse_patterns(Graph& graph);
 
 }  // namespace pipetrain

@@ -9,6 +9,7 @@
 #include "base/index.h"
 #include "pipeline/annotate.h"
 #include "pipeline/device_thread.h"
+#include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
@@ -168,7 +169,7 @@ void Runtime::find_receives(const Program& program) {
 }
 
 void Runtime::start_round(const Program& program) {
-  if (program_ != &program || receive_index_.empty()) find_receives(program);
+  find_receives(program);
   program_ = &program;
   for (const Link& link : links_) link.channel->reset(program.units);
   for (const auto& group : groups_) {
@@ -188,7 +189,7 @@ void Runtime::start_round(const Program& program) {
     for (int r = 0; r < program.replicas(s); ++r) {
       Copy& copy = this->copy(s, r);
       copy.accumulating = false;
-      copy.adding_left = units_to_add(s, r, 0);
+      copy.adding_left = units_to_add(s, r, cut_ ? cut_->units_done / program.group_size(s) : 0);
       copy.forwards = copy.backwards = 0;
       copy.forward_entry.assign(at(capacity_[at(s)].forward_entries), -1);
       copy.gradient_entry.assign(at(capacity_[at(s)].gradient_entries), -1);
@@ -203,7 +204,19 @@ void Runtime::start_round(const Program& program) {
 }
 
 RoundResult Runtime::run(const Program& program, UnitSource& source) {
+  cut_ = nullptr;
   start_round(program);
+  return run_round(source);
+}
+
+RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
+  cut_ = &cut;
+  start_round(cut.rest);
+  return run_round(source);
+}
+
+RoundResult Runtime::run_round(UnitSource& source) {
+  const Program& program = *program_;
   source_ = &source;
   std::unique_lock lock(mutex_);
   error_ = nullptr;

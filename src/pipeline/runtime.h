@@ -17,8 +17,11 @@
 #include "pipeline/program.h"
 #include "pipeline/simulate.h"
 #include "pipeline/stage.h"
+#include "pipeline/stage_content.h"
 
 namespace pipetrain {
+
+struct ProgramCut;
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
@@ -65,6 +68,9 @@ class UnitSource {
   /// updates came before a kSync round.
   virtual double learning_rate(int unit) const = 0;
   virtual std::int64_t updates_before() const = 0;
+  /// Asynchronous rounds: a replica of a stage has made the update that follows a unit, and version
+  /// `version` of its weights with it. Called in the stage's thread, which goes on afterwards.
+  virtual void updated(int /*stage*/, int /*replica*/, int /*unit*/, int /*version*/) {}
 };
 
 struct RoundResult {
@@ -89,6 +95,8 @@ class Runtime {
 
   /// Runs one round. Errors of a stage carry the frame "while stage S ran INSTRUCTION".
   RoundResult run(const Program& program, UnitSource& source);
+  /// Runs what is left of a round, after restore().
+  RoundResult run(const ProgramCut& cut, UnitSource& source);
 
   int stages() const { return static_cast<int>(stages_.size()); }
   /// Of each replica of a stage.
@@ -96,6 +104,12 @@ class Runtime {
   /// A parameter or running statistic by name; an empty tensor when no stage holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
+  /// What a stage remembers, between rounds. In an asynchronous round it may be asked for inside
+  /// UnitSource::updated(), by the stage that has been updated, with the version named there.
+  StageContent content(int stage, int version = 0) const;
+  /// Puts back what content() gave, or as much of it as the stage holds, with its numbers of
+  /// versions. Between rounds.
+  void restore(int stage, const StageContent& content);
   /// The gradient that the last update of a parameter was made with; an empty tensor for a frozen
   /// one.
   HostTensor read_gradient(const std::string& name) const;
@@ -125,6 +139,7 @@ class Runtime {
   void compile(int device);
   void start_round(const Program& program);
   void find_receives(const Program& program);
+  RoundResult run_round(UnitSource& source);
   void execute(Worker& worker, const Instruction& instruction);
   void run_forward(Worker& worker, const Instruction& instruction, Copy& copy);
   void run_backward(Worker& worker, const Instruction& instruction, Copy& copy);
@@ -174,6 +189,7 @@ class Runtime {
 
   // The round in progress.
   const Program* program_ = nullptr;
+  const ProgramCut* cut_ = nullptr;  // where it was taken up again; null: at its beginning
   UnitSource* source_ = nullptr;
   std::vector<std::vector<StageUnit>> units_;  // [stage][unit]
   std::vector<std::atomic<int>> stages_left_;  // [unit]: stages that still need its data

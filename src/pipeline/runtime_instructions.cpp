@@ -9,6 +9,7 @@
 #include "base/index.h"
 #include "optim/update.h"
 #include "pipeline/annotate.h"
+#include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
@@ -172,9 +173,10 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   Event& event = worker.event();
   event.start = steady_seconds() - round_start_;
   const bool evaluates = program_->rule == UpdateRule::kNone;
+  const bool replayed = cut_ && cut_->replayed[at(instruction.stage)][at(instruction.unit)];
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
-    out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates);
+    out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
   if (copy.stage->has_loss(unit.variant)) {
     RoundUnit& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
@@ -238,10 +240,11 @@ void Runtime::run_update(const Instruction& instruction, Copy& copy) {
   copy.stage->update(0, from, to, source_->learning_rate(unit), number, scale);
   if (!applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
   copy.accumulating = false;
-  if (asynchronous && group + 1 < program_->updates(instruction.stage)) {
-    copy.adding_left = units_to_add(
-        instruction.stage, program_->replica_on(instruction.stage, copy.device), group + 1);
-  }
+  if (!asynchronous) return;
+  const int replica = program_->replica_on(instruction.stage, copy.device);
+  if (group + 1 < program_->updates(instruction.stage))
+    copy.adding_left = units_to_add(instruction.stage, replica, group + 1);
+  source_->updated(instruction.stage, replica, unit, instruction.version);
 }
 
 std::vector<Stage*> Runtime::first_replicas() const {

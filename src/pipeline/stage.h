@@ -18,6 +18,7 @@
 #include "pipeline/replica_group.h"
 #include "pipeline/slice.h"
 #include "pipeline/stage_arena.h"
+#include "pipeline/stage_content.h"
 
 namespace pipetrain {
 
@@ -104,6 +105,14 @@ class Stage {
   /// it.
   bool read(const std::string& name, int version_copy, HostTensor& out) const;
   bool write(const std::string& name, const HostTensor& value);
+  /// All parameters of one copy of the weights by name, and back.
+  std::map<std::string, HostTensor> parameters(int version_copy) const;
+  void set_parameters(int version_copy, const std::map<std::string, HostTensor>& values);
+  /// What the stage remembers from one step to the next, with one copy of the weights; and back,
+  /// into all copies. Of what it is given the stage takes what it holds; Error (kUsage) when a
+  /// weight or running statistic is missing or of another type.
+  StageContent content(int version_copy) const;
+  void set_content(const StageContent& content);
   /// Reads the gradient that the last update of a parameter was made with; false when there is none
   /// here.
   bool read_gradient(const std::string& name, HostTensor& out) const;

@@ -30,16 +30,6 @@ std::string time_text(double seconds, bool unitless) {
   return unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
 }
 
-/// The round distance of about `count` marks over a length: 1, 2 or 5 times a power of ten.
-double tick_distance(double length, int count) {
-  const double raw = length / std::max(count, 1);
-  const double power = std::pow(10.0, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= raw * 0.999) return factor * power;
-  }
-  return 10 * power;
-}
-
 class Picture {
  public:
   explicit Picture(const Gantt& gantt) : gantt_(gantt) {
@@ -261,6 +251,15 @@ class Picture {
 };
 
 }  // namespace
+
+double tick_distance(double length, int count) {
+  const double raw = length / std::max(count, 1);
+  const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= raw * 0.999) return factor * power;
+  }
+  return 10 * power;
+}
 
 std::string xml_text(const std::string& text) {
   std::string result;

@@ -53,6 +53,9 @@ std::vector<MemoryBar> memory_bars(const Plan& plan);
 std::string plan_svg(const Plan& plan, const Program& program, const Events& predicted,
                      const std::string& title, std::size_t memory_limit_bytes = 0);
 
+/// The round distance of about `count` marks over a length: 1, 2 or 5 times a power of ten.
+double tick_distance(double length, int count);
+
 /// `text` with what XML reserves replaced, and control characters left out.
 std::string xml_text(const std::string& text);
 

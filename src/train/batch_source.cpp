@@ -62,16 +62,19 @@ double BatchUnits::correct() const {
 }
 
 StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step,
-                         int micro_batches, int in_flight,
+                         int micro_batches, int in_flight, int done,
                          std::function<double(std::uint64_t)> learning_rate,
-                         std::function<void(const Done&)> on_done)
+                         std::function<void(const Done&)> on_done, Updated on_update)
     : session_(session),
       loader_(loader),
       first_step_(first_step),
       micro_batches_(micro_batches),
       learning_rate_(std::move(learning_rate)),
       on_done_(std::move(on_done)),
-      slots_(static_cast<std::size_t>(in_flight)) {}
+      on_update_(std::move(on_update)),
+      slots_(static_cast<std::size_t>(in_flight)),
+      loaded_(done),
+      released_(done) {}
 
 RoundUnit& StreamUnits::acquire(int unit) {
   const int batch = unit / micro_batches_;

@@ -59,12 +59,15 @@ class StreamUnits final : public UnitSource {
     double correct;
     std::int64_t counted;
   };
+  /// See UnitSource::updated().
+  using Updated = std::function<void(int stage, int replica, int unit, int version)>;
   /// `micro_batches`: units of each mini-batch but the last, which may have fewer. `in_flight`: how
-  /// many mini-batches may be between their first and last use. `on_done` is called in order of the
-  /// steps, by one thread at a time.
+  /// many mini-batches may be between their first and last use. `done`: mini-batches of the round
+  /// that are done, where it is taken up again; the loader gives the ones after them. `on_done` is
+  /// called in order of the steps, by one thread at a time.
   StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int micro_batches,
-              int in_flight, std::function<double(std::uint64_t step)> learning_rate,
-              std::function<void(const Done&)> on_done);
+              int in_flight, int done, std::function<double(std::uint64_t step)> learning_rate,
+              std::function<void(const Done&)> on_done, Updated on_update);
 
   RoundUnit& acquire(int unit) override;
   void release(int unit) override;
@@ -72,6 +75,9 @@ class StreamUnits final : public UnitSource {
     return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit / micro_batches_));
   }
   std::int64_t updates_before() const override { return static_cast<std::int64_t>(first_step_); }
+  void updated(int stage, int replica, int unit, int version) override {
+    on_update_(stage, replica, unit, version);
+  }
 
  private:
   struct Slot {
@@ -89,10 +95,11 @@ class StreamUnits final : public UnitSource {
   int micro_batches_;
   std::function<double(std::uint64_t)> learning_rate_;
   std::function<void(const Done&)> on_done_;
+  Updated on_update_;
   std::vector<Slot> slots_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int loaded_ = 0, released_ = 0;  // mini-batches
+  int loaded_, released_;  // mini-batches
 };
 
 }  // namespace pipetrain

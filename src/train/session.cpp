@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <set>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
+#include "ops/conv.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
@@ -18,6 +18,7 @@
 #include "profile/machine.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
+#include "train/export.h"
 
 namespace pipetrain {
 namespace {
@@ -172,6 +173,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
+  if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 
@@ -430,7 +432,7 @@ void Session::add_variant(std::vector<Variant>& variants, std::int64_t samples, 
   variants.push_back({samples, evaluation, build(samples, !evaluation, !evaluation)});
 }
 
-void Session::add_training_programs() {
+void Session::add_training_programs(std::int64_t first_step) {
   std::set<int> units;
   for (const std::int64_t size : training_batch_sizes()) {
     if (size >= micro_batch_) add_variant(training_, micro_batch_, false);
@@ -438,22 +440,29 @@ void Session::add_training_programs() {
     units.insert(units_of(size));
   }
   if (asynchronous()) {
-    // All mini-batches up to the end of an epoch, and up to the end of the run.
+    // From where it begins to the end of the epoch, whole epochs, and up to the end of the run.
     units.clear();
-    const std::int64_t last = total_steps_ % batches_per_epoch_;
-    if (total_steps_ >= batches_per_epoch_) units.insert(round_units(batches_per_epoch_));
-    if (last > 0) units.insert(round_units(last));
+    const std::int64_t second = first_step + round_batches(first_step);
+    const std::int64_t last = total_steps_ / batches_per_epoch_ * batches_per_epoch_;
+    for (const std::int64_t begin : {first_step, second, last}) {
+      if (begin >= first_step && begin < total_steps_) units.insert(round_units(begin));
+    }
     if (units.empty()) units.insert(static_cast<int>(micro_batches_));
   }
   for (const int count : units)
     programs_.push_back(std::make_unique<Program>(programs_of_run_->training(count)));
 }
 
-int Session::round_units(std::int64_t mini_batches) const {
+std::int64_t Session::round_batches(std::int64_t first_step) const {
+  return std::min(batches_per_epoch_ - first_step % batches_per_epoch_, total_steps_ - first_step);
+}
+
+int Session::round_units(std::int64_t first_step) const {
   const std::int64_t batch = config_.optimization.batch_size;
   const auto samples = static_cast<std::int64_t>(data_.train->size());
-  const bool short_end =
-      mini_batches == batches_per_epoch_ && !config_.optimization.drop_last && samples % batch != 0;
+  const std::int64_t mini_batches = round_batches(first_step);
+  const bool short_end = (first_step + mini_batches) % batches_per_epoch_ == 0 &&
+                         !config_.optimization.drop_last && samples % batch != 0;
   return static_cast<int>((mini_batches - 1) * micro_batches_) +
          (short_end ? units_of(samples % batch) : static_cast<int>(micro_batches_));
 }
@@ -477,8 +486,8 @@ void Session::add_evaluation_programs() {
   }
 }
 
-void Session::start() {
-  if (mode_ == SessionMode::kTrain) add_training_programs();
+void Session::start(std::int64_t first_step) {
+  if (mode_ == SessionMode::kTrain) add_training_programs(first_step);
   add_evaluation_programs();
   std::vector<const Program*> programs;
   for (const auto* list : {&programs_, &evaluation_programs_}) {
@@ -558,30 +567,9 @@ int Session::variant(std::int64_t samples, bool evaluation) const {
 }
 
 std::vector<std::string> Session::export_model(const std::string& path, bool overwrite_input) {
-  TrainedValues values;
-  ExportEdits edits;
-  std::set<std::string> copies;
-  for (const UntiedCopy& copy : model_.copies) copies.insert(copy.name);
-  for (const auto& [name, rule] : model_.rules) {
-    if (rule.use == TensorUse::kFrozen || copies.contains(name)) continue;
-    if (HostTensor value = runtime_->read(name)) values[name] = std::move(value);
-  }
-  for (const UntiedCopy& copy : model_.copies) {
-    const HostTensor value = runtime_->read(copy.name);
-    const auto original = values.find(copy.original);
-    if (!value || original == values.end() ||
-        std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
-      continue;  // still the same numbers: the file may go on sharing them
-    }
-    const bool through_identity = model_.file.nodes[copy.node].op_type == "Identity";
-    const std::string name = through_identity ? copy.name + ".untied" : copy.name;
-    edits.added.push_back({name, value, copy.original});
-    edits.rewritten.push_back({copy.node, copy.slot, name});
-  }
-  if (data_.synthetic && total_steps_ > 0) edits.metadata["pipetrain.data"] = "synthetic";
-  WriteOptions options;
-  options.overwrite_input = overwrite_input;
-  return write_trained(model_.file, values, edits, path, options).changes;
+  return export_weights(
+      model_, [&](const std::string& name) { return runtime_->read(name); },
+      data_.synthetic && total_steps_ > 0, path, overwrite_input);
 }
 
 }  // namespace pipetrain

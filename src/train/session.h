@@ -47,8 +47,9 @@ class Session {
   void measure();
   /// Cuts the chain, after measure() if that has not been done.
   void plan();
-  /// Makes and checks the programs and compiles the stages.
-  void start();
+  /// Makes and checks the programs and compiles the stages. `first_step`: where training begins;
+  /// asynchronous rounds begin there, at the starts of epochs and nowhere else.
+  void start(std::int64_t first_step = 0);
 
   const RunConfig& config() const { return config_; }
   const LoadedModel& model() const { return model_; }
@@ -69,8 +70,10 @@ class Session {
   bool asynchronous() const { return is_asynchronous(programs_of_run_->rule()); }
   /// Units of one mini-batch of so many samples: one where whole mini-batches travel.
   int units_of(std::int64_t samples) const;
-  /// Units of an asynchronous round of mini-batches that ends with an epoch or the run.
-  int round_units(std::int64_t mini_batches) const;
+  /// Mini-batches of the asynchronous round that begins at a step: to the end of the epoch or run.
+  std::int64_t round_batches(std::int64_t first_step) const;
+  /// Units of that round.
+  int round_units(std::int64_t first_step) const;
   /// Mini-batches between their first and their last use in an asynchronous round.
   int batches_in_flight() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
@@ -135,7 +138,7 @@ class Session {
   void set_links();
   void plan_stages_of_chain();
   std::size_t memory_excess() const;
-  void add_training_programs();
+  void add_training_programs(std::int64_t first_step);
   void add_evaluation_programs();
   std::vector<std::int64_t> training_batch_sizes() const;
   bool has_fixed_batch() const;

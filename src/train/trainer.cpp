@@ -4,10 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/statistics.h"
 #include "train/batch_source.h"
+#include "train/resume.h"
+#include "train/round_saves.h"
 
 namespace pipetrain {
 namespace {
@@ -18,43 +21,55 @@ double now() {
 
 class Training {
  public:
-  Training(Session& session, TrainingObserver& observer)
+  Training(Session& session, TrainingObserver& observer, const TrainingOptions& options)
       : session_(session),
         observer_(observer),
+        options_(options),
         settings_(session.config().optimization),
+        first_step_(options.resumed ? std::min(options.resumed->step, session.total_steps()) : 0),
+        saving_(options.save, first_step_, session.batches_per_epoch()),
         schedule_(settings_.learning_rate),
         sampler_(session.data().train->size(),
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
                   settings_.drop_last}),
-        loader_(session.data().train, sampler_, 0,
+        loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(session.total_steps())) {
     const double warmup = settings_.warmup_is_fraction
                               ? settings_.warmup * static_cast<double>(session.total_steps())
                               : settings_.warmup;
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
     if (session.total_steps() > 0) validate(schedule_, session.total_steps());
+    if (options.resumed) summary_.best = options.resumed->best;
   }
 
   TrainingSummary run() {
     const double start = now();
-    std::int64_t step = 0;
-    while (step < session_.total_steps()) {
+    start_ = start;
+    std::int64_t step = first_step_;
+    while (step < session_.total_steps() && summary_.end == RunEnd::kDone) {
       if (session_.asynchronous()) {
-        const std::int64_t count =
-            std::min(session_.batches_per_epoch() - step % session_.batches_per_epoch(),
-                     session_.total_steps() - step);
-        stream(step, count);
-        step += count;
+        const bool resumes = options_.cut && step == first_step_;
+        const std::int64_t begin = resumes ? options_.resumed->round_start : step;
+        step = stream(begin, resumes ? options_.cut : nullptr);
+        if (stopped_inside_) break;  // and saved there
       } else {
         synchronous_step(step++);
       }
-      const bool epoch_ends =
-          step % session_.batches_per_epoch() == 0 || step == session_.total_steps();
-      if (epoch_ends && session_.evaluation_data()) {
+      look_at_requests();
+      const bool last = step == session_.total_steps();
+      const bool epoch_ends = step % session_.batches_per_epoch() == 0 || last;
+      bool improved = false;
+      if (epoch_ends && session_.evaluation_data() && (last || summary_.end == RunEnd::kDone)) {
         summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
         observer_.on_evaluation(*summary_.last_evaluation);
+        improved = note_best(*summary_.last_evaluation);
       }
+      if (const char* reason = reason_to_save(step, improved, last)) save(step, reason);
+      report_saves();
     }
+    saving_.finish();
+    report_saves();
+    summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     summary_.seconds = now() - start;
     if (!step_seconds_.empty()) {
@@ -125,8 +140,62 @@ class Training {
     report.bubble = 1 - busy / (static_cast<double>(result.busy_seconds.size()) * result.seconds);
   }
 
-  /// Mini-batches without a drain between them, to the end of the epoch.
-  void stream(std::int64_t first, std::int64_t count) {
+  /// What signals and the clock ask for, kept until it is done.
+  void look_at_requests() {
+    const RunRequests asked = observer_.requests();
+    save_wanted_ = save_wanted_ || asked.save;
+    if (asked.stop) {
+      summary_.end = RunEnd::kStopped;
+    } else if (options_.max_seconds > 0 && now() - start_ >= options_.max_seconds &&
+               summary_.end == RunEnd::kDone) {
+      summary_.end = RunEnd::kTime;
+    }
+  }
+
+  /// Whether an evaluation is the best so far.
+  bool note_best(const EvaluationReport& report) {
+    if (!std::isfinite(report.loss) || (summary_.best && report.loss >= summary_.best->loss))
+      return false;
+    summary_.best = BestResult{report.step, report.loss};
+    return true;
+  }
+
+  /// Null when nothing asks for a checkpoint after a step.
+  const char* reason_to_save(std::int64_t step, bool improved, bool last) {
+    if (!saving_.enabled()) return nullptr;
+    if (summary_.end == RunEnd::kStopped) return "signal";
+    if (summary_.end == RunEnd::kTime) return "time";
+    if (std::exchange(save_wanted_, false)) return "asked";
+    const bool on = options_.save.every.unit != SaveEvery::Unit::kNever;
+    if (improved && on) return "best";
+    if (last && on) return "final";
+    return saving_.take_due(step) ? "every" : nullptr;
+  }
+
+  /// Between rounds.
+  void save(std::int64_t step, const char* reason) {
+    std::vector<StageContent> contents;
+    for (int s = 0; s < session_.stages(); ++s) contents.push_back(session_.runtime().content(s));
+    save(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
+  }
+
+  void save(Checkpoint checkpoint, const char* reason) {
+    checkpoint.reason = reason;
+    checkpoint.learning_rate = learning_rate_at(checkpoint.step - 1);
+    checkpoint.best = summary_.best;
+    saving_.save(std::move(checkpoint));
+  }
+
+  void report_saves() {
+    for (const SaveOutcome& outcome : saving_.take_outcomes()) observer_.on_checkpoint(outcome);
+  }
+
+  /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
+  /// a step. Returns the step that it ends with: earlier where the run is to stop.
+  std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
+    const std::int64_t count = session_.round_batches(first);
+    const int micro_batches = static_cast<int>(session_.micro_batches());
+    const int done_before = cut ? cut->units_done / micro_batches : 0;
     double last = now();
     const auto on_done = [&](const StreamUnits::Done& done) {
       StepReport report;
@@ -142,38 +211,70 @@ class Training {
       step_seconds_.push_back(report.seconds);
       observer_.on_step(report);
       check_finite(report);
+      report_saves();
     };
+    const Program& program = session_.program(session_.round_units(first));
+    // A boundary is a mini-batch; the first stage to get there decides for all.
+    const auto wanted = [&](std::int64_t batches) -> const char* {
+      look_at_requests();
+      return reason_to_save(first + batches, /*improved=*/false, /*last=*/false);
+    };
+    RoundSaves saves(
+        session_, program, micro_batches, wanted,
+        [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
+          save(make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
+               reason);
+          if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
+        });
     StreamUnits units(
-        session_, loader_, static_cast<std::uint64_t>(first),
-        static_cast<int>(session_.micro_batches()), session_.batches_in_flight(),
+        session_, loader_, static_cast<std::uint64_t>(first), micro_batches,
+        session_.batches_in_flight(), done_before,
         [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
-        on_done);
-    const Program& program = session_.program(session_.round_units(count));
-    const RoundResult result = session_.runtime().run(program, units);
-    observer_.on_round(first + 1, program, result);
+        on_done,
+        [&](int stage, int replica, int unit, int version) {
+          saves.updated(stage, replica, unit, version);
+        });
+    RoundResult result;
+    try {
+      result = cut ? session_.runtime().run(*cut, units) : session_.runtime().run(program, units);
+    } catch (const RoundStopped& stopped) {
+      saves.restore_newest();
+      stopped_inside_ = true;
+      return stopped.step;
+    }
+    observer_.on_round(first + 1, cut ? cut->rest : program, result);
     StepReport utilisation;
     set_utilisation(utilisation, result);
     bubbles_.push_back(*utilisation.bubble);
+    return first + count;
   }
 
   void check_finite(const StepReport& report) const {
     if (std::isfinite(report.loss) || !settings_.stop_on_nonfinite) return;
     const std::string where =
         session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
+    const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
-            "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1",
+            "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1{}",
             report.step, where.empty() ? "" : fmt::format(" (first bad tensor: {})", where),
-            report.learning_rate);
+            report.learning_rate,
+            good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 
   Session& session_;
   TrainingObserver& observer_;
+  const TrainingOptions& options_;
   const OptimizationConfig& settings_;
+  std::int64_t first_step_;
+  Saving saving_;
   LearningRateSettings schedule_;
   Sampler sampler_;
   Loader loader_;
   BatchUnits units_{session_, /*evaluation=*/false};
   TrainingSummary summary_;
+  double start_ = 0;
+  bool save_wanted_ = false;
+  bool stopped_inside_ = false;  // an asynchronous round
   std::vector<double> step_seconds_, bubbles_;
 };
 
@@ -220,8 +321,9 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   return report;
 }
 
-TrainingSummary train(Session& session, TrainingObserver& observer) {
-  return Training(session, observer).run();
+TrainingSummary train(Session& session, TrainingObserver& observer,
+                      const TrainingOptions& options) {
+  return Training(session, observer, options).run();
 }
 
 }  // namespace pipetrain

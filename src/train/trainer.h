@@ -1,4 +1,5 @@
-// The training loop: rounds of steps, validation between them, a stop when the loss is not finite.
+// The training loop: rounds of steps, validation between them, checkpoints behind steps, a stop
+// when the loss is not finite.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,12 @@
 #include <vector>
 
 #include "pipeline/runtime.h"
+#include "train/saving.h"
 #include "train/session.h"
 
 namespace pipetrain {
+
+struct ProgramCut;
 
 struct StepReport {
   std::int64_t step = 0, total_steps = 0;  // step counts from 1
@@ -34,13 +38,25 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
+/// Why a run ended.
+enum class RunEnd : std::uint8_t { kDone, kStopped, kTime };
+
 struct TrainingSummary {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;  // done in all, those before a resume included
+  RunEnd end = RunEnd::kDone;
+  std::filesystem::path last_checkpoint;  // empty: none was written
   double seconds = 0;
   double first_step_seconds = 0;
   double steady_step_seconds = 0;  // median after the first steps
   double steady_bubble = 0;
   std::optional<EvaluationReport> last_evaluation;
+  std::optional<BestResult> best;
+};
+
+/// What is asked of a run from outside.
+struct RunRequests {
+  bool stop = false;  // finish the step, save and end
+  bool save = false;  // save and go on
 };
 
 /// What happens, as it happens. Calls come one at a time.
@@ -51,13 +67,25 @@ class TrainingObserver {
   /// A round of the runtime: `step` (from 1) is its mini-batch, or its first one.
   virtual void on_round(std::int64_t /*step*/, const Program&, const RoundResult&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
+  /// A checkpoint is on the disk, or could not be written.
+  virtual void on_checkpoint(const SaveOutcome&) {}
+  /// Asked after every step, also by other threads; a request is given once.
+  virtual RunRequests requests() { return {}; }
+};
+
+struct TrainingOptions {
+  SaveSettings save;
+  double max_seconds = 0;               // 0: no limit
+  const Checkpoint* resumed = nullptr;  // what has been restored into the session, and …
+  const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on
 };
 
 /// Evaluates the session's evaluation data once.
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
 
-/// Trains a started session to its end. Error (kDiverged) names the first tensor that is not
-/// finite.
-TrainingSummary train(Session& session, TrainingObserver& observer);
+/// Trains a started session to its end, or until that is requested. Error (kDiverged) names the
+/// first tensor that is not finite, kResource when checkpoints cannot be written.
+TrainingSummary train(Session& session, TrainingObserver& observer,
+                      const TrainingOptions& options = {});
 
 }  // namespace pipetrain

@@ -5,9 +5,10 @@
 //   ids (batch, T) -> embeddings (batch, T, C) -> rows (batch * T, C) -> blocks -> norm -> lm_head
 //   block: x += proj(attention(norm1(x)));  x += fc2(gelu(fc1(norm2(x))))
 #include <cmath>
-#include <numbers>
+#include <optional>
 
 #include "base/error.h"
+#include "zoo/attention.h"
 #include "zoo/layers.h"
 
 namespace pipetrain {
@@ -35,7 +36,6 @@ class Decoder {
       : options_(options),
         layers_(name, options.seed),
         width_(options.width),
-        head_width_(options.width / options.heads),
         residual_deviation_(kDeviation / std::sqrt(2.0 * static_cast<double>(options.depth))) {}
 
   ZooModel build() {
@@ -68,13 +68,12 @@ class Decoder {
 
   void add_constants() {
     layers_.constant("causal_mask", causal_mask(options_.context));
-    layers_.constant("query_factor",
-                     HostTensor::scalar<float>(1 / std::sqrt(static_cast<float>(head_width_))));
-    layers_.constant("sqrt2", HostTensor::scalar<float>(std::numbers::sqrt2_v<float>));
-    layers_.constant("one", HostTensor::scalar<float>(1));
-    layers_.constant("half", HostTensor::scalar<float>(0.5F));
     layers_.integers("qkv_sizes", {width_, width_, width_});
-    layers_.integers("heads_shape", {-1, options_.context, options_.heads, head_width_});
+    attention_.emplace(layers_, rows_shape_,
+                       AttentionSpec{.context = options_.context,
+                                     .heads = options_.heads,
+                                     .head_width = width_ / options_.heads,
+                                     .mask = "causal_mask"});
   }
 
   std::string block(const std::string& name, std::string x) {
@@ -84,59 +83,32 @@ class Decoder {
     return layers_.node("Add", name + ".add2", {x, y});
   }
 
-  // softmax(q k' / sqrt(head width) + mask) v, head by head. x: (batch * T, C)
+  // x: (batch * T, C)
   std::string attention(const std::string& name, const std::string& x) {
     const std::string qkv = layers_.linear(
         name + ".qkv", x, {.from = width_, .to = 3 * width_, .deviation = kDeviation});
     const std::vector<std::string> parts =
         layers_.split_columns(qkv, {name + ".query", name + ".key", name + ".value"}, "qkv_sizes");
-    const std::string scaled = layers_.node("Mul", name + ".scale", {parts[0], "query_factor"});
-    const std::string q = to_heads(name + ".q", scaled, {0, 2, 1, 3});      // (batch, heads, T, D)
-    const std::string k_t = to_heads(name + ".k", parts[1], {0, 2, 3, 1});  // (batch, heads, D, T)
-    const std::string v = to_heads(name + ".v", parts[2], {0, 2, 1, 3});
-    std::string scores = layers_.node("MatMul", name + ".scores", {q, k_t});
-    scores = layers_.node("Add", name + ".masked", {scores, "causal_mask"});
-    const std::string shares =
-        layers_.node("Softmax", name + ".softmax", {scores}, {OnnxAttribute::of_int("axis", -1)});
-    std::string y = layers_.node("MatMul", name + ".mix", {shares, v});
-    y = layers_.node("Transpose", name + ".merge", {y},
-                     {OnnxAttribute::of_ints("perm", {0, 2, 1, 3})});
-    y = layers_.node("Reshape", name + ".rows", {y, rows_shape_});
+    const std::string y = attention_->build(name, parts[0], parts[1], parts[2]);
     return layers_.linear(name + ".proj", y,
                           {.from = width_, .to = width_, .deviation = residual_deviation_});
-  }
-
-  // (batch * T, C) -> (batch, T, heads, D), permuted
-  std::string to_heads(const std::string& name, const std::string& x,
-                       std::vector<std::int64_t> order) {
-    const std::string split = layers_.node("Reshape", name + ".heads", {x, "heads_shape"});
-    return layers_.node("Transpose", name, {split},
-                        {OnnxAttribute::of_ints("perm", std::move(order))});
   }
 
   std::string mlp(const std::string& name, const std::string& x) {
     const std::string y = layers_.linear(
         name + ".fc1", x, {.from = width_, .to = 4 * width_, .deviation = kDeviation});
-    return layers_.linear(name + ".fc2", gelu(name + ".gelu", y),
+    return layers_.linear(name + ".fc2", layers_.gelu(name + ".gelu", y),
                           {.from = 4 * width_, .to = width_, .deviation = residual_deviation_});
-  }
-
-  // x (1 + erf(x / sqrt 2)) / 2; Gelu is an operator from opset 20 on only
-  std::string gelu(const std::string& name, const std::string& x) {
-    std::string y = layers_.node("Div", name + ".div", {x, "sqrt2"});
-    y = layers_.node("Add", name + ".add", {layers_.node("Erf", name + ".erf", {y}), "one"});
-    y = layers_.node("Mul", name + ".mul", {x, y});
-    return layers_.node("Mul", name, {y, "half"});
   }
 
   const ZooOptions& options_;
   Layers layers_;
   std::int64_t width_;
-  std::int64_t head_width_;
   // Each block adds two results to the sum; smaller weights keep its variance (Radford et al.
   // 2019).
   double residual_deviation_;
   std::string rows_shape_;
+  std::optional<AttentionLayers> attention_;
 };
 
 ZooModel build_decoder(const std::string& name, const ZooOptions& options) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -92,15 +93,34 @@ std::string Layers::node(std::string_view op, const std::string& name,
 }
 
 std::string Layers::conv(const std::string& name, const std::string& x, const ConvSpec& spec) {
-  const auto initial = InitialValues::uniform(
-      1 / std::sqrt(static_cast<double>(spec.from * spec.kernel * spec.kernel)));
+  const std::int64_t area = spec.kernel * spec.kernel;
+  const std::int64_t from = spec.from / spec.groups;  // that one output channel looks at
+  const auto by_fan_in = InitialValues::uniform(1 / std::sqrt(static_cast<double>(from * area)));
+  const auto by_fan_out =
+      InitialValues::normal(std::sqrt(2.0 / static_cast<double>(spec.to * area)));
   std::vector<std::string> inputs = {
-      x, parameter(name + ".weight", {spec.to, spec.from, spec.kernel, spec.kernel}, initial)};
-  if (spec.bias) inputs.push_back(parameter(name + ".bias", {spec.to}, initial));
+      x, parameter(name + ".weight", {spec.to, from, spec.kernel, spec.kernel},
+                   spec.normal ? by_fan_out : by_fan_in)};
+  if (spec.bias) {
+    inputs.push_back(
+        parameter(name + ".bias", {spec.to}, spec.normal ? InitialValues::filled(0) : by_fan_in));
+  }
   const std::int64_t pad = spec.padding;
-  return node("Conv", name, std::move(inputs),
-              {pair("kernel_shape", spec.kernel), pair("strides", spec.stride),
-               OnnxAttribute::of_ints("pads", {pad, pad, pad, pad})});
+  std::vector<OnnxAttribute> attributes = {pair("kernel_shape", spec.kernel),
+                                           pair("strides", spec.stride),
+                                           OnnxAttribute::of_ints("pads", {pad, pad, pad, pad})};
+  if (spec.groups > 1) attributes.push_back(OnnxAttribute::of_int("group", spec.groups));
+  return node("Conv", name, std::move(inputs), std::move(attributes));
+}
+
+std::string Layers::double_size(const std::string& name, const std::string& x, std::int64_t from,
+                                std::int64_t to) {
+  // PyTorch takes the second axis for the inputs here too, though it holds the outputs.
+  const auto initial = InitialValues::uniform(1 / std::sqrt(static_cast<double>(to * 4)));
+  std::vector<std::string> inputs = {x, parameter(name + ".weight", {from, to, 2, 2}, initial),
+                                     parameter(name + ".bias", {to}, initial)};
+  return node("ConvTranspose", name, std::move(inputs),
+              {pair("kernel_shape", 2), pair("strides", 2)});
 }
 
 std::string Layers::batch_norm(const std::string& name, const std::string& x,
@@ -115,12 +135,13 @@ std::string Layers::batch_norm(const std::string& name, const std::string& x,
       {OnnxAttribute::of_float("epsilon", 1e-5F), OnnxAttribute::of_float("momentum", 0.9F)});
 }
 
-std::string Layers::layer_norm(const std::string& name, const std::string& x, std::int64_t width) {
+std::string Layers::layer_norm(const std::string& name, const std::string& x, std::int64_t width,
+                               float epsilon) {
   std::vector<std::string> inputs = {x,
                                      parameter(name + ".weight", {width}, InitialValues::filled(1)),
                                      parameter(name + ".bias", {width}, InitialValues::filled(0))};
   return node("LayerNormalization", name, std::move(inputs),
-              {OnnxAttribute::of_int("axis", -1), OnnxAttribute::of_float("epsilon", 1e-5F)});
+              {OnnxAttribute::of_int("axis", -1), OnnxAttribute::of_float("epsilon", epsilon)});
 }
 
 std::string Layers::linear(const std::string& name, const std::string& x, const LinearSpec& spec) {
@@ -140,6 +161,19 @@ std::string Layers::linear(const std::string& name, const std::string& x, const 
 
 std::string Layers::relu(const std::string& name, const std::string& x) {
   return node("Relu", name, {x});
+}
+
+std::string Layers::gelu(const std::string& name, const std::string& x) {
+  if (!has_gelu_constants_) {
+    constant("sqrt2", HostTensor::scalar<float>(std::numbers::sqrt2_v<float>));
+    constant("one", HostTensor::scalar<float>(1));
+    constant("half", HostTensor::scalar<float>(0.5F));
+    has_gelu_constants_ = true;
+  }
+  std::string y = node("Div", name + ".div", {x, "sqrt2"});
+  y = node("Add", name + ".add", {node("Erf", name + ".erf", {y}), "one"});
+  y = node("Mul", name + ".mul", {x, y});
+  return node("Mul", name, {y, "half"});
 }
 
 std::string Layers::max_pool(const std::string& name, const std::string& x) {

@@ -29,7 +29,12 @@ struct ConvSpec {
   std::int64_t kernel = 3;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
+  std::int64_t groups = 1;
   bool bias = false;
+  /// Weights from a normal distribution of variance 2 / (output channels x kernel area) and biases
+  /// 0, as torchvision begins its networks (He et al. 2015, by fan out); otherwise PyTorch's
+  /// default.
+  bool normal = false;
 };
 
 struct LinearSpec {
@@ -63,12 +68,19 @@ class Layers {
                    std::vector<OnnxAttribute> attributes = {});
   /// x (N, from, H, W) -> (N, to, H', W')
   std::string conv(const std::string& name, const std::string& x, const ConvSpec& spec);
+  /// x (N, from, H, W) -> (N, to, 2 H, 2 W): a transposed convolution of 2x2 windows beside each
+  /// other, with bias.
+  std::string double_size(const std::string& name, const std::string& x, std::int64_t from,
+                          std::int64_t to);
   /// In inference form: statistics 0 and 1.
   std::string batch_norm(const std::string& name, const std::string& x, std::int64_t channels);
-  std::string layer_norm(const std::string& name, const std::string& x, std::int64_t width);
+  std::string layer_norm(const std::string& name, const std::string& x, std::int64_t width,
+                         float epsilon = 1e-5F);
   /// x (rows, from) -> (rows, to); the weight is (to, from).
   std::string linear(const std::string& name, const std::string& x, const LinearSpec& spec);
   std::string relu(const std::string& name, const std::string& x);
+  /// x (1 + erf(x / sqrt 2)) / 2, spelled out: Gelu is an operator from opset 20 on only.
+  std::string gelu(const std::string& name, const std::string& x);
   /// Windows of 2x2 beside each other.
   std::string max_pool(const std::string& name, const std::string& x);
   /// Parts of a matrix side by side; `sizes` are their columns.
@@ -81,6 +93,7 @@ class Layers {
   std::uint64_t drawn_parameters_ = 0;
   std::int64_t trained_numbers_ = 0;
   std::string signature_;
+  bool has_gelu_constants_ = false;
 };
 
 }  // namespace pipetrain

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kArrays = "--data FILE.npz";
 constexpr std::string_view kText = "--data FILE.txt --format text";
 
-constexpr std::array<ZooNetwork, 5> kNetworks = {{
+constexpr std::array<ZooNetwork, 10> kNetworks = {{
     {"mlp",
      "hidden layers with rectifiers, for small images",
      kArrays,
@@ -27,6 +27,26 @@ constexpr std::array<ZooNetwork, 5> kNetworks = {{
      kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_resnet18},
+    {"vgg",
+     "VGG-11 for images of 32x32: convolutions and poolings in a row",
+     kArrays,
+     {.image = 32, .channels = 3, .classes = 10, .width = 64},
+     build_vgg},
+    {"mobilenet",
+     "MobileNetV2 for images of 32x32: convolutions of single channels, many thin layers",
+     kArrays,
+     {.image = 32, .channels = 3, .classes = 10, .width = 32},
+     build_mobilenet},
+    {"unet",
+     "U-Net: the class of every pixel, with skips from each size on the way down",
+     kArrays,
+     {.image = 64, .channels = 3, .classes = 2, .width = 32, .depth = 4},
+     build_unet},
+    {"bert",
+     "an encoder that classifies a text of tokens, BERT-mini by default",
+     kArrays,
+     {.classes = 2, .width = 256, .depth = 4, .heads = 4, .vocab = 30522, .context = 128},
+     build_bert},
     {"gpt-nano",
      "a small decoder that predicts the next byte of a text",
      kText,
@@ -37,6 +57,11 @@ constexpr std::array<ZooNetwork, 5> kNetworks = {{
      kText,
      {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
      build_gpt},
+    {"lstm",
+     "LSTM layers that predict the next byte of a text",
+     kText,
+     {.width = 512, .depth = 2, .vocab = 256, .context = 64},
+     build_lstm},
 }};
 
 // Beyond any network that there is; products of three of them fit 64 bits.

@@ -59,10 +59,25 @@ ZooModel build_lenet(const ZooOptions& options);
 /// ResNet-18 (He et al. 2016) in its form for small images: a 3x3 first convolution and no first
 /// pooling. BatchNormalization stands in inference form.
 ZooModel build_resnet18(const ZooOptions& options);
+/// VGG-11 (Simonyan & Zisserman 2015) in its form for small images: one linear layer after the
+/// convolutions; image at least 32, width of the first of its levels.
+ZooModel build_vgg(const ZooOptions& options);
+/// MobileNetV2 (Sandler et al. 2018) in its form for small images: the first
+/// two halvings are left out; width of the first convolution, all others in proportion.
+ZooModel build_mobilenet(const ZooOptions& options);
+/// U-Net (Ronneberger et al. 2015) with BatchNormalization and padding: x (batch, channels, image,
+/// image) -> logits (batch, classes, image, image). The image is a multiple of 2^depth.
+ZooModel build_unet(const ZooOptions& options);
+/// BERT (Devlin et al. 2019), post-norm blocks and learned positions, one segment, no padding.
+/// ids (batch, context) -> logits (batch, classes).
+ZooModel build_bert(const ZooOptions& options);
 /// A decoder as GPT-2 and GPT-3: pre-norm blocks, learned positions, an output layer of its own
 /// (not tied to the token embedding). ids (batch, context) -> logits (batch, context, vocab).
 ZooModel build_gpt(const ZooOptions& options);
 /// The same by the name that its file has had from the beginning.
 ZooModel build_gpt_nano(const ZooOptions& options);
+/// `depth` LSTM layers between an embedding and a linear head, all of `width`. ids (batch, context)
+/// -> logits (batch, context, vocab).
+ZooModel build_lstm(const ZooOptions& options);
 
 }  // namespace pipetrain

@@ -49,12 +49,12 @@ class Case(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def start(self, *arguments, environment=None):
-        """A running program. Of pipetrain's own variables it sees only those in `environment`."""
+    def start(self, *arguments, environment=None, before=None):
+        """A running program. Of pipetrain's own variables it sees only those in `environment`. `before` runs in it first."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
         clean["PIPETRAIN_CACHE_DIR"] = self.cache
         return subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean | (environment or {}),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=before)
 
     def run_program(self, *arguments, **options):
         """Returns exit code, stdout and stderr."""

@@ -37,6 +37,34 @@ them.
 
 """
 
+# Why an operator is missing, by the beginning of its name; the rest has no reason but that no network needed it so far.
+WHY_MISSING = {
+    "Sequence": "sequences are not tensors",
+    "SplitToSequence": "sequences are not tensors",
+    "ConcatFromSequence": "sequences are not tensors",
+    "Optional": "optional values are not tensors",
+    "TfIdf": "strings",
+    "String": "strings",
+    "Regex": "strings",
+    "ImageDecoder": "decodes files",
+    "Quantize": "quantised inference, which cannot be trained",
+    "Dequantize": "quantised inference, which cannot be trained",
+    "DynamicQuantize": "quantised inference, which cannot be trained",
+    "QLinear": "quantised inference, which cannot be trained",
+    "ConvInteger": "quantised inference, which cannot be trained",
+    "MatMulInteger": "quantised inference, which cannot be trained",
+    "NonMaxSuppression": "the shape of its result depends on data, and it has no gradient",
+    "TensorScatter": "caches of inference",
+    "If": "control flow",
+    "Loop": "control flow",
+    "Scan": "control flow",
+    "ai.onnx.preview": "not part of the standard",
+}
+
+
+def why_missing(name):
+    return next((why for start, why in WHY_MISSING.items() if name.startswith(start)), "no network needed it so far")
+
 KINDS = {
     "operator": "operator",
     "type": "element type, sequence or optional",
@@ -112,6 +140,7 @@ def table_text(version, operators, cases, models, results):
         if result[0] == "SKIP" and kind_of(result[3]) == "operator":
             missing.update(name for name in result[3].partition(": ")[2].split(", ") if " " not in name)
     text += MISSING_HEAD
-    text += "| operator | cases |\n|---|---:|\n"
-    text += "".join(f"| {name} | {count} |\n" for name, count in sorted(missing.items(), key=lambda x: (-x[1], x[0])))
+    text += "| operator | cases | why |\n|---|---:|---|\n"
+    text += "".join(f"| {name} | {count} | {why_missing(name)} |\n"
+                    for name, count in sorted(missing.items(), key=lambda x: (-x[1], x[0])))
     return text

@@ -57,6 +57,7 @@ const std::vector<ConvCase>& conv_cases() {
 const std::vector<ConvCase>& wide_cases() {
   static const std::vector<ConvCase> list = {
       {"resnet", {2, 64, 8, 8}, {64, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+      {"winograd_edges", {2, 32, 9, 7}, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 0, 0, 1}},
       {"resnet_strided", {2, 32, 9, 9}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
       {"shortcut", {2, 32, 8, 8}, {64, 32, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
       {"stem", {2, 3, 18, 18}, {32, 3, 7, 7}, {2, 2}, {1, 1}, {3, 3, 3, 3}},
@@ -197,6 +198,10 @@ TEST(ConvTest, BlockedLayouts) {
     const HostTensor y = run_op("Conv", c.attributes(), {x, w})[0];
     const HostTensor dx = run_op("ConvInputGrad", c.with_output(c.x), {dy, w})[0];
     const HostTensor dw = run_op("ConvWeightGrad", c.with_output(c.w), {x, dy})[0];
+    const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
+    const HostTensor y_shifted = run_op("Conv", c.attributes(), {x, w, b})[0];
+    const Attributes with_bias = c.with_output(c.w, /*bias=*/true);
+    const std::vector<HostTensor> gradients = run_op("ConvWeightGrad", with_bias, {x, dy});
     for (const Layout layout : {Layout::kBlocked8, Layout::kBlocked16}) {
       const HostTensor x_blocked = to_layout(x, layout);
       const HostTensor dy_blocked = to_layout(dy, layout);
@@ -209,10 +214,15 @@ TEST(ConvTest, BlockedLayouts) {
                      fmt::format("{} {}", c.name, op));
       };
       check("Conv", c.attributes(), {x_blocked, w}, y);
+      check("Conv", c.attributes(), {x_blocked, w, b}, y_shifted);
       check("Conv", c.attributes(), {x, w}, y);
       check("ConvInputGrad", c.with_output(c.x), {dy_blocked, w}, dx);
       check("ConvWeightGrad", c.with_output(c.w), {x_blocked, dy_blocked}, dw);
       check("ConvWeightGrad", c.with_output(c.w), {x, dy_blocked}, dw);
+      const std::vector<HostTensor> both =
+          run_in_layouts("ConvWeightGrad", with_bias, {x_blocked, dy_blocked},
+                         {gradients[0].type(), gradients[1].type()});
+      expect_close(both[1], gradients[1], 1e-5, c.name);
     }
   }
 }

@@ -27,6 +27,12 @@ double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 const std::vector<UnaryCase>& unary_cases() {
   static const std::vector<UnaryCase> cases = {
       {"Abs", {}, [](double x) { return std::fabs(x); }, -3, 3},
+      {"Acos", {}, [](double x) { return std::acos(x); }, -0.95, 0.95},
+      {"Acosh", {}, [](double x) { return std::acosh(x); }, 1.1, 9},
+      {"Asin", {}, [](double x) { return std::asin(x); }, -0.95, 0.95},
+      {"Asinh", {}, [](double x) { return std::asinh(x); }, -3, 3},
+      {"Atan", {}, [](double x) { return std::atan(x); }, -3, 3},
+      {"Atanh", {}, [](double x) { return std::atanh(x); }, -0.9, 0.9},
       {"Ceil", {}, [](double x) { return std::ceil(x); }, -3, 3, false},
       {"Clip",
        {{"min", -0.5}, {"max", 1.5}},
@@ -35,6 +41,7 @@ const std::vector<UnaryCase>& unary_cases() {
        3},
       {"Clip", {{"max", 1.5}}, [](double x) { return std::min(x, 1.5); }, -3, 3},
       {"Cos", {}, [](double x) { return std::cos(x); }, -3, 3},
+      {"Cosh", {}, [](double x) { return std::cosh(x); }, -3, 3},
       {"Elu", {{"alpha", 1.3}}, [](double x) { return x < 0 ? 1.3 * std::expm1(x) : x; }, -3, 3},
       {"Erf", {}, [](double x) { return std::erf(x); }, -3, 3},
       {"Exp", {}, [](double x) { return std::exp(x); }, -5, 5},
@@ -66,8 +73,10 @@ const std::vector<UnaryCase>& unary_cases() {
       {"Sign", {}, [](double x) { return x > 0 ? 1.0 : -1.0; }, -3, 3, false},
       {"Silu", {}, [](double x) { return x / (1 + std::exp(-x)); }, -8, 8},
       {"Sin", {}, [](double x) { return std::sin(x); }, -3, 3},
+      {"Sinh", {}, [](double x) { return std::sinh(x); }, -3, 3},
       {"Softplus", {}, [](double x) { return std::log1p(std::exp(x)); }, -8, 8},
       {"Sqrt", {}, [](double x) { return std::sqrt(x); }, 0.1, 9},
+      {"Tan", {}, [](double x) { return std::tan(x); }, -1.4, 1.4},
       {"Tanh", {}, [](double x) { return std::tanh(x); }, -3, 3},
   };
   return cases;
@@ -236,6 +245,61 @@ TEST(Elementwise, IntegersAndBools) {
   expect_values(run_op("Clip", {{"min", 0.0}}, {a})[0], {4}, {7, 0, 7, 0});
 }
 
+TEST(Elementwise, Bits) {
+  const HostTensor a = int32s({4}, {12, -1, 5, 1 << 30});
+  const HostTensor b = int32s({}, {10});
+  expect_values(run_op("BitwiseAnd", {}, {a, b})[0], {4}, {8, 10, 0, 0});
+  expect_values(run_op("BitwiseOr", {}, {a, b})[0], {4}, {14, -1, 15, (1 << 30) + 10});
+  expect_values(run_op("BitwiseXor", {}, {a, b})[0], {4}, {6, -11, 15, (1 << 30) + 10});
+  const HostTensor bytes = random_tensor({DType::kUint8, {3}}, 1, 129, 130);
+  const auto shifted = [&](const char* op, double by) {
+    return run_op(op, {}, {bytes, random_tensor({DType::kUint8, {}}, 1, by, by)})[0];
+  };
+  expect_values(shifted("ShiftLeft", 1), {3}, {2, 2, 2});
+  expect_values(shifted("ShiftRight", 7), {3}, {1, 1, 1});
+  expect_values(shifted("ShiftRight", 8), {3}, {0, 0, 0});
+  const HostTensor one = floats({1}, {1});
+  const Attributes to = {{"to", static_cast<std::int64_t>(DType::kInt32)}};
+  expect_values(run_op("BitCast", to, {one})[0], {1}, {0x3f800000});
+  expect_error(ErrorKind::kModel, "do not fit", [] {
+    infer_op("BitCast", {{"to", static_cast<std::int64_t>(DType::kInt64)}},
+             {{DType::kFloat32, Shape{1}}});
+  });
+  expect_error(ErrorKind::kModel, "expected integers", [] {
+    infer_op("BitwiseAnd", {}, {{DType::kFloat32, Shape{1}}, {DType::kFloat32, Shape{1}}});
+  });
+}
+
+// Zero wherever the function has a gradient: training goes on, nothing flows back.
+TEST(Elementwise, PiecewiseConstantFunctionsStopTheGradient) {
+  for (const char* op : {"Ceil", "Floor", "Round", "Sign"}) {
+    Graph graph;
+    GraphBuilder builder = make_builder(graph);
+    const ValueId x = builder.add_value({"x", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
+    const ValueId y = builder.add(op, {x});
+    const bool wanted[] = {true};
+    GradientContext context(builder, graph[y].producer, std::span<const ValueId>(&y, 1), wanted);
+    ASSERT_NE(find_op(op)->differentiate, nullptr) << op;
+    find_op(op)->differentiate(context);
+    EXPECT_FALSE(context.input_gradients()[0]) << op;
+  }
+}
+
+TEST(Elementwise, IntegersAndMasksOnTheCpu) {
+  const InputSpec p{.shape = {7, 300}, .low = 0, .high = 2, .dtype = DType::kBool};
+  const InputSpec q{.shape = {300}, .low = 0, .high = 2, .dtype = DType::kBool};
+  for (const char* op : {"And", "Or", "Xor", "Equal"}) check_cpu(op, {}, {p, q});
+  check_cpu("Not", {}, {p});
+  const InputSpec i{.shape = {7, 300}, .low = -3, .high = 3, .dtype = DType::kInt64};
+  const InputSpec j{.shape = {7, 1}, .low = -3, .high = 3, .dtype = DType::kInt64};
+  for (const char* op : {"Add", "Mul", "Equal", "Less", "Greater"}) check_cpu(op, {}, {i, j});
+  const auto to = [](DType dtype) { return Attributes{{"to", static_cast<std::int64_t>(dtype)}}; };
+  check_cpu("Cast", to(DType::kFloat32), {p});
+  check_cpu("Cast", to(DType::kFloat32), {i});
+  check_cpu("Cast", to(DType::kBool), {{.shape = {5}, .values = {0, -0.0, 0.5, kNaN, -2}}});
+  check_cpu("Cast", to(DType::kInt64), {{.shape = {4}, .values = {-1.5, 2.5, 1e6, 0}}});
+}
+
 TEST(Elementwise, BinaryGradients) {
   for (const auto& [a, b] : broadcast_shapes()) {
     if (broadcast(a, b).count() == 0) continue;
@@ -246,6 +310,11 @@ TEST(Elementwise, BinaryGradients) {
   }
   check_gradients("Pow", {},
                   {{.shape = {4, 5}, .low = 0.5, .high = 2}, {.shape = {5}, .low = -2, .high = 2}});
+  for (const std::int64_t fmod : {0, 1}) {
+    check_gradients("Mod", {{"fmod", fmod}},
+                    {{.shape = {3, 2}, .values = {5.3, -5.3, 1.2, 7.7, -0.4, 9.1}},
+                     {.shape = {2}, .values = {2.1, -1.7}}});
+  }
   check_gradients("Max", {}, {{.shape = {4, 5}}, {.shape = {4, 5}}});
   check_gradients("Min", {}, {{.shape = {4, 5}}, {.shape = {5}}});
 }

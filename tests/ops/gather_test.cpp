@@ -116,6 +116,14 @@ TEST(GatherElements, AlongEachAxis) {
   });
 }
 
+TEST(GatherElements, OnTheCpu) {
+  InputSpec at{{20, 7, 30}, -11, 11, DType::kInt64};
+  check_cpu("GatherElements", axis(1), {{{20, 11, 30}}, at}, 0);
+  check_cpu("GatherElementsGrad", with_shape(axis(1), {20, 11, 30}), {{{20, 7, 30}}, at}, 1e-6);
+  at.dtype = DType::kInt32;
+  check_cpu("GatherElements", axis(1), {{{30, 11, 30}, -9, 9, DType::kInt64}, at}, 0);
+}
+
 TEST(ScatterElements, WritesAndAdds) {
   const HostTensor x = floats({1, 5}, {1, 2, 3, 4, 5});
   const HostTensor at = int64s({1, 2}, {1, -2});
@@ -125,9 +133,84 @@ TEST(ScatterElements, WritesAndAdds) {
       "ScatterElements", 16, {{"axis", std::int64_t{1}}, {"reduction", std::string("add")}},
       {data(x), data(at), data(updates)});
   expect_values(adding.run()[0], {1, 5}, {1, 12, 3, 24, 5});
-  expect_error(ErrorKind::kModel, "reduction", [&] {
-    import_node("ScatterElements", 18, {{"reduction", std::string("mul")}},
-                {data(x), data(at), data(updates)});
+  const auto reduced = [&](const char* reduction) {
+    return run_op("ScatterElements",
+                  {{"axis", std::int64_t{1}}, {"reduction", std::string(reduction)}},
+                  {x, int64s({1, 3}, {1, 1, 3}), floats({1, 3}, {10, -1, 3})})[0];
+  };
+  expect_values(reduced("mul"), {1, 5}, {1, -20, 3, 12, 5});
+  expect_values(reduced("max"), {1, 5}, {1, 10, 3, 4, 5});
+  expect_values(reduced("min"), {1, 5}, {1, -1, 3, 3, 5});
+}
+
+Attributes reducing(const char* reduction, Attributes attributes = {}) {
+  attributes.set("reduction", std::string(reduction));
+  return attributes;
+}
+
+TEST(ScatterElements, Gradients) {
+  const InputSpec once = indices({2, 2}, {0, 3, -1, 1});
+  for (const char* reduction : {"none", "add"}) {
+    check_gradients("ScatterElements", reducing(reduction, axis(1)), {{{2, 4}}, once, {{2, 2}}});
+    check_gradients("ScatterElements", reducing(reduction, axis(0)),
+                    {{{5, 2, 3}}, indices({1, 2, 3}, {0, 1, -1, 4, 2, 2}), {{1, 2, 3}}});
+  }
+  check_gradients("ScatterElements", reducing("add", axis(0)),
+                  {{{3}}, indices({4}, {1, 1, 0, -2}), {{4}}});
+  expect_error(ErrorKind::kModel, "\"mul\" has no gradient", [&] {
+    check_gradients("ScatterElements", reducing("mul", axis(1)), {{{2, 4}}, once, {{2, 2}}});
+  });
+}
+
+TEST(ScatterElements, NothingToWrite) {
+  const HostTensor x = floats({2, 1}, {1, 2});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(
+        run_op("ScatterElements", axis(0), {x, int64s({0, 1}, {}), floats({0, 1}, {})}, backend)[0],
+        {2, 1}, {1, 2});
+    expect_values(run_op("ScatterND", {}, {x, int64s({0, 1}, {}), floats({0, 1}, {})}, backend)[0],
+                  {2, 1}, {1, 2});
+    EXPECT_EQ(run_op("GatherElements", axis(0), {x, int64s({0, 1}, {})}, backend)[0].shape().text(),
+              "(0, 1)");
+  }
+}
+
+TEST(ScatterElements, OnTheCpu) {
+  const InputSpec at{{20, 7, 30}, -11, 11, DType::kInt64};
+  const InputSpec tuples{{50, 2}, -5, 5, DType::kInt64};
+  for (const char* reduction : {"none", "add", "max"}) {
+    check_cpu("ScatterElements", reducing(reduction, axis(1)), {{{20, 11, 30}}, at, {{20, 7, 30}}},
+              1e-6);
+    check_cpu("ScatterND", reducing(reduction), {{{5, 6, 9}}, tuples, {{50, 9}}}, 1e-6);
+  }
+}
+
+// The examples of the ONNX specification, and the reductions.
+TEST(ScatterND, WritesReducesAndDifferentiates) {
+  const HostTensor x = floats({8}, {1, 2, 3, 4, 5, 6, 7, 8});
+  const HostTensor at = int64s({4, 1}, {4, 3, 1, 7});
+  const HostTensor updates = floats({4}, {9, 10, 11, 12});
+  expect_values(run_op("ScatterND", {}, {x, at, updates})[0], {8}, {1, 11, 3, 10, 9, 6, 7, 12});
+  const auto twice = [&](const char* reduction) {
+    return run_op(
+        "ScatterND", reducing(reduction),
+        {floats({2, 2}, {1, 2, 3, 4}), int64s({2, 1}, {-1, 1}), floats({2, 2}, {5, 1, 2, 7})})[0];
+  };
+  expect_values(twice("add"), {2, 2}, {1, 2, 10, 12});
+  expect_values(twice("mul"), {2, 2}, {1, 2, 30, 28});
+  expect_values(twice("max"), {2, 2}, {1, 2, 5, 7});
+  expect_values(twice("min"), {2, 2}, {1, 2, 2, 1});
+  expect_values(
+      run_op("ScatterND", {}, {int32s({3}, {1, 2, 3}), int64s({1, 1}, {0}), int32s({1}, {9})})[0],
+      {3}, {9, 2, 3});
+  for (const char* reduction : {"none", "add"}) {
+    check_gradients("ScatterND", reducing(reduction),
+                    {{{4, 3}}, indices({2, 1}, {-1, 1}), {{2, 3}}});
+    check_gradients("ScatterND", reducing(reduction),
+                    {{{2, 3, 2}}, indices({2, 1, 2}, {0, 1, 1, -1}), {{2, 1, 2}}});
+  }
+  expect_error(ErrorKind::kData, "outside an axis", [&] {
+    run_op("ScatterND", {}, {x, int64s({1, 1}, {8}), floats({1}, {0})});
   });
 }
 

@@ -132,6 +132,19 @@ TEST(InstanceNormImport, EachChannelOfEachSample) {
                 1e-5);
 }
 
+TEST(RmsNorm, GradientsAndCpu) {
+  check_gradients("RmsNorm", over(-1), {{{3, 5}}, {{5}, 0.5, 2}});
+  check_gradients("RmsNorm", over(1), {{{2, 3, 4}}});
+  for (const Shape& shape : {Shape{3, 5}, Shape{70, 384}, Shape{2, 3, 130}}) {
+    const Shape scale{shape[shape.rank() - 1]};
+    const Shape rows(std::vector<std::int64_t>(shape.begin(), shape.end() - 1));
+    check_cpu("RmsNorm", over(-1), {{shape}, {scale}});
+    check_cpu("RmsNorm", over(-1), {{shape}});
+    check_cpu("RmsNormInputGrad", over(-1), {{shape}, {shape}, {scale}, {rows, 0.5, 2}});
+    check_cpu("RmsNormWeightGrad", over(-1), {{shape}, {shape}, {rows, 0.5, 2}});
+  }
+}
+
 TEST(RmsNormImport, DividesByTheRootMeanSquare) {
   const Imported imported = import_node("RMSNormalization", 23, {{"epsilon", 0.0}},
                                         {data(floats({1, 2}, {1, 7})), data(floats({2}, {1, 2}))});

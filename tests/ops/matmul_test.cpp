@@ -116,6 +116,17 @@ TEST(MatMul, CpuAgreesWithReference) {
 }
 
 // Two threads may share out the inner axis; repeated runs must still give the same bits.
+// Rows of 512 floats and multiples collide in the caches; panels of 6 x 16 are cut at the edges.
+TEST(MatMul, RowsThatCollide) {
+  for (const std::int64_t k : {50, 300}) {
+    check_cpu("MatMul", transposes(0, 0), {{{53, k}}, {{k, 512}}, {{512}}}, 1e-5);
+    check_cpu("MatMul", transposes(1, 0), {{{k, 1024}}, {{k, 55}}, {{55}}}, 1e-5);
+    check_cpu("MatMul", transposes(1, 0), {{{k, 512}}, {{k, 64}}}, 1e-5);
+    check_cpu("MatMul", transposes(1, 1), {{{k, 512}}, {{70, k}}, {{70}}}, 1e-5);
+  }
+  check_cpu("MatMul", transposes(0, 0), {{{48, 64}}, {{64, 2560}}}, 1e-5);
+}
+
 TEST(MatMul, LongSumsRepeat) {
   check_cpu("MatMul", {}, {{{32, 8192}}, {{8192, 24}}}, 1e-5);
   check_cpu("MatMul", transposes(1, 0), {{{4096, 16}}, {{4096, 48}}}, 1e-5);

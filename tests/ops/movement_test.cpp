@@ -217,21 +217,6 @@ TEST(Movement, Trilu) {
   }
 }
 
-TEST(Movement, CumSum) {
-  const HostTensor x = int64s({4}, {1, 2, 3, 4});
-  const auto with = [](std::int64_t axis, std::int64_t exclusive, std::int64_t reverse) {
-    return Attributes{{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}};
-  };
-  expect_values(run_op("CumSum", with(0, 0, 0), {x})[0], {4}, {1, 3, 6, 10});
-  expect_values(run_op("CumSum", with(0, 1, 0), {x})[0], {4}, {0, 1, 3, 6});
-  expect_values(run_op("CumSum", with(0, 0, 1), {x})[0], {4}, {10, 9, 7, 4});
-  expect_values(run_op("CumSum", with(0, 1, 1), {x})[0], {4}, {9, 7, 4, 0});
-  for (const std::int64_t exclusive : {0, 1}) {
-    for (const std::int64_t reverse : {0, 1})
-      check_gradients("CumSum", with(1, exclusive, reverse), {{.shape = {3, 4, 2}}});
-  }
-}
-
 // --- import ---
 
 TEST(MovementImport, Reshape) {

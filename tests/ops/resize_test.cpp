@@ -17,7 +17,7 @@ Imported resize(const Attributes& attributes, std::vector<float> scales,
   return import_node("Resize", 19, attributes, inputs);
 }
 
-struct Golden {
+struct ResizeGolden {
   std::string mode, coordinates;
   std::vector<double> to_nine;  // sizes = [9]
   std::vector<double> to_0_6;   // scales = [0.6]
@@ -25,7 +25,7 @@ struct Golden {
 
 // Numbers of the reference evaluator of the onnx package, 1.23.
 TEST(Resize, EveryModeAndCoordinateSystem) {
-  const std::vector<Golden> goldens = {
+  const std::vector<ResizeGolden> goldens = {
       {"nearest", "half_pixel", {3, 3, 1, 4, 4, 1, 5, 5, 9}, {3, 4, 5}},
       {"nearest", "asymmetric", {3, 1, 1, 4, 1, 1, 5, 9, 9}, {3, 4, 1}},
       {"nearest", "align_corners", {3, 1, 1, 4, 4, 1, 5, 5, 9}, {3, 4, 5}},
@@ -56,7 +56,7 @@ TEST(Resize, EveryModeAndCoordinateSystem) {
        {3, 1.391113, 1.574219, 3.881348, 2.40625, 1.161621, 3.566406, 6.880859, 9},
        {3, 3.953572, 4.099226}},
   };
-  for (const Golden& golden : goldens) {
+  for (const ResizeGolden& golden : goldens) {
     SCOPED_TRACE(golden.mode + " " + golden.coordinates);
     const Attributes attributes{{"mode", golden.mode},
                                 {"coordinate_transformation_mode", golden.coordinates}};
@@ -139,13 +139,21 @@ TEST(Resize, GradientsAndCpu) {
   check_cpu("Resample", large, {{.shape = {4, 16, 32, 32}}});
 }
 
+// From position 0.4 · 5 = 2 to 1.2 · 5 = 6, which lies beyond the last element.
+TEST(Resize, CropsAndExtrapolates) {
+  const Attributes attributes = {
+      {"mode", std::string("linear")},
+      {"coordinate_transformation_mode", std::string("tf_crop_and_resize")},
+      {"extrapolation_value", 10.0}};
+  const Imported cropped =
+      import_node("Resize", 13, attributes,
+                  {data(floats({6}, {3, 1, 4, 1, 5, 9})), constant(doubles({2}, {0.4, 1.2})),
+                   absent(), constant(int64s({1}, {5}))});
+  expect_values(cropped.run()[0], {5}, {4, 1, 5, 9, 10});
+  expect_values(cropped.run(Backend::kCpu)[0], {5}, {4, 1, 5, 9, 10});
+}
+
 TEST(Resize, WhatIsNotSupportedIsRefused) {
-  expect_error(ErrorKind::kModel, "tf_crop_and_resize", [] {
-    resize({{"mode", std::string("linear")},
-            {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}},
-           {2})
-        .run();
-  });
   expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
 }
 

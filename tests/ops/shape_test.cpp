@@ -68,29 +68,25 @@ TEST(ShapeImport, EyeLike) {
                 {2, 3}, {0, 0, 0, 1, 0, 0});
 }
 
-TEST(ShapeImport, ScatterOneHotNonZero) {
-  expect_values(folded("ScatterND", 13, {},
-                       {constant(int64s({4}, {1, 2, 3, 4})), constant(int64s({2, 1}, {3, -4})),
-                        constant(int64s({2}, {9, 8}))}),
-                {4}, {8, 2, 3, 9});
-  expect_values(folded("ScatterND", 13, {},
-                       {constant(floats({2, 2}, {1, 2, 3, 4})), constant(int64s({1, 1}, {1})),
-                        constant(floats({1, 2}, {9, 8}))}),
-                {2, 2}, {1, 2, 9, 8});
-  expect_error(ErrorKind::kModel, "leaves", [] {
-    import_node(
-        "ScatterND", 13, {},
-        {constant(int64s({1}, {1})), constant(int64s({1, 1}, {1})), constant(int64s({1}, {9}))});
-  });
-  const auto one_hot = [](std::int64_t axis) {
-    return folded(
-        "OneHot", 11, {{"axis", axis}},
-        {constant(int64s({2}, {1, -1})), constant(int64s({}, {3})), constant(floats({2}, {0, 1}))});
-  };
-  expect_values(one_hot(-1), {2, 3}, {0, 1, 0, 0, 0, 1});
-  expect_values(one_hot(0), {3, 2}, {0, 0, 1, 0, 0, 1});
+TEST(ShapeImport, NonZeroUniqueWindows) {
   expect_values(folded("NonZero", 13, {}, {constant(floats({2, 2}, {1, 0, 2, 3}))}), {2, 3},
                 {0, 1, 1, 0, 0, 1});
+  const ImportInput x = constant(int64s({6}, {4, 1, 4, 3, 1, 4}));
+  const auto unique = [&](std::int64_t sorted) {
+    return import_node("Unique", 11, {{"sorted", sorted}}, {x}, 4).run();
+  };
+  const auto ascending = unique(1);
+  expect_values(ascending[0], {3}, {1, 3, 4});
+  expect_values(ascending[1], {3}, {1, 3, 0});
+  expect_values(ascending[2], {6}, {2, 0, 2, 1, 0, 2});
+  expect_values(ascending[3], {3}, {2, 1, 3});
+  const auto found = unique(0);
+  expect_values(found[0], {3}, {4, 1, 3});
+  expect_values(found[2], {6}, {0, 1, 0, 2, 1, 0});
+  expect_values(folded("Unique", 11, {{"axis", std::int64_t{1}}},
+                       {constant(floats({2, 3}, {1, 0, 1, 2, 5, 2}))}),
+                {2, 2}, {0, 1, 5, 2});
+  expect_values(folded("HannWindow", 17, {}, {constant(int64s({}, {4}))}), {4}, {0, 0.5, 1, 0.5});
 }
 
 TEST(ShapeImport, DependenceOnDataIsRefused) {

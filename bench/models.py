@@ -1,0 +1,52 @@
+"""The networks that are timed: what `pipetrain new` is asked for, the batch, and how many steps one run takes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    title: str
+    network: str  # of `pipetrain new` and of tests/parity/zoo_networks.py
+    sizes: dict  # where they are not the network's defaults
+    batch: int
+    steps: int  # timed ones of a run on one thread: about one to two seconds
+    rate: float = 0.01
+    images: bool = False  # PyTorch can run it channels-last
+    pipelined: bool = False  # PyTorch can pipeline it: no skip over a cut
+
+
+MODELS = {
+    "mlp": Model("MLP 16×1024", "mlp", {"depth": 16, "width": 1024}, 256, 6, pipelined=True),
+    "lenet": Model("LeNet", "lenet", {}, 64, 150, images=True),
+    "resnet18": Model("ResNet-18, 32×32", "resnet18", {}, 64, 3, images=True, pipelined=True),
+    "vgg": Model("VGG-11, 32×32", "vgg", {}, 64, 4, images=True, pipelined=True),
+    "mobilenet": Model("MobileNetV2, 32×32", "mobilenet", {}, 32, 5, rate=1e-3, images=True),
+    "unet": Model("U-Net, 64×64", "unet", {}, 8, 5, images=True),
+    "gpt": Model("nanoGPT 6×384, T=256", "gpt", {"width": 384, "depth": 6, "heads": 6, "vocab": 256, "context": 256}, 8, 3,
+                 pipelined=True),
+    "bert": Model("BERT 4×256, T=128", "bert", {}, 16, 4),
+    "lstm": Model("LSTM LM 2×512, T=64", "lstm", {"width": 512, "depth": 2, "vocab": 256, "context": 64}, 32, 4),
+}
+
+# What `pipetrain new` takes where nothing is asked for (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
+DEFAULTS = {
+    "mlp": {"image": 28, "channels": 1, "classes": 10},
+    "lenet": {"image": 28, "channels": 1, "classes": 10},
+    "resnet18": {"image": 32, "channels": 3, "classes": 10, "width": 64},
+    "vgg": {"image": 32, "channels": 3, "classes": 10, "width": 64},
+    "mobilenet": {"image": 32, "channels": 3, "classes": 10, "width": 32},
+    "unet": {"image": 64, "channels": 3, "classes": 2, "width": 32, "depth": 4},
+    "gpt": {},
+    "bert": {"classes": 2, "width": 256, "depth": 4, "heads": 4, "vocab": 30522, "context": 128},
+    "lstm": {},
+}
+
+MOMENTUM = 0.9
+
+
+def sizes_of(model):
+    return {**DEFAULTS[model.network], **model.sizes}
+
+
+def new_flags(model):
+    return [word for size, value in model.sizes.items() for word in (f"--{size}", str(value))]

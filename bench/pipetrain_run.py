@@ -1,0 +1,83 @@
+"""One run of a program and what it used: pipetrain's steps, losses, memory and time to the first step."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from models import MOMENTUM
+
+
+class RunFailed(Exception):
+    """A program ended with an error; the text is its command line and the end of its messages."""
+
+
+def busy_seconds():
+    """Processor time that all programs of the machine have used."""
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def run(command, environment=None):
+    """Runs a command and returns its standard output and what it used: when it started, its peak memory in MiB, and
+    `foreign`, the share of the machine's processor time that other programs took meanwhile."""
+    command = [str(word) for word in command]
+    busy_before, start = busy_seconds(), time.time()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.time() - start
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise RunFailed(f"exit code {process.returncode} from: {' '.join(command)}\n{err.read().strip()[-1500:]}")
+        foreign = max(0.0, busy_seconds() - busy_before - usage.ru_utime - usage.ru_stime) / (seconds * os.cpu_count())
+        return out.read(), {"start": start, "foreign": foreign, "peak_mib": usage.ru_maxrss / 1024}
+
+
+def peer(python, script, *flags):
+    """Runs a script of this folder with another Python; it answers with one JSON line."""
+    out, used = run([python, Path(__file__).with_name(script), *flags], {"PYTHONWARNINGS": "ignore"})
+    answer = json.loads(out.strip().splitlines()[-1])
+    if answer.get("first_step_at"):
+        answer["first_step_s"] = answer["first_step_at"] - used["start"]
+    return {**answer, "foreign": used["foreign"]}
+
+
+def training_flags(model, folder, threads, micro_batches, bf16):
+    flags = ["--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
+             "--device", "cpu", "--threads", threads, "--batch-size", model.batch, "--micro-batches", micro_batches,
+             "--loss", "cross-entropy", "--optimizer", "sgd", "--lr", model.rate, "--momentum", MOMENTUM,
+             "--lr-schedule", "constant", "-q"]
+    return flags + (["--precision", "bf16"] if bf16 else [])
+
+
+def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None, micro_batches=1, bf16=False, cache=None,
+              trace=None):
+    """Trains for one step and `steps` timed ones; a step lasts from the end of the one before to its own.
+
+    `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
+    """
+    events = folder / "events.jsonl"
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16), "--max-steps", steps + 1,
+               "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
+    command += ["--gpus", stages] if stages > 1 else []
+    command += ["--schedule", schedule] if schedule else []
+    command += ["--trace", trace] if trace else []
+    environment = {"PIPETRAIN_CACHE_DIR": str(folder / (cache or f"cache-{time.time_ns()}"))}
+    _, used = run(command, environment)
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    ends = [line["t"] for line in lines if line["event"] == "step"]
+    plan = next((line for line in lines if line["event"] == "plan"), {})
+    return {
+        "step_ms": [1e3 * (b - a) for a, b in zip(ends, ends[1:])],
+        "losses": [line["loss"] for line in lines if line["event"] == "step"][:3],
+        "first_step_s": ends[0] - used["start"],
+        "peak_mib": used["peak_mib"],
+        "predicted_ms": plan.get("predicted", {}).get("step_ms"),
+        "foreign": used["foreign"],
+    }

@@ -1,0 +1,38 @@
+// Checksums of files: SHA-256 (FIPS 180-4) says whether they are the same, CRC-32C (Castagnoli, as
+// in iSCSI and TensorFlow's checkpoints) which part is not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace pipetrain {
+
+/// SHA-256 of bytes that come in pieces.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void add(std::span<const std::byte> bytes);
+  void add(std::string_view text);
+  /// 64 hexadecimal digits, lower case; nothing may be added afterwards.
+  std::string digest();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+/// SHA-256 of a text.
+std::string sha256(std::string_view text);
+
+/// CRC-32C of bytes that follow those with checksum `before`.
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
+
+}  // namespace pipetrain

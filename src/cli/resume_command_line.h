@@ -1,0 +1,32 @@
+// --resume: which checkpoint a command line means, and what it takes over from there.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "train/checkpoint.h"
+#include "train/session.h"
+
+namespace pipetrain {
+
+/// The folder below which runs have theirs: PIPETRAIN_RUNS_DIR, or "runs".
+std::filesystem::path folder_of_runs();
+
+/// The checkpoint to go on from, for --resume, --resume=auto and --resume=PATH; empty: start
+/// afresh. Says which newer ones are damaged. Error (kUsage) when there is none and it has to be.
+std::optional<FoundCheckpoint> checkpoint_to_resume(const Options& options);
+
+/// Where a resumed run goes on: --run-dir, or the folder of the checkpoint's run where it is the
+/// newest there; empty: in a new folder.
+std::filesystem::path folder_to_resume(const Options& options, const FoundCheckpoint& found);
+
+/// Takes over the settings of a checkpoint that the command line and the environment leave open.
+void take_over(const Checkpoint& checkpoint, Options& options);
+
+/// What a checkpoint is to remember of the command line.
+std::vector<Setting> settings_to_keep(const Options& options, const Session& session);
+
+}  // namespace pipetrain

@@ -1,0 +1,32 @@
+// --status-file: where a run stands, as one JSON document that is replaced as a whole, once a
+// second at most.
+#pragma once
+
+#include <string>
+
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+class StatusFile {
+ public:
+  /// An empty path: nothing is written.
+  explicit StatusFile(std::string path) : path_(std::move(path)) {}
+
+  void step(const StepReport& report);
+  void checkpoint(const WrittenCheckpoint& written) { checkpoint_ = written.path.string(); }
+  /// `state`: "ok", "interrupted", "error", …
+  void end(const std::string& state, int exit_code);
+
+ private:
+  void write(const std::string& state, int exit_code);
+
+  std::string path_;
+  StepReport last_;
+  std::string checkpoint_;
+  double written_ = -1;
+  double first_step_seconds_ = 0;
+  std::int64_t first_step_ = 0;
+};
+
+}  // namespace pipetrain

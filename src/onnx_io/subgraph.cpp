@@ -1,0 +1,60 @@
+#include "onnx_io/subgraph.h"
+
+#include <algorithm>
+
+namespace pipetrain {
+namespace {
+
+std::vector<std::string_view> subgraph_attributes(const OnnxNode& node) {
+  if (!node.domain.empty()) return {};
+  if (node.op_type == "If") return {"then_branch", "else_branch"};
+  if (node.op_type == "Loop" || node.op_type == "Scan") return {"body"};
+  return {};
+}
+
+}  // namespace
+
+bool has_subgraphs(const OnnxNode& node) {
+  // Inside a local function the names of a sub-graph would have to be renamed with it.
+  const std::vector<std::string_view> names = subgraph_attributes(node);
+  return !names.empty() && node.function.empty() &&
+         std::ranges::all_of(names, [&](std::string_view name) {
+           const OnnxAttribute* found = node.find_attribute(name);
+           return found && found->kind == OnnxAttribute::Kind::kGraph;
+         });
+}
+
+std::set<std::string> captured_names(const OnnxNode& node) {
+  std::set<std::string> out;
+  if (!has_subgraphs(node)) return out;
+  for (const std::string_view attribute : subgraph_attributes(node)) {
+    const OnnxSubgraph graph = read_subgraph(node, attribute);
+    std::set<std::string> made(graph.inputs.begin(), graph.inputs.end());
+    for (const OnnxInitializer& initializer : graph.initializers) made.insert(initializer.name);
+    const auto use = [&](const std::string& name) {
+      if (!name.empty() && !made.contains(name)) out.insert(name);
+    };
+    for (const OnnxNode& inner : graph.nodes) {
+      for (const std::string& name : inner.inputs) use(name);
+      for (const std::string& name : captured_names(inner)) use(name);
+      made.insert(inner.outputs.begin(), inner.outputs.end());
+    }
+    for (const std::string& name : graph.outputs) use(name);
+  }
+  return out;
+}
+
+std::vector<OnnxNode> with_inner_nodes(const OnnxNode& node) {
+  std::vector<OnnxNode> out;
+  if (has_subgraphs(node)) {
+    for (const std::string_view attribute : subgraph_attributes(node)) {
+      for (const OnnxNode& inner : read_subgraph(node, attribute).nodes) {
+        for (OnnxNode& deep : with_inner_nodes(inner)) out.push_back(std::move(deep));
+      }
+    }
+  }
+  out.push_back(node);
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,557 @@
+#include "ops/winograd_cpu.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace pipetrain {
+namespace {
+
+using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
+
+constexpr std::int64_t kLanes = 8;
+constexpr int kPoints = 36;          // of the transformed tile: 6 x 6
+constexpr std::int64_t kPanel = 16;  // output channels of one inner loop of the products
+constexpr int kRows = 6;             // and tiles (or input channels)
+
+// Interpolation points ±kA and ±kB beside 0 and infinity.
+constexpr float kA = 0.625F, kB = 1.5F;
+constexpr float kA2 = kA * kA, kB2 = kB * kB;
+constexpr float kSum = kA2 + kB2, kProduct = kA2 * kB2;
+constexpr float kScale0 = 1 / kProduct;
+constexpr float kScaleA = 1 / (2 * kA2 * (kA2 - kB2));
+constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
+
+Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
+void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
+
+// One-dimensional transforms. `from` and `to` are vectors `step` apart.
+
+/// B': 6 inputs → 6 points.
+[[gnu::always_inline]] inline void input_line(const Vector* d, int step, Vector* to, int to_step) {
+  const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step],
+               d5 = d[5 * step];
+  const Vector even_a = d4 - kB2 * d2, odd_a = kA * (d3 - kB2 * d1);
+  const Vector even_b = d4 - kA2 * d2, odd_b = kB * (d3 - kA2 * d1);
+  to[0] = d4 - kSum * d2 + kProduct * d0;
+  to[to_step] = even_a + odd_a;
+  to[2 * to_step] = even_a - odd_a;
+  to[3 * to_step] = even_b + odd_b;
+  to[4 * to_step] = even_b - odd_b;
+  to[5 * to_step] = d5 - kSum * d3 + kProduct * d1;
+}
+
+/// A': 6 points → 4 outputs.
+[[gnu::always_inline]] inline void output_line(const Vector* m, int step, Vector* to, int to_step) {
+  const Vector sum_a = m[step] + m[2 * step], difference_a = kA * (m[step] - m[2 * step]);
+  const Vector sum_b = m[3 * step] + m[4 * step];
+  const Vector difference_b = kB * (m[3 * step] - m[4 * step]);
+  to[0] = m[0] + sum_a + sum_b;
+  to[to_step] = difference_a + difference_b;
+  to[2 * to_step] = kA2 * sum_a + kB2 * sum_b;
+  to[3 * to_step] = kA2 * difference_a + kB2 * difference_b + m[5 * step];
+}
+
+/// A: 4 output gradients → 6 points.
+[[gnu::always_inline]] inline void gradient_line(const Vector* d, int step, Vector* to,
+                                                 int to_step) {
+  const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+  const Vector even_a = d0 + kA2 * d2, odd_a = kA * (d1 + kA2 * d3);
+  const Vector even_b = d0 + kB2 * d2, odd_b = kB * (d1 + kB2 * d3);
+  to[0] = d0;
+  to[to_step] = even_a + odd_a;
+  to[2 * to_step] = even_a - odd_a;
+  to[3 * to_step] = even_b + odd_b;
+  to[4 * to_step] = even_b - odd_b;
+  to[5 * to_step] = d3;
+}
+
+/// G: 3 weights → 6 points.
+[[gnu::always_inline]] inline void weight_line(const Vector* w, int step, Vector* to, int to_step) {
+  const Vector w0 = w[0], w1 = w[step], w2 = w[2 * step];
+  const Vector even_a = kScaleA * (w0 + kA2 * w2), odd_a = (kScaleA * kA) * w1;
+  const Vector even_b = kScaleB * (w0 + kB2 * w2), odd_b = (kScaleB * kB) * w1;
+  to[0] = kScale0 * w0;
+  to[to_step] = even_a + odd_a;
+  to[2 * to_step] = even_a - odd_a;
+  to[3 * to_step] = even_b + odd_b;
+  to[4 * to_step] = even_b - odd_b;
+  to[5 * to_step] = w2;
+}
+
+/// G': 6 points → 3 weight gradients.
+[[gnu::always_inline]] inline void weight_gradient_line(const Vector* u, int step, Vector* to,
+                                                        int to_step) {
+  const Vector sum_a = kScaleA * (u[step] + u[2 * step]);
+  const Vector difference_a = (kScaleA * kA) * (u[step] - u[2 * step]);
+  const Vector sum_b = kScaleB * (u[3 * step] + u[4 * step]);
+  const Vector difference_b = (kScaleB * kB) * (u[3 * step] - u[4 * step]);
+  to[0] = kScale0 * u[0] + sum_a + sum_b;
+  to[to_step] = difference_a + difference_b;
+  to[2 * to_step] = kA2 * sum_a + kB2 * sum_b + u[5 * step];
+}
+
+/// A picture of blocks of 8 channels and how tiles of 4x4 cover its convolution.
+struct Picture {
+  std::int64_t channels, height, width;
+  std::int64_t tile_rows, tile_columns;
+  std::int64_t pad_top, pad_left;  // positions that the first tile begins above and left of it
+};
+
+struct Tile {
+  std::int64_t image, row, column;
+};
+Tile tile_at(const Picture& picture, std::int64_t index) {
+  const std::int64_t columns = picture.tile_columns, rows = picture.tile_rows;
+  return {index / (rows * columns), index / columns % rows, index % columns};
+}
+
+/// Transformed tiles: of point p, channel block b, tile t at p * point + (b * tiles + t) * 8. The
+/// points are an odd number of cache lines apart, so that their stores do not meet in one set.
+struct Points {
+  float* data;
+  std::int64_t tiles;
+  std::int64_t point;
+};
+std::int64_t point_stride(std::int64_t channels, std::int64_t tiles) {
+  return channels * tiles + 16;
+}
+std::int64_t points_floats(std::int64_t channels, std::int64_t tiles) {
+  return kPoints * point_stride(channels, tiles);
+}
+Points points_at(float* data, std::int64_t channels, std::int64_t tiles) {
+  return {data, tiles, point_stride(channels, tiles)};
+}
+
+/// B' x B for tiles [first, first + count) of channel block `block`.
+void transform_input(const Picture& picture, const float* x, std::int64_t block, std::int64_t first,
+                     std::int64_t count, const Points& to) {
+  const std::int64_t plane = picture.height * picture.width * kLanes;
+  const std::int64_t blocks = picture.channels / kLanes;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Tile tile = tile_at(picture, first + t);
+    const std::int64_t top = 4 * tile.row - picture.pad_top;
+    const std::int64_t left = 4 * tile.column - picture.pad_left;
+    const float* from = x + (tile.image * blocks + block) * plane;
+    Vector lines[36];  // [row][point]
+    if (top >= 0 && left >= 0 && top + 6 <= picture.height && left + 6 <= picture.width) {
+      const float* corner = from + (top * picture.width + left) * kLanes;
+      for (int i = 0; i < 6; ++i) {
+        const float* row = corner + i * picture.width * kLanes;
+        Vector inputs[6];
+        for (int j = 0; j < 6; ++j) inputs[j] = load(row + j * kLanes);
+        input_line(inputs, 1, lines + 6 * i, 1);
+      }
+    } else {
+      for (int i = 0; i < 6; ++i) {
+        const std::int64_t y = top + i;
+        Vector inputs[6] = {};
+        if (y >= 0 && y < picture.height) {
+          for (int j = 0; j < 6; ++j) {
+            const std::int64_t at = left + j;
+            if (at >= 0 && at < picture.width) {
+              inputs[j] = load(from + (y * picture.width + at) * kLanes);
+            }
+          }
+        }
+        input_line(inputs, 1, lines + 6 * i, 1);
+      }
+    }
+    float* target = to.data + (block * to.tiles + t) * kLanes;
+    for (int j = 0; j < 6; ++j) {
+      Vector points[6];
+      input_line(lines + j, 6, points, 1);
+      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+    }
+  }
+}
+
+/// y = A' m A + bias for tiles [first, first + count) of channel block `block`.
+void transform_output(const Picture& picture, const Points& from, std::int64_t block,
+                      std::int64_t first, std::int64_t count, Vector bias, float* y) {
+  const std::int64_t plane = picture.height * picture.width * kLanes;
+  const std::int64_t blocks = picture.channels / kLanes;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Tile tile = tile_at(picture, first + t);
+    const float* source = from.data + (block * from.tiles + t) * kLanes;
+    Vector lines[24];  // [output row][point column]
+    for (int j = 0; j < 6; ++j) {
+      Vector points[6];
+      for (int i = 0; i < 6; ++i) points[i] = load(source + (6 * i + j) * from.point);
+      output_line(points, 1, lines + j, 6);
+    }
+    const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
+    float* to = y + (tile.image * blocks + block) * plane +
+                (4 * tile.row * picture.width + 4 * tile.column) * kLanes;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      Vector outputs[4];
+      output_line(lines + 6 * i, 1, outputs, 1);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        store(to + (i * picture.width + j) * kLanes, outputs[j] + bias);
+      }
+    }
+  }
+}
+
+/// A dy A' for tiles [first, first + count) of channel block `block`.
+void transform_gradient(const Picture& picture, const float* dy, std::int64_t block,
+                        std::int64_t first, std::int64_t count, const Points& to) {
+  const std::int64_t plane = picture.height * picture.width * kLanes;
+  const std::int64_t blocks = picture.channels / kLanes;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Tile tile = tile_at(picture, first + t);
+    const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
+    const float* from = dy + (tile.image * blocks + block) * plane +
+                        (4 * tile.row * picture.width + 4 * tile.column) * kLanes;
+    Vector lines[24] = {};  // [output row][point column]
+    for (std::int64_t i = 0; i < rows; ++i) {
+      Vector gradients[4] = {};
+      for (std::int64_t j = 0; j < columns; ++j) {
+        gradients[j] = load(from + (i * picture.width + j) * kLanes);
+      }
+      gradient_line(gradients, 1, lines + 6 * i, 1);
+    }
+    float* target = to.data + (block * to.tiles + t) * kLanes;
+    for (int j = 0; j < 6; ++j) {
+      Vector points[6];
+      gradient_line(lines + j, 6, points, 1);
+      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+    }
+  }
+}
+
+/// Transformed weights: of point p, input channel c, output channel k at
+/// p * inputs * outputs + (k / 16 * inputs + c) * 16 + k % 16.
+///
+/// Transforms panel `panel` of 16 output channels. The weight of (k, c) lies at k * k_stride + c *
+/// c_stride, its nine elements in order or, for the input gradient, reversed.
+void transform_weights(const float* w, std::int64_t k_stride, std::int64_t c_stride, bool reversed,
+                       std::int64_t inputs, std::int64_t outputs, std::int64_t panel, float* to) {
+  for (std::int64_t c = 0; c < inputs; ++c) {
+    for (std::int64_t half = 0; half < kPanel; half += kLanes) {
+      const float* from = w + (panel * kPanel + half) * k_stride + c * c_stride;
+      Vector weights[9];
+      for (int i = 0; i < 9; ++i) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          weights[reversed ? 8 - i : i][lane] = from[lane * k_stride + i];
+        }
+      }
+      Vector lines[18];  // [row of the window][point]
+      for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
+      float* target = to + (panel * inputs + c) * kPanel + half;
+      for (int j = 0; j < 6; ++j) {
+        Vector points[6];
+        weight_line(lines + j, 6, points, 1);
+        for (int i = 0; i < 6; ++i) {
+          store(target + (6 * i + j) * inputs * outputs, points[i]);
+        }
+      }
+    }
+  }
+}
+
+/// Sets rows [0, kCount) of a panel of products m (tile, 16 outputs) = v (tile, inputs) u (inputs,
+/// 16).
+template <int kCount>
+void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t blocks, float* m,
+              std::int64_t m_block) {
+  Vector low[kCount] = {}, high[kCount] = {};
+  for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
+#pragma GCC unroll 2
+    for (int c = 0; c < kLanes; ++c, u += kPanel) {
+      const Vector u_low = load(u), u_high = load(u + kLanes);
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; ++r) {
+        const Vector factor = fill(v[r * kLanes + c]);
+        low[r] += factor * u_low;
+        high[r] += factor * u_high;
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kCount; ++r) {
+    store(m + r * kLanes, low[r]);
+    store(m + m_block + r * kLanes, high[r]);
+  }
+}
+
+void multiply(std::int64_t rows, const float* v, std::int64_t v_block, const float* u,
+              std::int64_t blocks, float* m, std::int64_t m_block) {
+  switch (rows) {
+    case 1:
+      return multiply<1>(v, v_block, u, blocks, m, m_block);
+    case 2:
+      return multiply<2>(v, v_block, u, blocks, m, m_block);
+    case 3:
+      return multiply<3>(v, v_block, u, blocks, m, m_block);
+    case 4:
+      return multiply<4>(v, v_block, u, blocks, m, m_block);
+    case 5:
+      return multiply<5>(v, v_block, u, blocks, m, m_block);
+    default:
+      return multiply<kRows>(v, v_block, u, blocks, m, m_block);
+  }
+}
+
+/// du (input channel, 16 outputs) (+)= sum over tiles of v z, for kCount channels from `channel`.
+template <int kCount>
+void multiply_transposed(const Points& v, std::int64_t channel, const float* z,
+                         std::int64_t z_block, std::int64_t tiles, bool first, float* du) {
+  const float* rows[kCount];
+  for (int r = 0; r < kCount; ++r) {
+    rows[r] = v.data + (channel + r) / kLanes * v.tiles * kLanes + (channel + r) % kLanes;
+  }
+  Vector low[kCount] = {}, high[kCount] = {};
+  if (!first) {
+    for (int r = 0; r < kCount; ++r) {
+      low[r] = load(du + r * kPanel);
+      high[r] = load(du + r * kPanel + kLanes);
+    }
+  }
+  for (std::int64_t t = 0; t < tiles * kLanes; t += kLanes) {
+    const Vector z_low = load(z + t), z_high = load(z + z_block + t);
+#pragma GCC unroll 6
+    for (int r = 0; r < kCount; ++r) {
+      const Vector factor = fill(rows[r][t]);
+      low[r] += factor * z_low;
+      high[r] += factor * z_high;
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kCount; ++r) {
+    store(du + r * kPanel, low[r]);
+    store(du + r * kPanel + kLanes, high[r]);
+  }
+}
+
+void multiply_transposed(std::int64_t count, const Points& v, std::int64_t channel, const float* z,
+                         std::int64_t z_block, std::int64_t tiles, bool first, float* du) {
+  // Channels are multiples of 16, so that 6, 4 and 2 are all that is needed.
+  if (count >= kRows) return multiply_transposed<kRows>(v, channel, z, z_block, tiles, first, du);
+  if (count == 4) return multiply_transposed<4>(v, channel, z, z_block, tiles, first, du);
+  multiply_transposed<2>(v, channel, z, z_block, tiles, first, du);
+}
+
+std::int64_t tiles_of(std::int64_t positions) { return (positions + 3) / 4; }
+std::int64_t tile_count(const WinogradShape& shape) {
+  return shape.batch * tiles_of(shape.out_height) * tiles_of(shape.out_width);
+}
+
+Picture input_picture(const WinogradShape& shape) {
+  return {shape.inputs,
+          shape.height,
+          shape.width,
+          tiles_of(shape.out_height),
+          tiles_of(shape.out_width),
+          shape.pad_top,
+          shape.pad_left};
+}
+Picture output_picture(const WinogradShape& shape) {
+  return {shape.outputs,
+          shape.out_height,
+          shape.out_width,
+          tiles_of(shape.out_height),
+          tiles_of(shape.out_width),
+          0,
+          0};
+}
+
+/// The forward whose result is the input gradient: dy padded by what the window reaches beyond.
+WinogradShape transposed(const WinogradShape& shape) {
+  return {shape.batch,  shape.outputs, shape.inputs,      shape.out_height,  shape.out_width,
+          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left};
+}
+
+/// Tiles that one thread takes from input to output: their points stay in the second-level cache,
+/// unless there are so many channels that the weights' traffic outweighs that.
+std::int64_t chunk_tiles(const WinogradShape& shape) {
+  const std::int64_t wanted = shape.inputs + shape.outputs <= 256 ? 24 : 48;
+  const std::int64_t all = (tile_count(shape) + kRows - 1) / kRows * kRows;
+  return std::min(wanted, all);
+}
+std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
+  return std::min<std::int64_t>(96, tile_count(shape));
+}
+
+std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
+
+/// The whole of a forward; the weight of (output k, input c) lies at k * k_stride + c * c_stride.
+void convolve(const WinogradShape& shape, const float* x, const float* w, std::int64_t k_stride,
+              std::int64_t c_stride, bool reversed, const float* bias, float* y,
+              std::byte* workspace, int threads) {
+  const Picture from = input_picture(shape), to = output_picture(shape);
+  const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape);
+  const std::int64_t chunks = (tiles + chunk - 1) / chunk;
+  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
+  const std::int64_t inputs_floats = align_floats(points_floats(shape.inputs, chunk));
+  const std::int64_t outputs_floats = align_floats(points_floats(shape.outputs, chunk));
+  auto* weights = reinterpret_cast<float*>(workspace);
+  const std::int64_t weight_floats = kPoints * shape.inputs * shape.outputs;
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      transform_weights(w, k_stride, c_stride, reversed, shape.inputs, shape.outputs, panel,
+                        weights);
+    }
+    float* own = weights + weight_floats + omp_get_thread_num() * (inputs_floats + outputs_floats);
+    const Points v = points_at(own, shape.inputs, chunk);
+    const Points m = points_at(own + inputs_floats, shape.outputs, chunk);
+#pragma omp for schedule(static)
+    for (std::int64_t piece = 0; piece < chunks; ++piece) {
+      const std::int64_t first = piece * chunk, count = std::min(chunk, tiles - first);
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        transform_input(from, x, block, first, count, v);
+      }
+      for (int point = 0; point < kPoints; ++point) {
+        for (std::int64_t panel = 0; panel < panels; ++panel) {
+          const float* u = weights + (point * panels + panel) * shape.inputs * kPanel;
+          for (std::int64_t t = 0; t < count; t += kRows) {
+            multiply(count - t, v.data + point * v.point + t * kLanes, chunk * kLanes, u, blocks,
+                     m.data + point * m.point + (panel * 2 * chunk + t) * kLanes, chunk * kLanes);
+          }
+        }
+      }
+      for (std::int64_t block = 0; block < 2 * panels; ++block) {
+        const Vector shift = bias ? load(bias + block * kLanes) : Vector{};
+        transform_output(to, m, block, first, count, shift, y);
+      }
+    }
+  }
+}
+
+/// Sums of dy over all positions of each channel.
+void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, float* sums) {
+  const std::int64_t positions = shape.out_height * shape.out_width;
+  double totals[kLanes] = {};
+  for (std::int64_t n = 0; n < shape.batch; ++n) {
+    const float* from = dy + (n * shape.outputs / kLanes + block) * positions * kLanes;
+    for (std::int64_t begin = 0; begin < positions; begin += 256) {
+      Vector sum = {};
+      for (std::int64_t i = begin; i < std::min(begin + 256, positions); ++i) {
+        sum += load(from + i * kLanes);
+      }
+      for (int lane = 0; lane < kLanes; ++lane) totals[lane] += static_cast<double>(sum[lane]);
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    sums[block * kLanes + lane] = static_cast<float>(totals[lane]);
+  }
+}
+
+/// dw = G' du G for the input channels of one panel of 16 output channels.
+void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t panel,
+                               float* dw) {
+  for (std::int64_t c = 0; c < shape.inputs; ++c) {
+    for (std::int64_t half = 0; half < kPanel; half += kLanes) {
+      const float* from = du + (panel * shape.inputs + c) * kPanel + half;
+      Vector lines[18];  // [row of the window][point column]
+      for (int j = 0; j < 6; ++j) {
+        Vector points[6];
+        for (int i = 0; i < 6; ++i) {
+          points[i] = load(from + (6 * i + j) * shape.inputs * shape.outputs);
+        }
+        weight_gradient_line(points, 1, lines + j, 6);
+      }
+      float* to = dw + ((panel * kPanel + half) * shape.inputs + c) * 9;
+      for (int i = 0; i < 3; ++i) {
+        Vector row[3];
+        weight_gradient_line(lines + 6 * i, 1, row, 1);
+        for (int j = 0; j < 3; ++j) {
+          for (int lane = 0; lane < kLanes; ++lane) {
+            to[lane * shape.inputs * 9 + 3 * i + j] = row[j][lane];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool winograd_pays(const WinogradShape& shape) {
+  const std::int64_t transformed = kPoints * tiles_of(shape.out_height) * tiles_of(shape.out_width);
+  return 3 * transformed <= 2 * 9 * shape.out_height * shape.out_width;
+}
+
+std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
+  // The input gradient swaps the channels, which changes nothing but the number of tiles.
+  std::int64_t most = 0;
+  for (const WinogradShape& each : {shape, transposed(shape)}) {
+    const std::int64_t chunk = chunk_tiles(each);
+    most = std::max(most, align_floats(points_floats(each.inputs, chunk)) +
+                              align_floats(points_floats(each.outputs, chunk)));
+  }
+  return static_cast<std::size_t>(kPoints * shape.inputs * shape.outputs + threads * most) *
+         sizeof(float);
+}
+
+std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape) {
+  const std::int64_t chunk = gradient_chunk_tiles(shape);
+  return static_cast<std::size_t>(kPoints * shape.inputs * shape.outputs +
+                                  align_floats(points_floats(shape.inputs, chunk)) +
+                                  align_floats(points_floats(shape.outputs, chunk))) *
+         sizeof(float);
+}
+
+void winograd_forward(const WinogradShape& shape, const float* x, const float* w, const float* bias,
+                      float* y, std::byte* workspace, int threads) {
+  convolve(shape, x, w, shape.inputs * 9, 9, /*reversed=*/false, bias, y, workspace, threads);
+}
+
+void winograd_input_gradient(const WinogradShape& shape, const float* dy, const float* w, float* dx,
+                             std::byte* workspace, int threads) {
+  convolve(transposed(shape), dy, w, 9, shape.inputs * 9, /*reversed=*/true, nullptr, dx, workspace,
+           threads);
+}
+
+void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy,
+                              float* dw, float* dbias, std::byte* workspace) {
+  const Picture from = input_picture(shape), to = output_picture(shape);
+  const std::int64_t tiles = tile_count(shape), chunk = gradient_chunk_tiles(shape);
+  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
+  auto* du = reinterpret_cast<float*>(workspace);
+  float* own = du + kPoints * shape.inputs * shape.outputs;
+  const Points v = points_at(own, shape.inputs, chunk);
+  const Points z =
+      points_at(own + align_floats(points_floats(shape.inputs, chunk)), shape.outputs, chunk);
+#pragma omp parallel
+  {
+    for (std::int64_t first = 0; first < tiles; first += chunk) {
+      const std::int64_t count = std::min(chunk, tiles - first);
+#pragma omp for schedule(static)
+      for (std::int64_t block = 0; block < blocks + 2 * panels; ++block) {
+        if (block < blocks) {
+          transform_input(from, x, block, first, count, v);
+        } else {
+          transform_gradient(to, dy, block - blocks, first, count, z);
+        }
+      }
+#pragma omp for schedule(static)
+      for (std::int64_t pair = 0; pair < kPoints * panels; ++pair) {
+        const std::int64_t point = pair / panels, panel = pair % panels;
+        const Points own_v{v.data + point * v.point, v.tiles, v.point};
+        const float* own_z = z.data + point * z.point + panel * 2 * chunk * kLanes;
+        float* target = du + pair * shape.inputs * kPanel;
+        for (std::int64_t c = 0; c < shape.inputs; c += kRows) {
+          multiply_transposed(shape.inputs - c, own_v, c, own_z, chunk * kLanes, count, first == 0,
+                              target + c * kPanel);
+        }
+      }
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      transform_weight_gradient(shape, du, panel, dw);
+      if (dbias) {
+        sum_channels(shape, dy, 2 * panel, dbias);
+        sum_channels(shape, dy, 2 * panel + 1, dbias);
+      }
+    }
+  }
+}
+
+}  // namespace pipetrain

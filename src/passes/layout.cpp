@@ -1,0 +1,179 @@
+#include "passes/layout.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/registry.h"
+#include "ops/reorder.h"
+
+namespace pipetrain {
+namespace {
+
+class LayoutPass {
+ public:
+  LayoutPass(TrainingGraph& training, Layout blocked)
+      : training_(training),
+        graph_(training.graph),
+        blocked_(blocked),
+        block_(channel_block(blocked)),
+        fixed_(training.outputs.begin(), training.outputs.end()) {}
+
+  void run() {
+    std::vector<Node> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    new_index_.assign(old.size(), -1);
+    for (std::size_t n = 0; n < old.size(); ++n) {
+      Node node = std::move(old[n]);
+      if (node.gradient_of) {
+        node.gradient_of = {new_index_[static_cast<std::size_t>(node.gradient_of.index)]};
+      }
+      const std::vector<Layout> wanted = choose(node);
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i]) node.inputs[i] = in_layout(node.inputs[i], wanted[i], node);
+      }
+      new_index_[n] = static_cast<int>(graph_.nodes.size());
+      for (const ValueId id : node.outputs) graph_[id].producer = {new_index_[n]};
+      graph_.nodes.push_back(std::move(node));
+    }
+    for (Accumulation& accumulation : training_.accumulations) {
+      accumulation.consumer = {new_index_[static_cast<std::size_t>(accumulation.consumer.index)]};
+    }
+  }
+
+ private:
+  bool divides(ValueId id) const {
+    const Shape& shape = graph_[id].type.shape;
+    return shape.rank() == 4 && shape[1] % block_ == 0;
+  }
+  bool is_blocked(ValueId id) const { return graph_[id].type.layout != Layout::kRowMajor; }
+
+  /// Sets the layouts of a node's outputs; returns those that its inputs must have.
+  std::vector<Layout> choose(const Node& node) {
+    std::vector<Layout> wanted(node.inputs.size(), Layout::kRowMajor);
+    const std::string_view op = node.op->name;
+    if (node.part == Part::kPrepare || node.part == Part::kFinish) return wanted;
+    if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad") {
+      choose_convolution(node, wanted);
+    } else if (follows(node)) {
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i] && is_picture(node, node.inputs[i])) wanted[i] = blocked_;
+      }
+      for (const ValueId id : node.outputs) {
+        if (is_picture(node, id)) graph_[id].type.layout = blocked_;
+      }
+    }
+    return wanted;
+  }
+
+  /// Each picture of a convolution by itself: the first one of a network has 3 channels.
+  void choose_convolution(const Node& node, std::vector<Layout>& wanted) {
+    const std::string_view op = node.op->name;
+    const bool weight_gradient = op == "ConvWeightGrad";
+    // What is shaped like the weight: an input, or the result.
+    const Shape weight = graph_[weight_gradient ? node.outputs[0] : node.inputs[1]].type.shape;
+    const std::int64_t group = node.attributes.integer("group", 1);
+    const bool depthwise = weight.rank() == 4 && weight[0] == group && weight[1] == 1;
+    if (weight.rank() != 4 || (group > 1 && !depthwise)) return;
+    if (divides(node.inputs[0])) wanted[0] = blocked_;
+    if (weight_gradient) {
+      if (divides(node.inputs[1])) wanted[1] = blocked_;
+    } else if (divides(node.outputs[0]) && !fixed_.contains(node.outputs[0])) {
+      graph_[node.outputs[0]].type.layout = blocked_;
+    }
+  }
+
+  /// Whether `id` is one of the node's tensors (N, C, H, W), not a number per channel and the like.
+  bool is_picture(const Node& node, ValueId id) const {
+    if (graph_[id].type.shape.rank() != 4) return false;
+    if (!(node.op->flags & kElementwise)) return true;
+    return graph_[id].type.shape == graph_[node.outputs[0]].type.shape;
+  }
+
+  /// Whether a node that can work on blocked tensors shall: when one of its inputs is one already.
+  bool follows(const Node& node) const {
+    static const std::set<std::string_view> kFlexible = {
+        "BatchNorm", "BatchNormGrad", "BatchNormInference", "BatchNormInferenceGrad",
+        "MaxPool",   "MaxPoolGrad",   "AveragePool",        "AveragePoolGrad"};
+    const bool elementwise = (node.op->flags & kElementwise) && !(node.op->flags & kRandom);
+    if (!elementwise && !kFlexible.contains(node.op->name) && !takes_whole_blocks(node)) {
+      return false;
+    }
+    bool any = false;
+    for (const ValueId id : node.inputs) {
+      if (!id || !is_picture(node, id)) continue;
+      if (!divides(id)) return false;
+      any = any || is_blocked(id);
+    }
+    return any && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
+             return !fixed_.contains(id) && (!is_picture(node, id) || divides(id));
+           });
+  }
+
+  /// A Concat or Slice along the channels, at multiples of the block.
+  bool takes_whole_blocks(const Node& node) const {
+    if (node.op->name == "Concat") return node.attributes.integer("axis") == 1;
+    if (node.op->name != "Slice") return false;
+    return node.attributes.ints("axes") == Ints{1} && node.attributes.ints("steps") == Ints{1} &&
+           node.attributes.ints("starts")[0] % block_ == 0;
+  }
+
+  /// `id` in the layout that `reader` needs: itself or its reordered copy. A forward copy serves
+  /// all readers behind it, one made in the backward only readers of the same forward node.
+  ValueId in_layout(ValueId id, Layout layout, const Node& reader) {
+    if (graph_[id].type.layout == layout) return id;
+    const auto forward = copies_.find({id, layout, Part::kForward, NodeId{}});
+    if (forward != copies_.end()) return forward->second;
+    const NodeId place = reader.part == Part::kForward ? NodeId{} : reader.gradient_of;
+    if (reader.part == Part::kWeightGradient) {
+      const auto earlier = copies_.find({id, layout, Part::kInputGradient, place});
+      if (earlier != copies_.end()) return earlier->second;
+    }
+    const auto [found, added] = copies_.try_emplace({id, layout, reader.part, place});
+    if (added) found->second = add_reorder(id, layout, reader);
+    return found->second;
+  }
+
+  ValueId add_reorder(ValueId id, Layout layout, const Node& reader) {
+    const bool plain = layout == Layout::kRowMajor;
+    Value copy;
+    copy.name = fmt::format("{} {}", graph_[id].name,
+                            plain ? "row-major" : fmt::format("blocked by {}", block_));
+    copy.type = {graph_[id].type.dtype, graph_[id].type.shape, layout};
+    copy.role = reader.part == Part::kForward ? Role::kActivation : Role::kGradient;
+    copy.producer = {static_cast<int>(graph_.nodes.size())};
+    const ValueId out{static_cast<int>(graph_.values.size())};
+    Node node;
+    node.op = find_op("Reorder");
+    node.attributes = {{"layout", static_cast<std::int64_t>(layout)}};
+    node.inputs = {id};
+    node.outputs = {out};
+    node.name = copy.name;
+    node.part = reader.part;
+    node.gradient_of = reader.gradient_of;
+    graph_.values.push_back(std::move(copy));
+    graph_.nodes.push_back(std::move(node));
+    return out;
+  }
+
+  TrainingGraph& training_;
+  Graph& graph_;
+  Layout blocked_;
+  std::int64_t block_;
+  std::set<ValueId> fixed_;  // read from outside, who expects them row-major
+  std::vector<int> new_index_;
+  std::map<std::tuple<ValueId, Layout, Part, NodeId>, ValueId> copies_;
+};
+
+}  // namespace
+
+void choose_layouts(TrainingGraph& training, Layout blocked) {
+  if (blocked == Layout::kRowMajor) return;
+  LayoutPass(training, blocked).run();
+  training.graph.verify();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,40 @@
+// Replaces nodes of a forward graph by others, in their places, so that the order stays
+// topological.
+#pragma once
+
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace pipetrain {
+
+class Rewriter {
+ public:
+  explicit Rewriter(Graph& graph) : graph_(graph) {}
+
+  /// Starts the replacement of node `index`; emit() adds to it.
+  void replace(std::size_t index);
+  /// Appends a node and returns its outputs, of which the first is `result` if that is given.
+  std::vector<ValueId> emit(std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
+                            ValueId result = {});
+  /// A view of `x`, or `x` itself when it has the shape.
+  ValueId reshape(ValueId x, const Shape& shape);
+  /// The same as the last node of a replacement.
+  void reshape_into(ValueId x, const Shape& shape, ValueId result);
+  ValueId constant(HostTensor tensor);
+  /// What `x` is a Transpose of, emitted ones included; absent when it is something else.
+  ValueId transposed_input(ValueId x, const Ints& perm) const;
+  bool replaced(std::size_t index) const { return replacements_.contains(index); }
+
+  /// Puts the replacements in; indices of nodes are new afterwards.
+  void apply();
+
+ private:
+  Graph& graph_;
+  std::map<std::size_t, std::vector<Node>> replacements_;
+  std::size_t current_ = 0;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,79 @@
+#include "pipeline/stage_content.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "pipeline/stage.h"
+#include "pipeline/stage_state.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor copy_of(const TensorType& type, const void* data) {
+  HostTensor out(type);
+  std::memcpy(out.view().data, data, type.bytes());
+  return out;
+}
+
+/// Copies a tensor into memory of its type; false when there is none of the name.
+bool copy_to(void* data, const TensorType& type, const std::map<std::string, HostTensor>& from,
+             const std::string& name) {
+  const auto found = from.find(name);
+  if (found == from.end()) return false;
+  PT_CHECK(found->second.type() == type, kUsage,
+           "\"{}\" is {} in the checkpoint, but {} in the model", printable(name),
+           found->second.type().text(), type.text());
+  std::memcpy(data, found->second.view().data, type.bytes());
+  return true;
+}
+
+}  // namespace
+
+std::map<std::string, HostTensor> Stage::parameters(int version_copy) const {
+  std::map<std::string, HostTensor> out;
+  const std::byte* block =
+      parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
+  for (const ParameterState& parameter : parameters_)
+    out[parameter.name] = copy_of(parameter.type, block + parameter.offset);
+  return out;
+}
+
+void Stage::set_parameters(int version_copy, const std::map<std::string, HostTensor>& values) {
+  std::byte* block =
+      parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
+  for (const ParameterState& parameter : parameters_) {
+    PT_CHECK(copy_to(block + parameter.offset, parameter.type, values, parameter.name), kUsage,
+             "the checkpoint has no \"{}\"", printable(parameter.name));
+  }
+  copy_generation_[static_cast<std::size_t>(version_copy)] = ++weight_generation_;
+}
+
+StageContent Stage::content(int version_copy) const {
+  StageContent out;
+  out.weights = parameters(version_copy);
+  for (const auto& [name, value] : running_)
+    out.weights[name] = copy_of(value.type(), value.view().data);
+  for (const ParameterState& parameter : parameters_) {
+    const float* states[] = {parameter.state0, parameter.state1};
+    for (int slot = 0; slot < 2; ++slot) {
+      if (states[slot]) out.states[slot][parameter.name] = copy_of(parameter.type, states[slot]);
+    }
+  }
+  return out;
+}
+
+void Stage::set_content(const StageContent& content) {
+  for (int copy = 0; copy < capacity_.versions; ++copy) set_parameters(copy, content.weights);
+  for (auto& [name, value] : running_) {
+    PT_CHECK(copy_to(value.view().data, value.type(), content.weights, name), kUsage,
+             "the checkpoint has no \"{}\"", printable(name));
+  }
+  for (const ParameterState& parameter : parameters_) {
+    float* states[] = {parameter.state0, parameter.state1};
+    for (int slot = 0; slot < 2; ++slot) {
+      if (states[slot]) copy_to(states[slot], parameter.type, content.states[slot], parameter.name);
+    }
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,22 @@
+// What a stage remembers from one step to the next: what a checkpoint must hold of it. Names are
+// the model's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+struct StageContent {
+  std::map<std::string, HostTensor> weights;    // the newest parameters, and running statistics
+  std::map<std::string, HostTensor> states[2];  // the optimizer's, by slot and parameter
+  /// Asynchronous rounds: older versions of the parameters that units in flight may still read, by
+  /// their number in the round.
+  std::map<int, std::map<std::string, HostTensor>> stashed;
+  std::int64_t updates = 0;  // of asynchronous rules since the run began
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,130 @@
+// Checkpoints: everything that a run needs to go on to the same bits, by names of the model, so
+// that it does not matter into how many stages the model is cut.
+//
+//   RUN/checkpoints/
+//     latest               the newest: its name and the SHA-256 of its manifest
+//     best                 likewise, where there is validation
+//     step-000400/         appears as a whole: written as .step-000400.PID.tmp, synced, renamed
+//       weights.safetensors     parameters and running statistics by their names in the model
+//       optimizer.safetensors   what the optimizer remembers: "mean/NAME", "mean_square/NAME", …
+//       stashed.safetensors     asynchronous schedules: older weights that batches in flight read,
+//       "VERSION/NAME" manifest.json           written last: all else, and checksums of everything,
+//       its own included
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/safetensors.h"
+
+namespace pipetrain {
+
+/// A name and a value as text.
+using Setting = std::pair<std::string, std::string>;
+
+/// What a run is: the same for all its checkpoints.
+struct RunRecord {
+  std::string model_fingerprint;  // of the network without its weights
+  std::string data_fingerprint;
+  std::vector<Setting> settings;  // options that were given: "--lr" "0.1"
+  std::vector<Setting> numbers;   // all that decides the numbers of a run, resolved
+  std::string value(const std::string& number) const;  // of `numbers`; empty when there is none
+};
+
+/// The best evaluation so far.
+struct BestResult {
+  std::int64_t step = 0;
+  double loss = 0;
+};
+
+struct Checkpoint {
+  RunRecord run;
+  std::string reason;     // "every", "best", "signal", "final", …
+  std::int64_t step = 0;  // mini-batches that are done: also the data's and the masks' cursor
+  std::int64_t total_steps = 0;
+  std::int64_t batches_per_epoch = 0;
+  double learning_rate = 0;  // of the last update
+  std::optional<BestResult> best;
+  std::vector<int> cuts;  // where the stages after the first begin in the chain
+  /// Asynchronous rounds that had not drained: the step at which the round began, its mini-batches,
+  /// and how many updates each stage has made since the run began. Otherwise round_start is `step`.
+  std::int64_t round_start = 0;
+  std::int64_t round_batches = 0;
+  std::vector<std::int64_t> updates;
+
+  NamedTensors weights;
+  NamedTensors optimizer;
+  std::map<int, NamedTensors> stashed;  // by version of the round
+
+  bool in_flight() const { return round_start != step; }
+  double epoch() const;
+  std::uint64_t bytes() const;
+};
+
+/// "step-000400".
+std::string checkpoint_name(std::int64_t step);
+/// The checkpoints in a folder, newest first, by the number in their name.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+
+struct WrittenCheckpoint {
+  std::filesystem::path path;
+  std::int64_t step = 0;
+  std::string reason;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  std::vector<std::string> deleted;  // names of older ones that were one too many
+};
+
+/// Writes a checkpoint into a folder, which is made if need be: whole or not at all. An older one
+/// of the same step is replaced. Error (kResource) when there is not enough room, seen before
+/// anything is written, or the disk fails.
+WrittenCheckpoint write_checkpoint(const std::filesystem::path& folder,
+                                   const Checkpoint& checkpoint);
+
+/// Deletes all but the newest `keep`, the best and the one at `step`, which has just been written.
+/// keep 0: deletes none.
+std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& folder, int keep,
+                                                std::optional<std::int64_t> best_step,
+                                                std::int64_t step);
+
+/// Deletes what runs that were killed while writing have left. The caller holds the lock of
+/// the run's folder.
+void delete_unfinished_checkpoints(const std::filesystem::path& folder);
+
+/// Reads and checks a whole checkpoint. Error (kData) that names the file and what is wrong with
+/// it; every changed bit is noticed.
+Checkpoint read_checkpoint(const std::filesystem::path& path);
+
+/// The newest checkpoint that is not damaged, among those in a folder.
+struct FoundCheckpoint {
+  std::filesystem::path path;
+  Checkpoint checkpoint;
+  std::vector<std::string> refused;  // newer ones, each with the reason
+};
+/// Empty when there is no checkpoint at all. Error (kData) when all are damaged.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
+
+/// What `given` means: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest"
+/// or "best" in it. Error (kUsage) when there is none.
+FoundCheckpoint find_checkpoint(const std::filesystem::path& given);
+
+/// Keeps the folder of a run to one process.
+class FolderLock {
+ public:
+  /// Makes the folder. Error (kUsage) when another process trains there, kResource when the folder
+  /// cannot be made.
+  explicit FolderLock(const std::filesystem::path& folder);
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock();
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace pipetrain

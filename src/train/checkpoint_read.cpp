@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "train/checkpoint.h"
+#include "train/manifest.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kLongestManifest = std::uintmax_t{64} << 20;
+
+std::string read_text(const fs::path& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  std::ifstream in(path, std::ios::binary);
+  PT_CHECK(in && !error, kData, "cannot read {}: {}", printable(path.string()),
+           error ? error.message() : "it cannot be opened");
+  PT_CHECK(bytes <= kLongestManifest, kData, "{} is damaged: a manifest has no {} bytes",
+           printable(path.string()), bytes);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::map<int, NamedTensors> by_version(NamedTensors tensors, const fs::path& path) {
+  std::map<int, NamedTensors> out;
+  for (auto& [key, tensor] : tensors) {
+    const std::size_t slash = key.find('/');
+    int version = -1;
+    const auto [end, error] =
+        std::from_chars(key.data(), key.data() + std::min(slash, key.size()), version);
+    PT_CHECK(slash != std::string::npos && error == std::errc() && end == key.data() + slash, kData,
+             "{}: \"{}\" does not begin with a version", printable(path.string()), printable(key));
+    out[version][key.substr(slash + 1)] = std::move(tensor);
+  }
+  return out;
+}
+
+/// The checkpoint that "latest" or "best" names, which must still be the one that it was.
+fs::path named_in(const fs::path& file) {
+  const std::string line = read_text(file);
+  const std::size_t blank = line.find(' ');
+  const fs::path path = file.parent_path() / line.substr(0, blank);
+  PT_CHECK(blank != std::string::npos && line.starts_with("step-") &&
+               line.find('/') == std::string::npos &&
+               line.substr(blank + 1) == sha256(read_text(path / "manifest.json")) + "\n",
+           kData, "{} does not name a checkpoint", printable(file.string()));
+  return path;
+}
+
+}  // namespace
+
+Checkpoint read_checkpoint(const fs::path& path) {
+  const fs::path manifest = path / "manifest.json";
+  std::vector<FileRecord> files;
+  Checkpoint checkpoint = parse_manifest(read_text(manifest), manifest, files);
+  for (const FileRecord& file : files) {
+    NamedTensors tensors = read_safetensors(path / file.name, file);
+    if (file.name == "weights.safetensors") {
+      checkpoint.weights = std::move(tensors);
+    } else if (file.name == "optimizer.safetensors") {
+      checkpoint.optimizer = std::move(tensors);
+    } else if (file.name == "stashed.safetensors") {
+      checkpoint.stashed = by_version(std::move(tensors), path / file.name);
+    } else {
+      PT_FAIL(kData, "{} holds a file that this version of pipetrain does not know: {}",
+              printable(path.string()), printable(file.name));
+    }
+  }
+  return checkpoint;
+}
+
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {
+  FoundCheckpoint found;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    try {
+      found.checkpoint = read_checkpoint(path);
+      found.path = path;
+      return found;
+    } catch (const Error& error) {
+      found.refused.push_back(error.message());
+    }
+  }
+  PT_CHECK(found.refused.empty(), kData, "no checkpoint in {} can be read; the newest: {}",
+           printable(folder.string()), found.refused.front());
+  return {};
+}
+
+FoundCheckpoint find_checkpoint(const fs::path& given) {
+  std::error_code error;
+  if (fs::is_regular_file(given, error)) {
+    const fs::path path = named_in(given);
+    return {path, read_checkpoint(path), {}};
+  }
+  PT_CHECK(fs::is_directory(given, error), kUsage, "there is no checkpoint at \"{}\"",
+           printable(given.string()));
+  if (fs::exists(given / "manifest.json", error)) return {given, read_checkpoint(given), {}};
+  const fs::path inside = given / "checkpoints";
+  std::optional<FoundCheckpoint> found =
+      newest_checkpoint(fs::is_directory(inside, error) ? inside : given);
+  PT_CHECK(found, kUsage,
+           "there is no complete checkpoint in \"{}\"; to start afresh where there is none: "
+           "--resume=auto",
+           printable(given.string()));
+  return *std::move(found);
+}
+
+}  // namespace pipetrain

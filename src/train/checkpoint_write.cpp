@@ -1,0 +1,232 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+
+#include "base/atomic_file.h"
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "train/checkpoint.h"
+#include "train/manifest.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::uint64_t kSpareBytes =
+    1 << 20;  // manifest, directories, what the file system needs itself
+
+/// The step in a checkpoint's name; -1 for other names.
+std::int64_t step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return -1;
+  std::int64_t step = -1;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return error == std::errc() && stop == end && name == checkpoint_name(step) ? step : -1;
+}
+
+[[noreturn]] void fail(const char* what, const fs::path& path) {
+  const int reason = errno;
+  PT_FAIL(kResource, "cannot {} {}: {}", what, printable(path.string()), std::strerror(reason));
+}
+
+void sync_directory(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) fail("sync", path);
+  const int result = ::fsync(descriptor);
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  // Some network file systems refuse to sync a directory.
+  if (result != 0 && errno != EINVAL) fail("sync", path);
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return;
+  fs::create_directories(folder, error);
+  PT_CHECK(!error, kResource, "cannot make the folder {}: {}", printable(folder.string()),
+           error.message());
+  sync_directory(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
+}
+
+fs::path unfinished_name(const fs::path& folder, std::int64_t step, const char* kind) {
+  return folder / fmt::format(".{}.{}.{}", checkpoint_name(step), ::getpid(), kind);
+}
+
+/// Takes a checkpoint out of sight before its files go, so that nobody meets half of it.
+void remove_checkpoint(const fs::path& path, std::int64_t step) {
+  std::error_code error;
+  const fs::path hidden = unfinished_name(path.parent_path(), step, "old");
+  fs::remove_all(hidden, error);
+  fs::rename(path, hidden, error);
+  if (!error) fs::remove_all(hidden, error);
+}
+
+/// Puts the new directory at `path`, instead of an older one if there is one.
+void put_in_place(const fs::path& temporary, const fs::path& path) {
+  if (::rename(temporary.c_str(), path.c_str()) == 0) return;
+  if (errno != EEXIST && errno != ENOTEMPTY) fail("name", path);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+    // A file system that cannot exchange: the old one goes first, others are still there.
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("name", path);
+    return;
+  }
+  std::error_code error;
+  fs::remove_all(temporary, error);
+}
+
+void check_room(const fs::path& folder, std::uint64_t bytes) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0) return;
+  const std::uint64_t free = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+  PT_CHECK(free >= bytes + kSpareBytes, kResource,
+           "a checkpoint of {} does not fit on the disk of {}, which has {} free; free some space, "
+           "or give another "
+           "--run-dir or a smaller --keep",
+           bytes_text(bytes), printable(folder.string()), bytes_text(free));
+}
+
+NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
+  NamedTensors out;
+  for (const auto& [version, tensors] : checkpoint.stashed) {
+    for (const auto& [name, tensor] : tensors) out[fmt::format("{}/{}", version, name)] = tensor;
+  }
+  return out;
+}
+
+}  // namespace
+
+double Checkpoint::epoch() const {
+  return batches_per_epoch > 0 ? static_cast<double>(step) / static_cast<double>(batches_per_epoch)
+                               : 0;
+}
+
+std::uint64_t Checkpoint::bytes() const {
+  std::uint64_t sum = 0;
+  const auto add = [&](const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) sum += tensor.type().bytes();
+  };
+  add(weights);
+  add(optimizer);
+  for (const auto& [version, tensors] : stashed) add(tensors);
+  return sum;
+}
+
+std::string RunRecord::value(const std::string& number) const {
+  for (const auto& [name, text] : numbers) {
+    if (name == number) return text;
+  }
+  return {};
+}
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::int64_t step = step_of(i->path().filename().string());
+    if (step >= 0) found.emplace_back(step, i->path());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
+  const double start = steady_seconds();
+  make_folder(folder);
+  check_room(folder, checkpoint.bytes());
+  const fs::path temporary = unfinished_name(folder, checkpoint.step, "tmp");
+  std::error_code ignored;
+  fs::remove_all(temporary, ignored);
+  if (::mkdir(temporary.c_str(), 0777) != 0) fail("make", temporary);
+  WrittenCheckpoint written;
+  written.step = checkpoint.step;
+  written.reason = checkpoint.reason;
+  written.path = folder / checkpoint_name(checkpoint.step);
+  std::string digest;
+  try {
+    std::vector<FileRecord> files;
+    const auto write = [&](const char* name, const NamedTensors& tensors) {
+      if (!tensors.empty()) files.push_back(write_safetensors(temporary / name, tensors));
+    };
+    write("weights.safetensors", checkpoint.weights);
+    write("optimizer.safetensors", checkpoint.optimizer);
+    write("stashed.safetensors", stashed_tensors(checkpoint));
+    const std::string manifest = manifest_text(checkpoint, files);
+    digest = sha256(manifest);
+    write_file(temporary / "manifest.json", manifest);
+    sync_directory(temporary);
+    for (const FileRecord& file : files) written.bytes += file.bytes;
+    written.bytes += manifest.size();
+    put_in_place(temporary, written.path);
+  } catch (...) {
+    fs::remove_all(temporary, ignored);
+    throw;
+  }
+  sync_directory(folder);
+  const std::string line = fmt::format("{} {}\n", checkpoint_name(checkpoint.step), digest);
+  write_file(folder / "latest", line);
+  if (checkpoint.best && checkpoint.best->step == checkpoint.step)
+    write_file(folder / "best", line);
+  written.seconds = steady_seconds() - start;
+  return written;
+}
+
+std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep,
+                                                std::optional<std::int64_t> best_step,
+                                                std::int64_t step) {
+  std::vector<std::string> deleted;
+  if (keep <= 0) return deleted;
+  int kept = 0;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    const std::int64_t number = step_of(path.filename().string());
+    // After a fall back to an older one, those of the abandoned steps are newer than the newest.
+    if (number == step || (number < step && ++kept < keep) || number == best_step) continue;
+    remove_checkpoint(path, number);
+    deleted.push_back(path.filename().string());
+  }
+  return deleted;
+}
+
+void delete_unfinished_checkpoints(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> stale;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (name.starts_with('.') && (name.ends_with(".tmp") || name.ends_with(".old")))
+      stale.push_back(i->path());
+  }
+  for (const fs::path& path : stale) fs::remove_all(path, error);
+}
+
+FolderLock::FolderLock(const fs::path& folder) {
+  make_folder(folder);
+  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor_ < 0) fail("open", folder);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(descriptor_);
+  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another --run-dir",
+          printable(folder.string()));
+}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
+
+}  // namespace pipetrain

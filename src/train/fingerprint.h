@@ -1,0 +1,19 @@
+// What tells networks and data sets apart, so that a checkpoint does not go on with others.
+#pragma once
+
+#include <string>
+
+#include "data/dataset.h"
+#include "onnx_io/model.h"
+
+namespace pipetrain {
+
+/// SHA-256 of a network: operators, attributes, names, types and shapes, and its constants that are
+/// not floating-point (shapes, axes, indices). Weights do not enter: trained or not, it is the same
+/// network.
+std::string fingerprint(const OnnxModel& model);
+
+/// "SAMPLES samples, CRC-32C of some of them".
+std::string fingerprint(const Dataset& dataset);
+
+}  // namespace pipetrain

@@ -1,0 +1,128 @@
+#include "train/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/checksum.h"
+#include "base/document.h"
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::string_view kSchema = "pipetrain.checkpoint/1";
+// The end of the text. What is hashed stops before the digits.
+constexpr std::string_view kBeforeDigest = ",\n  \"sha256\": \"";
+constexpr std::string_view kAfterDigest = "\"\n}\n";
+constexpr std::size_t kDigits = 64;
+
+Json json_of(const std::vector<Setting>& settings) {
+  Json list = Json::array();
+  for (const auto& [name, value] : settings) list.push_back({name, value});
+  return list;
+}
+
+std::vector<Setting> settings_of(const DocumentField& list) {
+  std::vector<Setting> settings;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    settings.emplace_back(list.item(i).item(0).text(), list.item(i).item(1).text());
+  return settings;
+}
+
+Json json_of(const FileRecord& file) {
+  Json tensors = Json::array();
+  for (const TensorPlace& place : file.tensors) {
+    tensors.push_back({{"name", place.name},
+                       {"offset", place.offset},
+                       {"bytes", place.bytes},
+                       {"crc32c", fmt::format("{:08x}", place.crc32c)}});
+  }
+  return {
+      {"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}, {"tensors", tensors}};
+}
+
+FileRecord file_of(const DocumentField& field) {
+  FileRecord file;
+  file.name = field.at("name").text();
+  if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
+    field.at("name").fail("is not the name of a file in the checkpoint");
+  file.bytes = static_cast<std::uint64_t>(field.at("bytes").integer(0));
+  file.sha256 = field.at("sha256").text();
+  const DocumentField tensors = field.at("tensors");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const DocumentField tensor = tensors.item(i);
+    file.tensors.push_back(
+        {tensor.at("name").text(), static_cast<std::uint64_t>(tensor.at("offset").integer(0)),
+         static_cast<std::uint64_t>(tensor.at("bytes").integer(0)),
+         static_cast<std::uint32_t>(std::stoul(tensor.at("crc32c").text(), nullptr, 16))});
+  }
+  return file;
+}
+
+}  // namespace
+
+std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRecord>& files) {
+  Json body;
+  body["version"] = PIPETRAIN_VERSION;
+  body["reason"] = checkpoint.reason;
+  body["step"] = checkpoint.step;
+  body["total_steps"] = checkpoint.total_steps;
+  body["batches_per_epoch"] = checkpoint.batches_per_epoch;
+  body["learning_rate"] = checkpoint.learning_rate;
+  if (checkpoint.best)
+    body["best"] = {{"step", checkpoint.best->step}, {"val_loss", checkpoint.best->loss}};
+  body["schedule"] = {{"cuts", checkpoint.cuts},
+                      {"round_start", checkpoint.round_start},
+                      {"round_batches", checkpoint.round_batches},
+                      {"updates", checkpoint.updates}};
+  body["model"] = {{"fingerprint", checkpoint.run.model_fingerprint}};
+  body["data"] = {{"fingerprint", checkpoint.run.data_fingerprint}};
+  // Data order and masks are functions of the seed (in "numbers"), the step and the sample.
+  body["random"] = {{"generator", "philox4x32-10"}, {"counter", checkpoint.step}};
+  body["settings"] = json_of(checkpoint.run.settings);
+  body["numbers"] = json_of(checkpoint.run.numbers);
+  body["files"] = Json::array();
+  for (const FileRecord& file : files) body["files"].push_back(json_of(file));
+  std::string text = document_text(kSchema, body);
+  text.erase(text.find_last_not_of("\n}") + 1);
+  text += kBeforeDigest;
+  const std::string digest = sha256(text);
+  return text + digest + std::string(kAfterDigest);
+}
+
+Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& path,
+                          std::vector<FileRecord>& files) {
+  const std::size_t tail = kDigits + kAfterDigest.size();
+  const bool complete = text.size() > tail && text.ends_with(kAfterDigest);
+  PT_CHECK(complete && sha256(std::string_view(text).substr(0, text.size() - tail)) ==
+                           std::string_view(text).substr(text.size() - tail, kDigits),
+           kData, "{} is damaged: {}", printable(path.string()),
+           complete ? "its SHA-256 is not the one in its last line" : "its end is missing");
+  const Document document = Document::parse(text, path.string(), kSchema, ErrorKind::kData);
+  const DocumentField root = document.root();
+  Checkpoint out;
+  out.reason = root.at("reason").text();
+  out.step = root.at("step").integer(0);
+  out.total_steps = root.at("total_steps").integer(0);
+  out.batches_per_epoch = root.at("batches_per_epoch").integer(1);
+  out.learning_rate = root.at("learning_rate").real();
+  if (root.has("best"))
+    out.best =
+        BestResult{root.at("best").at("step").integer(0), root.at("best").at("val_loss").real()};
+  const DocumentField schedule = root.at("schedule");
+  for (std::size_t i = 0; i < schedule.at("cuts").size(); ++i)
+    out.cuts.push_back(static_cast<int>(schedule.at("cuts").item(i).integer(0, 1 << 30)));
+  out.round_start = schedule.at("round_start").integer(0, out.step);
+  out.round_batches = schedule.at("round_batches").integer(0);
+  for (std::size_t i = 0; i < schedule.at("updates").size(); ++i)
+    out.updates.push_back(schedule.at("updates").item(i).integer(0));
+  out.run.model_fingerprint = root.at("model").at("fingerprint").text();
+  out.run.data_fingerprint = root.at("data").at("fingerprint").text();
+  out.run.settings = settings_of(root.at("settings"));
+  out.run.numbers = settings_of(root.at("numbers"));
+  for (std::size_t i = 0; i < root.at("files").size(); ++i)
+    files.push_back(file_of(root.at("files").item(i)));
+  return out;
+}
+
+}  // namespace pipetrain

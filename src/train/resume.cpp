@@ -1,0 +1,208 @@
+#include "train/resume.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "train/fingerprint.h"
+
+namespace pipetrain {
+namespace {
+
+std::string text_of(double value) { return fmt::format("{}", value); }
+std::string text_of(bool value) { return value ? "true" : "false"; }
+
+std::string milestones_of(const LearningRateSettings& rate) {
+  std::string text;
+  for (const Milestone& milestone : rate.milestones)
+    text += fmt::format("{}{}{}", text.empty() ? "" : ",", milestone.value,
+                        milestone.is_share ? " of the run" : "");
+  return text;
+}
+
+std::string state_key(const OptimizerSettings& optimizer, int slot) {
+  return std::string(state_name(optimizer, slot)) + "/";
+}
+
+/// All that decides the numbers of a run besides model and data, under the names of the options.
+std::vector<Setting> numbers_of(const Session& session) {
+  const RunConfig& config = session.config();
+  const OptimizationConfig& optimization = config.optimization;
+  const OptimizerSettings& optimizer = optimization.optimizer;
+  const LearningRateSettings& rate = optimization.learning_rate;
+  std::string places;
+  for (const auto& devices : session.predicted_program().placement)
+    places += fmt::format("{}{}", places.empty() ? "" : ",", devices.size());
+  return {{"schedule", config.pipeline.schedule},
+          {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
+          {"stages", fmt::format("{}", session.stages())},
+          {"replicas", places},
+          {"micro-batch-size", fmt::format("{}", session.micro_batch())},
+          {"threads", fmt::format("{}", session.threads())},
+          {"device", config.pipeline.backend == Backend::kCpu ? "cpu" : "reference"},
+          {"batch-size", fmt::format("{}", optimization.batch_size)},
+          {"steps", fmt::format("{}", session.total_steps())},
+          {"shuffle", text_of(optimization.shuffle)},
+          {"drop-last", text_of(optimization.drop_last)},
+          {"seed", fmt::format("{}", optimization.seed)},
+          {"loss", std::string(name_of(session.graph().loss.kind))},
+          {"bn", config.model.batch_norm == BatchNormMode::kTrain    ? "train"
+                 : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
+                                                                     : "frozen"},
+          {"dropout", config.model.dropout ? "keep" : "off"},
+          {"optimizer", std::string(name_of(optimizer.kind))},
+          {"lr", text_of(rate.peak)},
+          {"lr-schedule", std::string(name_of(rate.kind))},
+          {"min-lr", text_of(rate.minimum)},
+          {"warmup", text_of(optimization.warmup) +
+                         (optimization.warmup_is_fraction ? " of the run" : " steps")},
+          {"lr-gamma", text_of(rate.gamma)},
+          {"lr-step", fmt::format("{}", rate.every_steps)},
+          {"lr-milestones", milestones_of(rate)},
+          {"lr-power", text_of(rate.power)},
+          {"lr-decay-fraction", text_of(rate.decay_fraction)},
+          {"momentum", text_of(optimizer.momentum)},
+          {"dampening", text_of(optimizer.dampening)},
+          {"nesterov", text_of(optimizer.nesterov)},
+          {"centered", text_of(optimizer.centered)},
+          {"beta1", text_of(optimizer.beta1)},
+          {"beta2", text_of(optimizer.beta2)},
+          {"alpha", text_of(optimizer.alpha)},
+          {"eps", text_of(optimizer.epsilon)},
+          {"weight-decay", text_of(optimizer.weight_decay)},
+          {"clip-norm", text_of(optimization.clip_norm)}};
+}
+
+/// Mini-batches of the round that are done, in units.
+int units_done(const Session& session, const Checkpoint& checkpoint) {
+  return static_cast<int>((checkpoint.step - checkpoint.round_start) * session.micro_batches());
+}
+
+}  // namespace
+
+RunRecord describe_run(const Session& session, std::vector<Setting> settings) {
+  RunRecord run;
+  run.model_fingerprint = fingerprint(session.model().file);
+  run.data_fingerprint = fingerprint(*session.data().train);
+  run.settings = std::move(settings);
+  run.numbers = numbers_of(session);
+  return run;
+}
+
+Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::int64_t step,
+                           std::int64_t round_start, std::int64_t round_batches,
+                           const std::vector<StageContent>& contents) {
+  Checkpoint out;
+  out.run = run;
+  out.step = step;
+  out.total_steps = session.total_steps();
+  out.batches_per_epoch = session.batches_per_epoch();
+  out.cuts = session.the_plan().cuts();
+  out.round_start = round_start;
+  out.round_batches = round_batches;
+  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  for (const StageContent& content : contents) {
+    out.weights.insert(content.weights.begin(), content.weights.end());
+    for (int slot = 0; slot < state_slots(optimizer); ++slot) {
+      for (const auto& [name, values] : content.states[slot])
+        out.optimizer[state_key(optimizer, slot) + name] = values;
+    }
+    for (const auto& [version, parameters] : content.stashed)
+      out.stashed[version].insert(parameters.begin(), parameters.end());
+    out.updates.push_back(content.updates);
+  }
+  return out;
+}
+
+std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint) {
+  const RunRecord now = describe_run(session, {});
+  PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
+           "the checkpoint is of another network than {}; give the same --model, or take over what "
+           "fits into a new run "
+           "with --resume-weights-only",
+           printable(session.config().model.path));
+  PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
+           "the checkpoint was trained on other data ({}) than these ({}); give the same --data, "
+           "or begin a new run with "
+           "its weights: --resume-weights-only",
+           checkpoint.run.data_fingerprint, now.data_fingerprint);
+  const std::string optimizer = checkpoint.run.value("optimizer");
+  PT_CHECK(optimizer == now.value("optimizer"), kUsage,
+           "the checkpoint is of --optimizer {}, whose state {} cannot use; leave it, or begin a "
+           "new run with its weights: "
+           "--resume-weights-only",
+           optimizer, now.value("optimizer"));
+  // What the numbers do not depend on where all updates are synchronous.
+  static const std::set<std::string> layout = {"schedule", "stages", "updates"};
+  const bool synchronous =
+      !session.asynchronous() && checkpoint.run.value("updates") == "synchronous";
+  std::vector<std::string> changes;
+  for (const auto& [name, value] : now.numbers) {
+    const std::string before = checkpoint.run.value(name);
+    const bool one_each = name == "replicas" &&
+                          before.find_first_not_of("1,") == std::string::npos &&
+                          value.find_first_not_of("1,") == std::string::npos;
+    if (before == value || (synchronous && (layout.contains(name) || one_each))) continue;
+    changes.push_back(fmt::format("{} {} → {}", name, before.empty() ? "none" : before,
+                                  value.empty() ? "none" : value));
+  }
+  return changes;
+}
+
+bool continues_in_flight(const Session& session, const Checkpoint& checkpoint) {
+  const RunRecord now = describe_run(session, {});
+  const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
+  return checkpoint.in_flight() && session.asynchronous() &&
+         checkpoint.cuts == session.the_plan().cuts() && same("schedule") && same("replicas") &&
+         same("micro-batch-size") && same("batch-size") &&
+         checkpoint.batches_per_epoch == session.batches_per_epoch() &&
+         checkpoint.round_batches == session.round_batches(checkpoint.round_start);
+}
+
+std::int64_t first_round(const Session& session, const Checkpoint& checkpoint) {
+  return continues_in_flight(session, checkpoint)
+             ? checkpoint.round_start
+             : std::min(checkpoint.step, session.total_steps());
+}
+
+std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint) {
+  std::optional<ProgramCut> cut;
+  if (continues_in_flight(session, checkpoint)) {
+    cut = cut_program(session.program(session.round_units(checkpoint.round_start)),
+                      units_done(session, checkpoint));
+  }
+  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  StageContent content;
+  content.weights = checkpoint.weights;
+  for (int slot = 0; slot < state_slots(optimizer); ++slot) {
+    const std::string key = state_key(optimizer, slot);
+    for (const auto& [name, values] : checkpoint.optimizer) {
+      if (name.starts_with(key)) content.states[slot][name.substr(key.size())] = values;
+    }
+  }
+  for (int s = 0; s < session.stages(); ++s) {
+    const auto stage = static_cast<std::size_t>(s);
+    const bool same_stages =
+        checkpoint.updates.size() == static_cast<std::size_t>(session.stages());
+    content.updates = same_stages ? checkpoint.updates[stage] : checkpoint.step;
+    content.stashed.clear();
+    // The newest version is in `weights`; the stage takes of the others what it holds.
+    for (std::size_t v = 0; cut && v + 1 < cut->versions[stage].size(); ++v) {
+      const int version = cut->versions[stage][v];
+      const auto found = checkpoint.stashed.find(version);
+      PT_CHECK(found != checkpoint.stashed.end(), kData,
+               "the checkpoint lacks version {} of the weights of stage {}", version, s);
+      content.stashed[version] = found->second;
+    }
+    session.runtime().restore(s, content);
+  }
+  return cut;
+}
+
+void restore_weights(Session& session, const Checkpoint& checkpoint) {
+  StageContent content;
+  content.weights = checkpoint.weights;
+  for (int s = 0; s < session.stages(); ++s) session.runtime().restore(s, content);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,155 @@
+#include "train/saving.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr int kMostFailures = 3;
+
+/// "10min" → 10 and "min".
+std::pair<double, std::string> split_unit(const std::string& option, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  PT_CHECK(error == std::errc() && std::isfinite(value) && value > 0 && value < 1e15, kUsage,
+           "{} takes a positive number with a unit, such as {}, not \"{}\"", option,
+           option == "--save-every" ? "100, 2ep or 10min" : "90, 10min or 2h", printable(text));
+  return {value, std::string(end, text.data() + text.size())};
+}
+
+/// 0: not a unit of time.
+double seconds_of(const std::string& unit) {
+  if (unit == "s" || unit == "sec") return 1;
+  if (unit == "min" || unit == "m") return 60;
+  if (unit == "h") return 3600;
+  if (unit == "d") return 86400;
+  return 0;
+}
+
+}  // namespace
+
+double parse_duration(const std::string& option, const std::string& text) {
+  const auto [value, unit] = split_unit(option, text);
+  const double scale = unit.empty() ? 1 : seconds_of(unit);
+  PT_CHECK(scale > 0, kUsage, "{} knows the units s, min, h and d, not \"{}\"", option,
+           printable(unit));
+  return value * scale;
+}
+
+SaveEvery SaveEvery::parse(const std::string& text) {
+  if (text == "never" || text == "0") return {};
+  const auto [value, unit] = split_unit("--save-every", text);
+  if (unit.empty() || unit == "step" || unit == "steps") {
+    PT_CHECK(value == std::floor(value), kUsage, "--save-every takes whole steps, not \"{}\"",
+             printable(text));
+    return {Unit::kSteps, value};
+  }
+  if (unit == "ep" || unit == "epoch" || unit == "epochs") return {Unit::kEpochs, value};
+  PT_CHECK(seconds_of(unit) > 0, kUsage,
+           "--save-every knows the units steps, ep, s, min and h, not \"{}\"", printable(unit));
+  return {Unit::kSeconds, value * seconds_of(unit)};
+}
+
+Saving::Saving(const SaveSettings& settings, std::int64_t step, std::int64_t batches_per_epoch)
+    : settings_(settings), last_step_(step), last_seconds_(steady_seconds()) {
+  if (!enabled()) return;
+  if (settings_.every.unit == SaveEvery::Unit::kSteps)
+    period_ = static_cast<std::int64_t>(settings_.every.value);
+  if (settings_.every.unit == SaveEvery::Unit::kEpochs) {
+    period_ = std::max<std::int64_t>(
+        1, std::llround(settings_.every.value * static_cast<double>(batches_per_epoch)));
+  }
+  thread_ = std::thread([this] { write_checkpoints(); });
+}
+
+Saving::~Saving() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Saving::take_due(std::int64_t step) {
+  if (!enabled() || step == last_step_) return false;
+  const bool due = settings_.every.unit == SaveEvery::Unit::kSeconds
+                       ? steady_seconds() - last_seconds_ >= settings_.every.value
+                       : period_ > 0 && step / period_ > last_step_ / period_;
+  if (!due) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (settings_.may_wait && (waiting_ || writing_)) return false;
+  }
+  last_step_ = step;
+  last_seconds_ = steady_seconds();
+  return true;
+}
+
+void Saving::save(Checkpoint checkpoint) {
+  last_step_ = checkpoint.step;
+  last_seconds_ = steady_seconds();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !waiting_; });
+  waiting_ = std::move(checkpoint);
+  changed_.notify_all();
+}
+
+void Saving::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !waiting_ && !writing_; });
+}
+
+std::vector<SaveOutcome> Saving::take_outcomes() {
+  const std::lock_guard lock(mutex_);
+  const int allowed = settings_.stop_on_error ? 1 : kMostFailures;
+  PT_CHECK(
+      failures_ < allowed, kResource, "{}{}{}",
+      outcomes_.empty() ? "checkpoints cannot be written" : outcomes_.back().failure,
+      allowed == 1 ? "" : fmt::format("; {} checkpoints in a row could not be saved", failures_),
+      last_written_.empty() ? ""
+                            : fmt::format("; the last good one is {}", last_written_.string()));
+  return std::exchange(outcomes_, {});
+}
+
+std::filesystem::path Saving::last_written() const {
+  const std::lock_guard lock(mutex_);
+  return last_written_;
+}
+
+void Saving::write_checkpoints() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return ending_ || waiting_; });
+    if (!waiting_) return;
+    const Checkpoint checkpoint = *std::exchange(waiting_, std::nullopt);
+    writing_ = true;
+    changed_.notify_all();
+    lock.unlock();
+    SaveOutcome outcome;
+    try {
+      outcome.written = write_checkpoint(settings_.folder, checkpoint);
+      outcome.written->deleted = delete_old_checkpoints(
+          settings_.folder, settings_.keep,
+          checkpoint.best ? std::optional(checkpoint.best->step) : std::nullopt, checkpoint.step);
+    } catch (const Error& error) {
+      outcome.failure = error.message();
+    } catch (const std::exception& error) {
+      outcome.failure = fmt::format("a checkpoint could not be written: {}", error.what());
+    }
+    lock.lock();
+    writing_ = false;
+    failures_ = outcome.written ? 0 : failures_ + 1;
+    if (outcome.written) last_written_ = outcome.written->path;
+    outcomes_.push_back(std::move(outcome));
+    changed_.notify_all();
+  }
+}
+
+}  // namespace pipetrain

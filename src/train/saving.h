@@ -1,0 +1,85 @@
+// When a run saves checkpoints, and the thread that writes them while training goes on.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "train/checkpoint.h"
+
+namespace pipetrain {
+
+/// How often: "100", "100steps", "2ep", "30s", "10min", "1h", "never".
+struct SaveEvery {
+  enum class Unit { kNever, kSteps, kEpochs, kSeconds };
+  Unit unit = Unit::kNever;
+  double value = 0;
+
+  /// Error (kUsage) names the option.
+  static SaveEvery parse(const std::string& text);
+};
+
+/// Seconds of "90", "30s", "10min", "2h", "1d". Error (kUsage) names the option.
+double parse_duration(const std::string& option, const std::string& text);
+
+struct SaveSettings {
+  std::filesystem::path folder;  // empty: nothing is saved
+  SaveEvery every;
+  /// Let training go on when a checkpoint is due and the one before is still being written;
+  /// otherwise it waits.
+  bool may_wait = false;
+  int keep = 3;                // newest ones; 0: all
+  bool stop_on_error = false;  // otherwise only the third failure in a row ends the run
+  RunRecord run;
+};
+
+/// What came of a checkpoint.
+struct SaveOutcome {
+  std::optional<WrittenCheckpoint> written;
+  std::string failure;
+};
+
+class Saving {
+ public:
+  /// `step`: mini-batches that are done when the run begins, with or without a checkpoint of them.
+  Saving(const SaveSettings& settings, std::int64_t step, std::int64_t batches_per_epoch);
+  ~Saving();
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+
+  bool enabled() const { return !settings_.folder.empty(); }
+  /// Whether the cadence asks for a checkpoint after so many steps; it asks once.
+  bool take_due(std::int64_t step);
+  /// Hands a checkpoint to the writing thread; waits while that one is busy.
+  void save(Checkpoint checkpoint);
+  /// Waits until everything is written.
+  void finish();
+  /// What has come of checkpoints since the last call. Error (kResource) when a run that cannot
+  /// save has to end.
+  std::vector<SaveOutcome> take_outcomes();
+  const RunRecord& run() const { return settings_.run; }
+  /// The newest checkpoint that is on the disk; empty: none of this run.
+  std::filesystem::path last_written() const;
+
+ private:
+  void write_checkpoints();
+
+  SaveSettings settings_;
+  std::int64_t period_ = 0;  // in steps
+  std::int64_t last_step_;
+  double last_seconds_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Checkpoint> waiting_;
+  bool writing_ = false, ending_ = false;
+  int failures_ = 0;  // in a row
+  std::vector<SaveOutcome> outcomes_;
+  std::filesystem::path last_written_;
+  std::thread thread_;
+};
+
+}  // namespace pipetrain

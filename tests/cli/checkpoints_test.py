@@ -1,0 +1,257 @@
+"""Checkpoints and signals: what is saved, how a run goes on from it, and how it ends when it is told to."""
+
+import hashlib
+import json
+import signal
+import struct
+import time
+import unittest
+
+from program import DATA, MODEL, SECONDS, Case, events
+
+SMALL = ["-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1"]
+LONG = [*SMALL, "--epochs", "100000"]  # until somebody stops it
+
+
+def safetensors(path):
+    """Reads a file as the format is published: length, JSON header, data."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    data = content[8 + length:]
+    end = 0
+    for entry in sorted((entry for name, entry in header.items() if name != "__metadata__"),
+                        key=lambda entry: entry["data_offsets"]):
+        assert entry["data_offsets"][0] == end, "a gap"
+        end = entry["data_offsets"][1]
+    assert end == len(data), "bytes that belong to no tensor"
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+class Checkpoints(Case):
+    def sha(self, name):
+        return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+
+    def steps(self, run="run"):
+        try:
+            lines = (self.folder / run / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if '"event":"step"' in line and line.endswith("}")]
+
+    def wait_for_steps(self, count, run="run"):
+        end = time.monotonic() + SECONDS
+        while len(self.steps(run)) < count:
+            self.assertLess(time.monotonic(), end, "it does not get on")
+            time.sleep(0.01)
+
+    def start_long(self, *more, steps=3):
+        process = self.start("train", *LONG, "--run-dir", "run", *more)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.wait_for_steps(steps)
+        return process
+
+    def end(self, process):
+        out, err = process.communicate(timeout=SECONDS)
+        return process.returncode, err.decode()
+
+    def names(self, run="run"):
+        return sorted(path.name for path in (self.folder / run / "checkpoints").iterdir())
+
+    def last_event(self, name, run="run"):
+        return [e for e in events((self.folder / run / "events.jsonl").read_text()) if e["event"] == name][-1]
+
+
+class Signals(Checkpoints):
+    def test_int_term_and_hup_save_and_end_with_their_codes(self):
+        for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]:
+            with self.subTest(number):
+                run = f"run{code}"
+                process = self.start("train", *LONG, "--run-dir", run, "--save-every", "never")
+                self.wait_for_steps(2, run)
+                process.send_signal(number)
+                got, err = self.end(process)
+                self.assertEqual(got, code, err)
+                end = self.last_event("run_end", run)
+                self.assertEqual((end["status"], end["exit_code"]), ("interrupted", code))
+                self.assertIn(f"--resume={run}", err)
+                self.assertEqual(self.names(run), ["latest", f"step-{end['steps']:06}"])
+                self.assertFalse((self.folder / run / "trained.onnx").exists())
+
+    def test_the_second_ends_it_at_once(self):
+        process = self.start_long("--save-every", "never")
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        code, _ = self.end(process)
+        self.assertIn(code, [130, 143])
+        self.assertFalse((self.folder / "run" / "checkpoints").exists())
+
+    def test_usr1_saves_and_usr2_says_where_it_is_and_both_go_on(self):
+        process = self.start_long("--save-every", "never", "--quiet")
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGUSR2)
+        seen = len(self.steps())
+        self.wait_for_steps(seen + 20)
+        saved = self.last_event("checkpoint")
+        self.assertEqual(saved["reason"], "asked")
+        self.assertEqual(self.names(), ["latest", f"step-{saved['step']:06}"])
+        process.send_signal(signal.SIGTERM)
+        code, err = self.end(process)
+        self.assertEqual(code, 143)
+        self.assertRegex(err, r"step +\d+/1000000 .*loss")
+
+    def test_a_run_under_nohup_does_not_mind_a_hangup(self):
+        process = self.start("train", *SMALL, "--epochs", "20", "--run-dir", "run",
+                             before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps(1)
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(self.end(process)[0], 0)
+
+    def test_max_time_saves_writes_the_model_and_ends_well(self):
+        self.succeed("train", *LONG, "--run-dir", "run", "--max-time", "1s", "--status-file", "status.json")
+        end = self.last_event("run_end")
+        self.assertEqual((end["status"], end["exit_code"]), ("max_time", 0))
+        self.assertTrue((self.folder / "run" / "trained.onnx").exists())
+        self.assertIn(f"step-{end['steps']:06}", self.names())
+        status = json.loads((self.folder / "status.json").read_text())
+        self.assertEqual((status["schema"], status["state"], status["exit_code"]), ("pipetrain.status/1", "max_time", 0))
+        self.assertEqual(status["step"], end["steps"])
+        self.assertEqual(status["total_steps"], 1000000)
+
+
+class Resume(Checkpoints):
+    def stop_and_resume(self, *more):
+        """Runs whole, and in two parts; returns what the second part said."""
+        self.succeed("train", *SMALL, "--epochs", "30", "--run-dir", "whole", *more)
+        process = self.start("train", *SMALL, "--epochs", "30", "--run-dir", "run", *more)
+        self.wait_for_steps(5)
+        process.send_signal(signal.SIGTERM)
+        code, err = self.end(process)
+        self.assertEqual(code, 143, err)
+        return self.succeed("--resume=run")[1]
+
+    def test_a_stopped_run_goes_on_to_the_same_bytes_by_its_folder_alone(self):
+        for schedule in ["1f1b", "pipedream"]:
+            with self.subTest(schedule):
+                err = self.stop_and_resume("--gpus", "3", "--schedule", schedule, "--overwrite")
+                self.assertIn("resume   ", err)
+                self.assertNotIn("→", err)
+                self.assertEqual(self.sha("run/trained.onnx"), self.sha("whole/trained.onnx"))
+                steps = [json.loads(line)["step"] for line in self.steps()]
+                self.assertEqual(sorted(set(steps)), list(range(1, 301)))
+                for folder in ["run", "whole"]:
+                    for path in sorted((self.folder / folder).rglob("*"), reverse=True):
+                        path.rmdir() if path.is_dir() else path.unlink()
+
+    def test_it_goes_on_with_other_stages_and_options_that_are_listed(self):
+        self.succeed("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--gpus", "2", "--micro-batches", "4")
+        _, err = self.succeed("--resume=run", "--epochs", "3", "--gpus", "3", "--schedule", "gpipe", "--lr", "0.0005")
+        self.assertIn("lr 0.001 → 0.0005", err)
+        self.assertIn("steps 20 → 30", err)
+        self.assertNotIn("schedule", "".join(line for line in err.splitlines() if "→" in line))
+        self.assertEqual(len(self.steps()), 30)
+
+    def test_auto_starts_afresh_and_later_has_nothing_to_do(self):
+        command = ["train", *SMALL, "--epochs", "1", "--run-dir", "run", "--resume=auto"]
+        self.succeed(*command)
+        before = self.sha("run/trained.onnx")
+        _, err = self.succeed(*command)
+        self.assertIn("nothing is left to do", err)
+        self.assertEqual(self.sha("run/trained.onnx"), before)
+
+    def test_without_a_checkpoint_it_says_so(self):
+        self.refused("usage", "train", *SMALL, "--resume", says=["no checkpoint", "--resume=auto"])
+        self.refused("usage", "train", *SMALL, "--resume=nowhere", says="nowhere")
+
+    def test_a_damaged_checkpoint_is_passed_over_or_refused(self):
+        self.succeed("train", *SMALL, "--epochs", "3", "--run-dir", "run", "--save-every", "1ep")
+        self.assertEqual(self.names(), ["latest", "step-000010", "step-000020", "step-000030"])
+        weights = self.folder / "run/checkpoints/step-000030/weights.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-5] ^= 16
+        weights.write_bytes(content)
+        self.refused("data", "--resume=run/checkpoints/step-000030", says=["weights.safetensors", "tensor", "CRC-32C"])
+        before = self.sha("run/trained.onnx")
+        (self.folder / "run/trained.onnx").unlink()
+        _, err = self.succeed("--resume=auto", "--run-dir", "run")
+        self.assertIn("step-000030/weights.safetensors is damaged", err)
+        self.assertIn("step-000020", err)
+        self.assertEqual(self.sha("run/trained.onnx"), before)
+
+    def test_conflicts_are_one_sentence(self):
+        self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run")
+        self.refused("usage", "--resume=run", "--epochs", "2", "--optimizer", "sgd", says=["adamw", "--resume-weights-only"])
+        self.refused("data", "--resume=run", "--epochs", "2", "--limit", "640", says=["320 samples", "640 samples"])
+        self.succeed("new", "mlp", "--image", "8", "-o", "mlp.onnx")
+        self.refused("usage", "--resume=run", "--epochs", "2", "-m", "mlp.onnx", says="another network")
+        self.refused("usage", "train", *SMALL, "--resume-weights-only", says="--resume")
+        self.succeed("train", *SMALL, "--epochs", "1", "--resume=run", "--resume-weights-only", "--optimizer", "sgd",
+                     "--run-dir", "other")
+
+    def test_a_folder_is_trained_in_by_one_process(self):
+        process = self.start_long("--save-every", "never")
+        self.refused("usage", "train", *SMALL, "--run-dir", "run", "--overwrite", says="another process")
+        process.kill()
+        self.end(process)
+        self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run", "--overwrite")
+
+
+class Saving(Checkpoints):
+    def test_it_keeps_as_many_as_it_is_told_and_the_best(self):
+        self.succeed("train", *SMALL, "--epochs", "4", "--run-dir", "run", "--save-every", "3", "--keep", "2")
+        self.assertEqual(self.names(), ["latest", "step-000039", "step-000040"])
+        self.succeed("train", *SMALL, "--epochs", "4", "--run-dir", "all", "--save-every", "0.5ep", "--keep", "all")
+        self.assertEqual(len(self.names("all")), 9)
+        self.succeed("train", *SMALL, "--epochs", "2", "--run-dir", "none", "--save-every", "never")
+        self.assertFalse((self.folder / "none" / "checkpoints").exists())
+        self.refused("usage", "train", *SMALL, "--keep", "1", says="at least 2")
+        self.refused("usage", "train", *SMALL, "--save-every", "3weeks", says="weeks")
+
+    def test_any_tool_reads_the_weights(self):
+        self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run")
+        model = (self.folder / "run" / "trained.onnx").read_bytes()
+        folder = self.folder / "run/checkpoints/step-000010"
+        weights = safetensors(folder / "weights.safetensors")
+        self.assertGreater(len(weights), 4)
+        for name, (dtype, shape, data) in weights.items():
+            self.assertEqual(dtype, "F32")
+            self.assertIn(name.encode(), model)
+            self.assertIn(data, model, name)  # the file has the very bytes of the trained model
+        states = safetensors(folder / "optimizer.safetensors")
+        self.assertTrue(all(name.split("/", 1)[1] in weights for name in states))
+        for record in json.loads((folder / "manifest.json").read_text())["files"]:
+            self.assertEqual(record["sha256"], hashlib.sha256((folder / record["name"]).read_bytes()).hexdigest())
+
+    def test_export_writes_the_model_also_while_it_is_trained(self):
+        process = self.start_long("--save-every", "1", steps=5)
+        for attempt in range(5):
+            self.succeed("export", "--from", "run", "-o", f"live{attempt}.onnx")
+            self.succeed("inspect", f"live{attempt}.onnx")
+        process.send_signal(signal.SIGTERM)
+        self.end(process)
+        self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "short")
+        for source in ["short", "short/checkpoints/latest", "short/checkpoints/step-000010"]:
+            self.succeed("export", "--from", source, "-o", "out.onnx", "--overwrite")
+            self.assertEqual(self.sha("out.onnx"), self.sha("short/trained.onnx"))
+        self.refused("usage", "export", "--from", "short", "-o", "out.onnx", says="--overwrite")
+        self.refused("usage", "export", "--from", "nowhere", "-o", "new.onnx", says="nowhere")
+
+    def test_training_goes_on_without_checkpoints_until_the_third_fails(self):
+        (self.folder / "run").mkdir()
+        self.write("run/checkpoints", "in the way of the folder")
+        _, err = self.succeed("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--overwrite")
+        self.assertIn("warning: no checkpoint", err)
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "9", "--run-dir", "run", "--overwrite")
+        self.assertEqual(code, 5, err)
+        self.assertIn("3 checkpoints in a row", err)
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--overwrite",
+                                        "--on-checkpoint-error", "fail")
+        self.assertEqual(code, 5, err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,110 @@
+#include "passes/layout.h"
+
+#include <gtest/gtest.h>
+
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/build.h"
+#include "passes/execute.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor numbers(Shape shape, unsigned seed) {
+  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
+  for (float& x : out.span<float>()) {
+    seed = seed * 1664525U + 1013904223U;
+    x = static_cast<float>(seed >> 8) / static_cast<float>(1 << 23) - 1;
+  }
+  return out;
+}
+
+/// x (batch, 3, 12, 12) → stem (32) → two branches that are concatenated (64) → skip → pool → head.
+OnnxModel network() {
+  OnnxBuilder builder("pictures");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  const auto conv = [&](const std::string& name, const std::string& from, std::int64_t inputs,
+                        std::int64_t outputs, std::int64_t kernel, std::int64_t group = 1) {
+    builder.initializer(name + ".w", numbers({outputs, inputs / group, kernel, kernel},
+                                             static_cast<unsigned>(name.size() + outputs)));
+    const std::int64_t pad = kernel / 2;
+    builder.node("Conv", {from, name + ".w"}, {name},
+                 {OnnxAttribute::of_ints("pads", {pad, pad, pad, pad}),
+                  OnnxAttribute::of_int("group", group)},
+                 name);
+  };
+  const auto relu = [&](const std::string& from) {
+    builder.node("Relu", {from}, {from + ".r"}, {}, from + ".r");
+  };
+  conv("stem", "x", 3, 32, 3);
+  relu("stem");
+  conv("wide", "stem.r", 32, 32, 3);
+  conv("depth", "stem.r", 32, 32, 3, 32);
+  builder.node("Concat", {"wide", "depth"}, {"both"}, {OnnxAttribute::of_int("axis", 1)}, "both");
+  relu("both");
+  conv("square", "both.r", 64, 64, 3);
+  builder.node("Add", {"square", "both.r"}, {"skip"}, {}, "skip");
+  builder.node(
+      "MaxPool", {"skip"}, {"pool"},
+      {OnnxAttribute::of_ints("kernel_shape", {2, 2}), OnnxAttribute::of_ints("strides", {2, 2})},
+      "pool");
+  conv("point", "pool", 64, 8, 1);
+  builder.node("Flatten", {"point"}, {"flat"}, {}, "flat");
+  builder.initializer("head.w", numbers({288, 5}, 7));
+  builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+TrainingGraph build(const OnnxModel& model, Layout layout) {
+  BuildOptions options;
+  options.lower.micro_batch = 2;
+  options.picture_layout = layout;
+  return build_training_graph(model, classify_tensors(model, {}), options);
+}
+
+std::vector<HostTensor> loss_and_gradients(const TrainingGraph& training) {
+  HostTensor label(training.graph[training.loss.label].type);
+  label.span<std::int64_t>()[1] = 3;
+  std::vector<ValueId> wanted = {training.loss.loss_sum};
+  for (const Accumulation& use : training.accumulations) wanted.push_back(use.contribution);
+  return execute(training.graph, Backend::kCpu,
+                 {{training.inputs[0].value, numbers({2, 3, 12, 12}, 1)},
+                  {training.loss.label, label},
+                  {training.loss.loss_scale, HostTensor::scalar(0.5F)}},
+                 wanted);
+}
+
+TEST(Layout, OneRegionWithReordersAtItsEdges) {
+  const TrainingGraph training = build(network(), Layout::kBlocked8);
+  int forward = 0, backward = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name == "Reorder") ++(node.part == Part::kForward ? forward : backward);
+  }
+  EXPECT_EQ(forward, 1) << training.graph.to_text();   // before Flatten
+  EXPECT_EQ(backward, 1) << training.graph.to_text();  // behind it
+  EXPECT_EQ(training.graph[training.inputs[0].value].type.layout, Layout::kRowMajor);
+}
+
+TEST(Layout, SameLossAndGradients) {
+  const OnnxModel model = network();
+  const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
+  const std::vector<HostTensor> blocked = loss_and_gradients(build(model, Layout::kBlocked8));
+  ASSERT_EQ(plain.size(), blocked.size());
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    double difference = 0, size = 0;
+    ASSERT_EQ(plain[i].type(), blocked[i].type());
+    for (std::int64_t k = 0; k < plain[i].type().count(); ++k) {
+      const double a = plain[i].span<float>()[static_cast<std::size_t>(k)];
+      const double b = blocked[i].span<float>()[static_cast<std::size_t>(k)];
+      difference += (a - b) * (a - b);
+      size += a * a;
+    }
+    EXPECT_GT(size, 0) << i;
+    EXPECT_LT(difference, 1e-10 * size) << i;
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain

@@ -1,0 +1,244 @@
+// Every pattern is built from primitives, and the rewritten graph must give the same numbers.
+#include "passes/patterns.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "passes/lower.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// A graph of primitives with random inputs and one result.
+class Primitives {
+ public:
+  Primitives() : builder_(make_builder(graph_)) {}
+
+  ValueId input(Shape shape, double low = -1, double high = 1) {
+    Value value;
+    value.name = fmt::format("x{}", feeds_.size());
+    value.type = {DType::kFloat32, std::move(shape)};
+    value.role = Role::kInput;
+    const TensorType type = value.type;
+    const ValueId id = builder_.add_value(std::move(value));
+    feeds_[id] = random_tensor(type, 7 + feeds_.size(), low, high);
+    return id;
+  }
+  ValueId constant(HostTensor tensor) { return builder_.constant(std::move(tensor)); }
+  ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {}) {
+    return builder_.add(op, std::move(inputs), std::move(attributes));
+  }
+  ValueId scaled(ValueId x, double factor) { return add("Mul", {x, builder_.scalar(factor)}); }
+  ValueId product(ValueId a, ValueId b) {
+    return add("MatMul", {a, b}, {{"trans_a", std::int64_t{0}}, {"trans_b", std::int64_t{0}}});
+  }
+  ValueId turned(ValueId x, Ints perm) { return add("Transpose", {x}, {{"perm", perm}}); }
+  ValueId shaped(ValueId x, const Shape& shape) { return builder_.reshape(x, shape); }
+  ValueId softmax(ValueId x) { return add("Softmax", {x}, {{"axis", std::int64_t{-1}}}); }
+  ValueId mean(ValueId x) {
+    return add("ReduceMean", {x}, {{"axes", Ints{-1}}, {"keepdims", std::int64_t{1}}});
+  }
+  ValueId part(ValueId x, std::int64_t begin, std::int64_t end) {
+    return add(
+        "Slice", {x},
+        {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{3}}, {"steps", Ints{1}}});
+  }
+  GraphBuilder& builder() { return builder_; }
+
+  /// Rewrites, compares, and returns the operators that are left, sorted by name.
+  std::string fused(ValueId result, double tolerance = 1e-5) {
+    const HostTensor before = value_of(result);
+    fuse_patterns(graph_);
+    remove_dead_nodes(graph_, {result});
+    graph_.verify();
+    expect_close(value_of(result), before, tolerance);
+    std::vector<std::string_view> names;
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name != "Reshape") names.push_back(node.op->name);
+    }
+    std::sort(names.begin(), names.end());
+    std::string text;
+    for (const std::string_view name : names) text += (text.empty() ? "" : " ") + std::string(name);
+    return text;
+  }
+  const Node& node(std::string_view op) const {
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name == op) return node;
+    }
+    throw std::runtime_error("no such node");
+  }
+
+ private:
+  HostTensor value_of(ValueId id) const {
+    return run_graph(graph_, Backend::kReference, feeds_)[static_cast<std::size_t>(id.index)];
+  }
+
+  Graph graph_;
+  GraphBuilder builder_;
+  Feeds feeds_;
+};
+
+constexpr std::int64_t kB = 2, kT = 5, kH = 3, kD = 4;
+
+/// 0 where a token may look, `hidden` at later ones.
+HostTensor causal_mask(float hidden) {
+  HostTensor out(TensorType{DType::kFloat32, {kT, kT}});
+  for (std::int64_t i = 0; i < kT; ++i) {
+    for (std::int64_t j = i + 1; j < kT; ++j) {
+      out.span<float>()[static_cast<std::size_t>(i * kT + j)] = hidden;
+    }
+  }
+  return out;
+}
+
+HostTensor seen(bool value_if_seen) {
+  HostTensor out(TensorType{DType::kBool, {1, 1, kT, kT}});
+  for (std::int64_t i = 0; i < kT * kT; ++i) {
+    out.view().as<bool>()[i] = (i % kT <= i / kT) == value_if_seen;
+  }
+  return out;
+}
+
+/// (B T, H D) -> (B, H, T, D), or another order of the axes.
+ValueId heads(Primitives& p, Ints perm = {0, 2, 1, 3}) {
+  return p.turned(p.shaped(p.input({kB * kT, kH * kD}), {kB, kT, kH, kD}), std::move(perm));
+}
+
+// As a GPT of opset 17 has it.
+TEST(Patterns, CausalAttentionInRows) {
+  Primitives p;
+  const ValueId q = p.scaled(heads(p), 0.5), k = heads(p, {0, 2, 3, 1}), v = heads(p);
+  const ValueId scores = p.add("Add", {p.product(q, k), p.constant(causal_mask(-1e9F))});
+  const ValueId y = p.turned(p.product(p.softmax(scores), v), {0, 2, 1, 3});
+  EXPECT_EQ(p.fused(p.shaped(y, {kB * kT, kH * kD})), "Attention");
+  const Node& node = p.node("Attention");
+  EXPECT_TRUE(node.attributes.flag("causal"));
+  EXPECT_EQ(node.attributes.real("scale"), 0.5);
+  EXPECT_EQ(node.inputs.size(), 3U);
+}
+
+// As scaled_dot_product_attention is exported at opset 18, with repeated key heads and the guard.
+TEST(Patterns, GroupedAttentionWithGuard) {
+  Primitives p;
+  const auto repeated = [&] {
+    const ValueId few = p.turned(p.input({kB, kT, 2, kD}), {0, 2, 1, 3});
+    const ValueId one = p.shaped(few, {kB, 2, 1, kT, kD});
+    const ValueId many = p.add("Expand", {one}, {{"shape", Ints{kB, 2, 3, kT, kD}}});
+    return p.shaped(many, {kB, 6, kT, kD});
+  };
+  const ValueId q = p.input({kB, 6, kT, kD}), k = repeated(), v = repeated();
+  const ValueId flat = p.turned(p.shaped(k, {kB * 6, kT, kD}), {0, 2, 1});
+  const ValueId k_turned = p.scaled(p.shaped(flat, {kB, 6, kD, kT}), 0.7);
+  const ValueId scores =
+      p.add("Add", {p.product(p.scaled(q, 0.7), k_turned), p.constant(causal_mask(-kInfinity))});
+  const ValueId shares = p.softmax(scores);
+  const ValueId guarded = p.add("Where", {p.add("IsNaN", {shares}), p.builder().scalar(0), shares});
+  EXPECT_EQ(p.fused(p.product(guarded, v)), "Attention");
+  const Node& node = p.node("Attention");
+  EXPECT_EQ(node.attributes.integer("key_heads"), 2);
+  EXPECT_NEAR(node.attributes.real("scale"), 0.49, 1e-6);
+}
+
+TEST(Patterns, MasksByWhere) {
+  for (const bool inverted : {false, true}) {
+    for (const float hidden : {-kInfinity, -65504.0F}) {
+      Primitives p;
+      const ValueId q = heads(p), k = heads(p, {0, 2, 3, 1}), v = heads(p);
+      const ValueId scores = p.add("Div", {p.product(q, k), p.builder().scalar(2)});
+      const ValueId condition = p.constant(seen(!inverted)), other = p.builder().scalar(hidden);
+      const ValueId masked = inverted ? p.add("Where", {condition, other, scores})
+                                      : p.add("Where", {condition, scores, other});
+      EXPECT_EQ(p.fused(p.product(p.softmax(masked), v)), "Attention");
+      EXPECT_TRUE(p.node("Attention").attributes.flag("causal"));
+    }
+  }
+}
+
+// A mask that is computed, and 3 axes as nn.MultiheadAttention has them.
+TEST(Patterns, OtherMasksStayInputs) {
+  Primitives p;
+  const ValueId q = p.input({6, kT, kD}), k = p.turned(p.input({6, kT, kD}), {0, 2, 1}),
+                v = p.input({6, kT, 3});
+  const ValueId scores = p.add("Add", {p.input({6, 1, kT}), p.product(q, k)});
+  EXPECT_EQ(p.fused(p.product(p.softmax(scores), v)), "Attention");
+  EXPECT_EQ(p.node("Attention").inputs.size(), 4U);
+}
+
+TEST(Patterns, SharesThatAreNeededAreNotFusedAway) {
+  Primitives p;
+  const ValueId shares = p.softmax(p.product(heads(p), heads(p, {0, 2, 3, 1})));
+  const ValueId y = p.product(shares, heads(p));
+  EXPECT_EQ(p.fused(p.add("Add", {p.mean(shares), p.mean(y)})).find("Attention"),
+            std::string::npos);
+  // With a number instead of -inf, a query without keys gets the mean of all values.
+  Primitives other;
+  HostTensor hides = seen(true);
+  std::fill_n(hides.view().as<bool>(), kT, false);
+  const ValueId scores = other.product(heads(other), heads(other, {0, 2, 3, 1}));
+  const ValueId masked =
+      other.add("Where", {other.constant(hides), scores, other.builder().scalar(-65504.0)});
+  EXPECT_EQ(other.fused(other.product(other.softmax(masked), heads(other))).find("Attention"),
+            std::string::npos);
+}
+
+TEST(Patterns, LayerNormOfOldOpsets) {
+  for (const bool affine : {true, false}) {
+    Primitives p;
+    const ValueId x = p.input({3, 4, 6});
+    const ValueId d = p.add("Sub", {x, p.mean(x)});
+    const ValueId square = p.add("PowScalar", {d}, {{"exponent", 2.0}});
+    const ValueId root = p.add("Sqrt", {p.add("Add", {p.mean(square), p.builder().scalar(1e-3)})});
+    ValueId y = p.add("Div", {d, root});
+    if (affine) y = p.add("Add", {p.add("Mul", {y, p.input({6})}), p.input({1, 6})});
+    EXPECT_EQ(p.fused(y), "LayerNorm");
+    EXPECT_NEAR(p.node("LayerNorm").attributes.real("epsilon"), 1e-3, 1e-9);
+  }
+}
+
+TEST(Patterns, RmsNormOfOldOpsets) {
+  Primitives p;
+  const ValueId x = p.input({3, 4, 6});
+  const ValueId square = p.add("PowScalar", {x}, {{"exponent", 2.0}});
+  const ValueId root = p.add("Sqrt", {p.add("Add", {p.mean(square), p.builder().scalar(1e-3)})});
+  const ValueId normal = p.add("Mul", {x, p.add("Reciprocal", {root})});
+  EXPECT_EQ(p.fused(p.add("Mul", {p.input({6}), normal})), "RmsNorm");
+}
+
+TEST(Patterns, RotaryInRows) {
+  Primitives p;
+  const ValueId x = heads(p);
+  HostTensor cosine(TensorType{DType::kFloat32, {1, 1, kT, kD}});
+  HostTensor sine(cosine.type());
+  for (std::int64_t i = 0; i < kT * kD; ++i) {
+    const auto angle = static_cast<float>(i / kD * (i % 2 + 1)) * 0.3F;
+    cosine.span<float>()[static_cast<std::size_t>(i)] = std::cos(angle);
+    sine.span<float>()[static_cast<std::size_t>(i)] = std::sin(angle);
+  }
+  const ValueId turned = p.add("Concat", {p.add("Neg", {p.part(x, 2, 4)}), p.part(x, 0, 2)},
+                               {{"axis", std::int64_t{3}}});
+  const ValueId y = p.add(
+      "Add", {p.add("Mul", {x, p.constant(cosine)}), p.add("Mul", {turned, p.constant(sine)})});
+  EXPECT_EQ(p.fused(y), "Rotary Transpose");
+}
+
+TEST(Patterns, GeluByTanhAndSilu) {
+  Primitives p;
+  const ValueId x = p.input({4, 5}, -3, 3);
+  const ValueId cube = p.add("PowScalar", {x}, {{"exponent", 3.0}});
+  const ValueId inner = p.scaled(p.add("Add", {x, p.scaled(cube, 0.044715)}), 0.7978845608);
+  const ValueId sum = p.add("Add", {p.add("Tanh", {inner}), p.builder().scalar(1)});
+  EXPECT_EQ(p.fused(p.add("Mul", {p.scaled(x, 0.5), sum})), "Gelu");
+  Primitives q;
+  const ValueId z = q.input({4, 5}, -3, 3);
+  EXPECT_EQ(q.fused(q.add("Mul", {z, q.add("Sigmoid", {z})})), "Silu");
+}
+
+}  // namespace
+}  // namespace pipetrain::test

@@ -1,0 +1,329 @@
+// A run that is stopped and taken up again is the run that was not stopped, to the bit.
+#include "train/resume.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "onnx_io/builder.h"
+#include "profile/profile.h"
+#include "support/temporary_directory.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor weight(Shape shape, float scale) {
+  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
+  int next = 0;
+  for (float& x : out.span<float>()) x = scale * static_cast<float>((++next * 37) % 23 - 11) / 11;
+  return out;
+}
+
+HostTensor filled(std::int64_t count, float value) {
+  HostTensor out(TensorType{DType::kFloat32, Shape{count}});
+  for (float& x : out.span<float>()) x = value;
+  return out;
+}
+
+/// Six layers with a BatchNorm and a Dropout between them, for 6 inputs and 4 classes.
+void write_network(const std::filesystem::path& path) {
+  OnnxBuilder builder("layers");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  std::string in = "x";
+  const auto layer = [&](int number, std::int64_t from, std::int64_t to, const std::string& out) {
+    const std::string name = "l" + std::to_string(number);
+    builder.initializer(name + ".weight", weight({to, from}, 0.7F));
+    builder.initializer(name + ".bias", weight({to}, 0.1F));
+    builder.node("Gemm", {in, name + ".weight", name + ".bias"}, {out},
+                 {OnnxAttribute::of_int("transB", 1)}, name);
+    in = out;
+  };
+  for (int i = 1; i <= 5; ++i) {
+    layer(i, i == 1 ? 6 : 8, 8, "h" + std::to_string(i));
+    const std::string out = "t" + std::to_string(i);
+    if (i == 2) {
+      builder.initializer("norm.weight", filled(8, 1));
+      builder.initializer("norm.bias", filled(8, 0));
+      builder.initializer("norm.mean", filled(8, 0));
+      builder.initializer("norm.var", filled(8, 1));
+      builder.node("BatchNormalization", {in, "norm.weight", "norm.bias", "norm.mean", "norm.var"},
+                   {out}, {}, "norm");
+    } else if (i == 4) {
+      HostTensor ratio = HostTensor::scalar(0.25F);
+      HostTensor yes(TensorType{DType::kBool, Shape{}});
+      *yes.view().as<std::uint8_t>() = 1;
+      builder.initializer("ratio", ratio);
+      builder.initializer("yes", yes);
+      builder.node("Dropout", {in, "ratio", "yes"}, {out}, {}, "drop");
+    } else {
+      builder.node("Tanh", {in}, {out}, {}, "act" + std::to_string(i));
+    }
+    in = out;
+  }
+  layer(6, 8, 4, "logits");
+  builder.write(path);
+}
+
+/// Asks a run to stop once so many steps have been reported, and keeps the losses.
+struct Stopper final : TrainingObserver {
+  explicit Stopper(std::int64_t steps) : stop_after(steps) {}
+  void on_step(const StepReport& report) override { losses[report.step] = report.loss; }
+  void on_evaluation(const EvaluationReport& report) override {
+    evaluations[report.step] = report.loss;
+  }
+  RunRequests requests() override { return {asked++ + 1 == stop_after, false}; }
+  std::int64_t stop_after;
+  std::atomic<std::int64_t> asked{0};
+  std::map<std::int64_t, double> losses, evaluations;
+};
+
+struct Outcome {
+  std::map<std::int64_t, double> losses;
+  std::string bytes;
+  std::int64_t steps = 0;
+  bool in_flight = false;  // went on inside an asynchronous round
+  std::vector<std::string> changes;
+};
+
+class Resume : public testing::Test {
+ protected:
+  Resume() {
+    write_network(folder_ / "net.onnx");
+    config_.model.path = (folder_ / "net.onnx").string();
+    config_.data.synthetic_samples = 50;
+    config_.pipeline.threads = 1;
+    config_.pipeline.profile_cache = false;
+    config_.pipeline.pin = false;
+    config_.optimization.batch_size = 8;
+    config_.optimization.epochs = 2;
+    config_.optimization.optimizer = default_settings(OptimizerKind::kAdam);
+    config_.optimization.learning_rate.peak = 0.02;
+    config_.optimization.warmup = 3;
+  }
+
+  void set_schedule(const char* name) {
+    config_.pipeline.schedule = name;
+    const bool whole = config_.pipeline.schedule == "pipedream" ||
+                       config_.pipeline.schedule == "pipedream-vertical";
+    config_.pipeline.micro_batches = whole ? 0 : 4;
+  }
+
+  void set_stages(int stages) {
+    config_.pipeline.devices = stages;
+    config_.pipeline.cuts.clear();
+    for (int s = 1; s < stages; ++s) config_.pipeline.cuts.push_back(s * 12 / stages);
+  }
+
+  /// Trains from the newest checkpoint in `name` if there is one; stops after `steps` more.
+  Outcome run(const std::string& name, std::int64_t steps = -1) {
+    const std::filesystem::path checkpoints = folder_ / name;
+    const auto found = newest_checkpoint(checkpoints);
+    // Kernel times decide nothing here: one measurement is enough.
+    const std::filesystem::path profile =
+        folder_ / ("profile" + std::to_string(config_.pipeline.micro_batches));
+    if (std::filesystem::exists(profile)) config_.pipeline.profile_path = profile.string();
+    Session session(config_);
+    session.open();
+    session.plan();
+    if (config_.pipeline.profile_path.empty())
+      write_profile(profile, session.profile(), session.graph(), "net.onnx");
+    TrainingOptions options;
+    Outcome out;
+    std::optional<ProgramCut> cut;
+    if (found) {
+      out.changes = compare_run(session, found->checkpoint);
+      session.start(first_round(session, found->checkpoint));
+      cut = restore(session, found->checkpoint);
+      options.resumed = &found->checkpoint;
+      options.cut = cut ? &*cut : nullptr;
+      out.in_flight = cut.has_value();
+    } else {
+      session.start();
+    }
+    options.save.folder = checkpoints;
+    options.save.run = describe_run(session, {});
+    Stopper stopper(steps);
+    out.steps = train(session, stopper, options).steps;
+    out.losses = stopper.losses;
+    session.export_model((folder_ / (name + ".onnx")).string());
+    out.bytes = get_file(folder_ / (name + ".onnx"));
+    return out;
+  }
+
+  TemporaryDirectory folder_;
+  RunConfig config_;
+};
+
+class ResumeSchedule : public Resume, public testing::WithParamInterface<const char*> {};
+
+// 50 samples in batches of 8: 7 steps an epoch, the last of 2 samples; 14 steps in all.
+TEST_P(ResumeSchedule, IsTheRunThatWasNotStopped) {
+  set_schedule(GetParam());
+  set_stages(3);
+  const bool stream = std::string_view(GetParam()).starts_with("pipedream");
+  const Outcome whole = run("whole");
+  ASSERT_EQ(whole.losses.size(), 14U);
+  for (int stop = 1; stop < 14; ++stop) {
+    const std::string name = "stop" + std::to_string(stop);
+    const Outcome first = run(name, stop);
+    ASSERT_EQ(first.steps, stop);
+    ASSERT_EQ(first.losses.size(), static_cast<std::size_t>(stop));
+    const Outcome second = run(name);
+    EXPECT_EQ(second.in_flight, stream && stop % 7 != 0) << stop;
+    EXPECT_TRUE(second.changes.empty()) << second.changes.front();
+    for (const auto& [step, loss] : whole.losses)
+      EXPECT_EQ(step <= stop ? first.losses.at(step) : second.losses.at(step), loss)
+          << stop << ", step " << step;
+    EXPECT_TRUE(second.bytes == whole.bytes) << "stopped after " << stop;
+  }
+}
+
+TEST_P(ResumeSchedule, ManyTimesInARow) {
+  set_schedule(GetParam());
+  set_stages(4);
+  const Outcome whole = run("whole");
+  Outcome last;
+  for (int step = 0; step < 14; ++step) last = run("parts", 1);
+  EXPECT_EQ(last.steps, 14);
+  EXPECT_TRUE(last.bytes == whole.bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ResumeSchedule,
+                         testing::Values("gpipe", "1f1b", "zb-h1", "pipedream",
+                                         "pipedream-vertical", "pipedream-2bw"));
+
+TEST_F(Resume, OnAnotherNumberOfStagesGivesTheSameLosses) {
+  std::map<std::int64_t, double> expected;
+  for (const int before : {1, 2, 3, 4, 6}) {
+    for (const int after : {1, 2, 3, 4, 6}) {
+      const std::string name = std::to_string(before) + "-" + std::to_string(after);
+      set_stages(before);
+      Outcome all = run(name, 5);
+      set_stages(after);
+      config_.pipeline.schedule = after % 2 ? "gpipe" : "1f1b";
+      const Outcome rest = run(name);
+      EXPECT_TRUE(rest.changes.empty()) << rest.changes.front();
+      all.losses.insert(rest.losses.begin(), rest.losses.end());
+      if (expected.empty()) expected = all.losses;
+      EXPECT_EQ(all.losses, expected) << name;
+    }
+  }
+}
+
+TEST_F(Resume, OfAStreamWithReplicas) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.replicas = {2, 1};
+  config_.pipeline.devices = 3;
+  config_.pipeline.cuts = {6};
+  const Outcome whole = run("whole");
+  for (const int stop : {1, 2, 3, 5}) {
+    const std::string name = "stop" + std::to_string(stop);
+    const Outcome first = run(name, stop);
+    EXPECT_EQ(first.steps % 7 % 2, 0) << "both replicas have made their updates";
+    const Outcome second = run(name);
+    EXPECT_TRUE(second.in_flight || first.steps == 7);
+    EXPECT_TRUE(second.bytes == whole.bytes) << "stopped after " << first.steps;
+  }
+}
+
+TEST_F(Resume, OfAStreamOnOtherStagesTrainsEveryBatchOnce) {
+  config_.pipeline.schedule = "pipedream";
+  set_stages(3);
+  run("run", 3);
+  set_stages(2);
+  const Outcome rest = run("run");
+  EXPECT_FALSE(rest.in_flight);
+  EXPECT_FALSE(rest.changes.empty());
+  EXPECT_EQ(rest.losses.size(), 11U);
+  EXPECT_EQ(rest.losses.begin()->first, 4);
+  EXPECT_EQ(rest.steps, 14);
+  // And under a schedule that waits for its updates.
+  set_stages(3);
+  config_.pipeline.schedule = "pipedream";
+  run("other", 3);
+  config_.pipeline.schedule = "1f1b";
+  EXPECT_EQ(run("other").losses.size(), 11U);
+}
+
+TEST_F(Resume, RefusesAnotherNetworkOtherDataAnotherOptimizer) {
+  run("run", 3);
+  const auto refused = [&](ErrorKind kind, const char* says) {
+    try {
+      run("run");
+      ADD_FAILURE() << says;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      EXPECT_NE(error.message().find(says), std::string::npos) << error.what();
+    }
+  };
+  const RunConfig good = config_;
+  config_.data.synthetic_samples = 51;
+  refused(ErrorKind::kData, "51 samples");
+  config_ = good;
+  config_.optimization.optimizer = default_settings(OptimizerKind::kSgd);
+  refused(ErrorKind::kUsage, "adam");
+  config_ = good;
+  config_.optimization.learning_rate.peak = 0.01;
+  EXPECT_EQ(run("run").changes, std::vector<std::string>{"lr 0.02 → 0.01"});
+}
+
+/// Asks for a checkpoint at a step and keeps the names of those that were written.
+struct Asker final : TrainingObserver {
+  void on_checkpoint(const SaveOutcome& outcome) override {
+    if (outcome.written)
+      written.push_back(outcome.written->path.filename().string() + " " + outcome.written->reason);
+  }
+  RunRequests requests() override { return {false, ++asked == 2}; }
+  std::atomic<int> asked{0};
+  std::vector<std::string> written;
+};
+
+TEST_F(Resume, CheckpointsComeAtTheirStepsAndOnRequest) {
+  config_.data.validation_split = 0.2;  // 40 samples: 5 steps an epoch
+  for (const char* schedule : {"1f1b", "pipedream"}) {
+    config_.pipeline.schedule = schedule;
+    set_stages(2);
+    Session session(config_);
+    session.open();
+    session.plan();
+    session.start();
+    TrainingOptions options;
+    options.save.folder = folder_ / schedule;
+    options.save.every = SaveEvery::parse("3");
+    options.save.keep = 0;
+    options.save.run = describe_run(session, {});
+    Asker asker;
+    const TrainingSummary summary = train(session, asker, options);
+    ASSERT_EQ(asker.written.size(), 6U) << schedule;
+    EXPECT_EQ(asker.written[0], "step-000002 asked");
+    EXPECT_EQ(asker.written[1], "step-000003 every");
+    EXPECT_EQ(asker.written[2], "step-000005 best");
+    EXPECT_EQ(asker.written[3], "step-000006 every");
+    EXPECT_EQ(asker.written[4], "step-000009 every");
+    EXPECT_TRUE(asker.written[5].starts_with("step-000010")) << asker.written[5];
+    EXPECT_EQ(summary.last_checkpoint.filename(), "step-000010");
+    ASSERT_TRUE(summary.best);
+  }
+}
+
+TEST_F(Resume, AFullDiskDoesNotEndTheRunAtOnce) {
+  put_file(folder_ / "run", "not a folder");
+  Session session(config_);
+  session.open();
+  session.plan();
+  session.start();
+  TrainingOptions options;
+  options.save.folder = folder_ / "run";
+  options.save.every = SaveEvery::parse("5");
+  options.save.run = describe_run(session, {});
+  Stopper never(-1);
+  EXPECT_THROW(train(session, never, options), Error);  // the third failure: steps 5, 10, 14
+  EXPECT_EQ(never.losses.size(), 14U);
+}
+
+}  // namespace
+}  // namespace pipetrain
