@@ -272,7 +272,7 @@ int train_command(Options& options) {
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
-             options.run.model.path);
+             options.run.model.path, session.order());
   write_profile(folder / "profile.json", session.profile(), session.graph(),
                 options.run.model.path);
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
