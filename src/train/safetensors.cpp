@@ -126,14 +126,14 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
   std::uint64_t offset = data;
   for (const TensorPlace& place : record.tensors) {
     PT_CHECK(header.contains(place.name), kData, "its header lacks \"{}\"", printable(place.name));
-    const Json& entry = header[place.name];
+    const Json& entry = header.at(place.name);
     const std::string dtype = entry.value("dtype", "");
     const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
                                     [&](const TypeName& t) { return dtype == t.name; });
-    PT_CHECK(type != kTypes.end() && entry["shape"].is_array(), kData, "its header is damaged");
+    PT_CHECK(type != kTypes.end() && entry.at("shape").is_array(), kData, "its header is damaged");
     std::vector<std::int64_t> dims;
     std::uint64_t count = 1;
-    for (const Json& dim : entry["shape"]) {
+    for (const Json& dim : entry.at("shape")) {
       PT_CHECK(dim.is_number_unsigned() && dim.get<std::uint64_t>() <= record.bytes, kData,
                "its header is damaged");
       dims.push_back(dim.get<std::int64_t>());
@@ -142,7 +142,7 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
     }
     PT_CHECK(count <= place.bytes && count * size_of(type->dtype) == place.bytes &&
                  place.offset == offset &&
-                 entry["data_offsets"] == Json({offset - data, offset - data + place.bytes}),
+                 entry.at("data_offsets") == Json({offset - data, offset - data + place.bytes}),
              kData, "its header contradicts the manifest at \"{}\"", printable(place.name));
     tensors[place.name] = HostTensor(TensorType{type->dtype, Shape(std::move(dims))});
     offset += place.bytes;
