@@ -2,9 +2,11 @@
 // instead of computing. What is left between the two is what the runtime itself costs.
 //
 //   rehearsal_bench MODEL.onnx [DEVICES [MICRO_BATCHES [MILLISECONDS]]]
-//   rehearsal_bench MODEL.onnx warm-up       # 1f1b and 1f1b-auto on five uneven pipelines
+//   rehearsal_bench MODEL.onnx warm-up       # 1f1b and 1f1b-auto on five uneven pipelines, without
+//                                            # and with a latency between their stages
 //
-// The model needs 2 * DEVICES nodes; its arithmetic is not run.
+// The model needs 2 * DEVICES nodes; its arithmetic is not run. Where others compute on the same
+// cores, run it in the real-time class (chrt -f 1): else their turns are measured, too.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,20 +80,23 @@ struct Rehearsal {
     double simulated_unit = 0, measured_unit = 0;  // from unit to unit when the pipeline is full
   };
 
-  Times run(const ScheduleOptions& schedule, const std::vector<StageSeconds>& stages) const {
+  Times run(const ScheduleOptions& schedule, const std::vector<StageSeconds>& stages,
+            double latency = 0) const {
     const Program program = lower(generate(schedule), edges);
     check(program);
     Costs costs;
     costs.stage = stages;
+    costs.link.latency_seconds = latency;
     const Simulation simulation = simulate(program, costs);
     RuntimeOptions options;
     options.backend = Backend::kReference;
     options.pin = false;
     options.rehearsal = stages;
+    options.rehearsed_latency_seconds = latency;
     Runtime runtime({{&graph, stage_of}}, {&program}, options);
     NoData data(program.units, graph.inputs.size() + 1);
     std::vector<double> rounds, units;
-    for (int round = 0; round < 5; ++round) {
+    for (int round = 0; round < 3; ++round) {
       const RoundResult result = runtime.run(program, data);
       rounds.push_back(result.seconds);
       units.push_back(unit_seconds_of(program, result.events));
@@ -118,13 +123,13 @@ struct Rehearsal {
   std::vector<Edge> edges;
 };
 
-std::vector<int> warm_up_for(const std::vector<StageSeconds>& stages) {
+std::vector<int> warm_up_for(const std::vector<StageSeconds>& stages, double latency = 0) {
   WarmUpCosts costs;
   for (const StageSeconds& stage : stages) {
     costs.forward_seconds.push_back(stage.forward);
     costs.backward_seconds.push_back(stage.backward);
   }
-  costs.hop_seconds.assign(stages.size() - 1, 0);
+  costs.hop_seconds.assign(stages.size() - 1, latency);
   return balanced_warm_up(costs);
 }
 
@@ -147,10 +152,12 @@ void rehearse(const TrainingGraph& graph, const std::string& name, int devices, 
   std::fflush(stdout);
 }
 
-/// The rate that a warm-up allows, against the slowest stage.
-void compare_warm_ups(const TrainingGraph& graph) {
-  std::printf("| pipeline | slowest stage ms | 1f1b | 1f1b-auto | warm-up of 1f1b-auto |\n");
-  std::printf("|---|---:|---:|---:|---|\n");
+/// The seconds from unit to unit that a warm-up allows, against those of the slowest stage.
+void compare_warm_ups(const TrainingGraph& graph, double latency) {
+  std::printf("\nlatency of each link: %.0f ms\n\n", latency * 1e3);
+  std::printf("| pipeline | slowest stage ms | 1f1b simulated | measured | 1f1b-auto simulated |");
+  std::printf(" measured | warm-up of 1f1b-auto |\n");
+  std::printf("|---|---:|---:|---:|---:|---:|---|\n");
   for (unsigned seed = 1; seed <= 5; ++seed) {
     const int devices = 3 + static_cast<int>(seed);
     const Rehearsal rehearsal(graph, devices);
@@ -160,14 +167,15 @@ void compare_warm_ups(const TrainingGraph& graph) {
       slowest = std::max(slowest, stage.forward + stage.backward);
     ScheduleOptions schedule;
     schedule.stages = devices;
-    schedule.units = 8 * devices;
+    schedule.units = 6 * devices;
     schedule.name = "1f1b";
-    const double plain = rehearsal.run(schedule, stages).measured_unit;
+    const Rehearsal::Times plain = rehearsal.run(schedule, stages, latency);
     schedule.name = "1f1b-auto";
-    schedule.warm = warm_up_for(stages);
-    const double balanced = rehearsal.run(schedule, stages).measured_unit;
-    std::printf("| %d stages | %.2f | %.3f | %.3f | %s |\n", devices, slowest * 1e3,
-                plain / slowest, balanced / slowest,
+    schedule.warm = warm_up_for(stages, latency);
+    const Rehearsal::Times balanced = rehearsal.run(schedule, stages, latency);
+    std::printf("| %d stages | %.2f | %.3f | %.3f | %.3f | %.3f | %s |\n", devices, slowest * 1e3,
+                plain.simulated_unit / slowest, plain.measured_unit / slowest,
+                balanced.simulated_unit / slowest, balanced.measured_unit / slowest,
                 fmt::format("{}", fmt::join(schedule.warm, " ")).c_str());
     std::fflush(stdout);
   }
@@ -187,7 +195,7 @@ int run(int count, char** arguments) {
   Session session(config);
   session.open();
   if (warm_ups) {
-    compare_warm_ups(session.graph());
+    for (const double latency : {0.0, 0.004, 0.008}) compare_warm_ups(session.graph(), latency);
     return 0;
   }
   std::printf("| schedule | devices | micro-batches | simulated ms | measured ms | difference |\n");

@@ -1,4 +1,4 @@
-// The two clocks that measurements use.
+// The two clocks that measurements use, and sleeping by one of them.
 #pragma once
 
 namespace pipetrain {
@@ -7,5 +7,9 @@ namespace pipetrain {
 double thread_cpu_seconds();
 /// Time that only goes forward, from an arbitrary start.
 double steady_seconds();
+/// Returns when steady_seconds() reaches `seconds`, within microseconds: sleeps for most of the
+/// time and polls the clock for the last tenth of a millisecond, which is about what it takes to
+/// wake up.
+void wait_until(double seconds);
 
 }  // namespace pipetrain

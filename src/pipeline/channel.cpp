@@ -1,5 +1,6 @@
 #include "pipeline/channel.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace pipetrain {
@@ -15,16 +16,20 @@ void Channel::send(int unit, const std::byte* base) {
     const std::lock_guard lock(mutex_);
     Entry& entry = at(unit);
     PT_CHECK(entry.state == State::kNothing, kInternal, "unit {} is sent twice", unit);
-    entry = {base, State::kSent};
+    entry = {base, steady_seconds() + latency_seconds_, State::kSent};
   }
   changed_.notify_all();
 }
 
-const std::byte* Channel::receive(int unit) {
+const std::byte* Channel::receive(int unit, double* there_at) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || at(unit).state != State::kNothing; });
   if (aborted_) throw ChannelAborted();
-  return at(unit).base;
+  const Entry entry = at(unit);
+  lock.unlock();
+  if (latency_seconds_ > 0) wait_until(entry.there_at);
+  if (there_at) *there_at = entry.there_at;
+  return entry.base;
 }
 
 void Channel::release(int unit) {

@@ -15,12 +15,15 @@ namespace pipetrain {
 
 class Channel {
  public:
+  /// With a latency a link is rehearsed: a unit is there only so long after it was sent.
+  explicit Channel(double latency_seconds = 0) : latency_seconds_(latency_seconds) {}
   /// Forgets everything and makes room for the units of a round.
   void reset(int units);
   /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
   void send(int unit, const std::byte* base);
-  /// Waits for a unit and returns its memory. Throws ChannelAborted.
-  const std::byte* receive(int unit);
+  /// Waits for a unit and returns its memory; `there_at` gets the time (steady_seconds) since which
+  /// it is there. Throws ChannelAborted.
+  const std::byte* receive(int unit, double* there_at = nullptr);
   /// Says that a unit has been read for the last time.
   void release(int unit);
   /// Waits until a unit is released, so that its memory may be overwritten. Throws ChannelAborted.
@@ -32,10 +35,12 @@ class Channel {
   enum class State : std::uint8_t { kNothing, kSent, kReleased };
   struct Entry {
     const std::byte* base = nullptr;
+    double there_at = 0;
     State state = State::kNothing;
   };
   Entry& at(int unit) { return entries_.at(static_cast<std::size_t>(unit)); }
 
+  const double latency_seconds_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> entries_;

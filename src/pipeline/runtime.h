@@ -34,6 +34,7 @@ struct RuntimeOptions {
   /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself
   /// costs.
   std::vector<StageSeconds> rehearsal;
+  double rehearsed_latency_seconds = 0;  // of every link between stages
 };
 
 /// One shape at which the network runs. Index 0 is the full micro-batch.
@@ -74,10 +75,12 @@ class UnitSource {
 
 struct RoundResult {
   double seconds = 0;
-  double gradient_norm = 0;                // of kSync rounds with clipping or asked for
-  std::vector<std::vector<Event>> events;  // as the program's lists
-  std::vector<double> busy_seconds;        // per device: in compute instructions
-  std::vector<double> cpu_seconds;         // per device: CPU time of the worker thread
+  double gradient_norm = 0;  // of kSync rounds with clipping or asked for
+  /// As the program's lists. A receive lasts from when its data leave to when they are there, or
+  /// when the device that waits for them goes on.
+  std::vector<std::vector<Event>> events;
+  std::vector<double> busy_seconds;  // per device: in compute instructions
+  std::vector<double> cpu_seconds;   // per device: CPU time of the worker thread
 };
 
 class Runtime {
@@ -135,6 +138,7 @@ class Runtime {
   void work(int device);
   void compile(int device);
   void start_round(const Program& program);
+  void find_receives(const Program& program);
   RoundResult run_round(UnitSource& source);
   void execute(Worker& worker, const Instruction& instruction);
   void run_forward(Worker& worker, const Instruction& instruction, Copy& copy);
@@ -150,6 +154,7 @@ class Runtime {
                    const Copy& copy, bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
+  void note_receive(Worker& worker, const ValueEdge& edge, int unit, double asked, double there_at);
   void release_all(const Instruction& instruction);
   int group_of(const Instruction& instruction) const {
     return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
@@ -189,6 +194,7 @@ class Runtime {
   std::vector<std::vector<StageUnit>> units_;  // [stage][unit]
   std::vector<std::atomic<int>> stages_left_;  // [unit]: stages that still need its data
   std::vector<RoundUnit*> round_units_;
+  std::vector<int> receive_index_;               // [edge × unit], in its device's list; -1: none
   std::vector<std::vector<int>> group_version_;  // [stage][group]
   std::vector<double> squared_norms_;
   double gradient_norm_ = 0;

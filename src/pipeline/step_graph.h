@@ -24,8 +24,8 @@ class StepGraph {
 
   /// Returns delays with which every node starts and ends exactly as in the events. Of a node that
   /// could have waited for several others only the last one shows how long its arc was. The others'
-  /// are taken from their receives, or where these have no length (the runtime does not time them)
-  /// from `expected`, as far as the events allow.
+  /// are taken from their receives, or where these have no length (nobody waited for them) from
+  /// `expected`, as far as the events allow.
   Delays fit(const Events& events, const Delays* expected = nullptr) const;
 
   /// The longest path at from + position (to - from).

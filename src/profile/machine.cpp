@@ -2,8 +2,10 @@
 
 #include <dnnl.h>
 #include <fmt/core.h>
+#include <sched.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 
 namespace pipetrain {
@@ -15,6 +17,12 @@ std::string processor_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "unknown processor";
+}
+
+int available_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
 }
 
 std::string build_name() {

@@ -1,4 +1,4 @@
-// Which processor and which build the measurements belong to.
+// This machine: its processor, the cores that the process may use, the build that runs.
 #pragma once
 
 #include <string>
@@ -7,6 +7,8 @@ namespace pipetrain {
 
 /// The processor's name from the system, for example "AMD EPYC 7763 64-Core Processor".
 std::string processor_name();
+/// Cores that this process may use; at least 1.
+int available_cores();
 /// Versions of the program and of oneDNN, and the size and time of the executable: another build
 /// may have other kernels.
 std::string build_name();

@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
+std::size_t index_of(ValueId id) { return static_cast<std::size_t>(id.index); }
 
 /// Memory for one value after the other: a block is free again after the last reader of its value.
 class Blocks {
@@ -48,23 +48,23 @@ class Placement {
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
       if (node.op->flags & kView) {
-        block_[at(node.outputs[0])] = block_[at(node.inputs[0])];
-        owner_[at(node.outputs[0])] = owner_[at(node.inputs[0])];
+        block_[index_of(node.outputs[0])] = block_[index_of(node.inputs[0])];
+        owner_[index_of(node.outputs[0])] = owner_[index_of(node.inputs[0])];
       } else {
         for (const ValueId id : node.outputs) {
-          if (!is_read[at(id)]) continue;
-          block_[at(id)] = blocks_.take(graph[id].type.bytes());
-          ending[std::max(last[at(id)], n)].push_back(id);
+          if (!is_read[index_of(id)]) continue;
+          block_[index_of(id)] = blocks_.take(graph[id].type.bytes());
+          ending[std::max(last[index_of(id)], n)].push_back(id);
         }
       }
-      for (const ValueId id : ending[n]) blocks_.give_back(block_[at(id)]);
+      for (const ValueId id : ending[n]) blocks_.give_back(block_[index_of(id)]);
     }
   }
 
   /// -1: not computed by a node.
-  int block(ValueId id) const { return block_[at(id)]; }
+  int block(ValueId id) const { return block_[index_of(id)]; }
   /// The value that a view shows, itself for all others.
-  ValueId owner(ValueId id) const { return owner_[at(id)]; }
+  ValueId owner(ValueId id) const { return owner_[index_of(id)]; }
   const std::vector<std::size_t>& bytes() const { return blocks_.bytes(); }
 
  private:
@@ -72,12 +72,13 @@ class Placement {
   std::vector<std::size_t> last_uses(const Graph& graph) {
     for (std::size_t v = 0; v < graph.values.size(); ++v) owner_.push_back({static_cast<int>(v)});
     for (const Node& node : graph.nodes) {
-      if (node.op->flags & kView) owner_[at(node.outputs[0])] = owner_[at(node.inputs[0])];
+      if (node.op->flags & kView)
+        owner_[index_of(node.outputs[0])] = owner_[index_of(node.inputs[0])];
     }
     std::vector<std::size_t> last(graph.values.size(), 0);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       for (const ValueId id : graph.nodes[n].inputs) {
-        if (id) last[at(owner_[at(id)])] = n;
+        if (id) last[index_of(owner_[index_of(id)])] = n;
       }
     }
     return last;

@@ -1,7 +1,5 @@
 #include "train/session.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -18,18 +16,13 @@
 #include "passes/written_weights.h"
 #include "pipeline/plan_costs.h"
 #include "profile/estimate.h"
+#include "profile/machine.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 #include "train/export.h"
 
 namespace pipetrain {
 namespace {
-
-int available_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
-}
 
 bool is_label_name(const std::string& name) {
   static const std::set<std::string> names = {"y",      "label",   "labels",

@@ -35,5 +35,15 @@ TEST(Clock, CpuTimeCountsWorkAndNotWaiting) {
   EXPECT_LT(used, steady_seconds() - wall + 0.01);
 }
 
+TEST(Clock, WaitsUntilATimeAndSleepsMeanwhile) {
+  const double cpu = thread_cpu_seconds(), end = steady_seconds() + 0.03;
+  wait_until(end);
+  EXPECT_GE(steady_seconds(), end);
+  EXPECT_LT(thread_cpu_seconds() - cpu, 0.015);
+  const double before = steady_seconds();
+  wait_until(before - 1);
+  EXPECT_LT(steady_seconds() - before, 0.5);
+}
+
 }  // namespace
 }  // namespace pipetrain

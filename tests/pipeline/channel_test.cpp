@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace pipetrain {
@@ -62,6 +63,24 @@ TEST(Channel, RefusesAUnitTwice) {
   channel.reset(4);
   channel.send(1, nullptr);
   EXPECT_THROW(channel.send(1, nullptr), Error);
+}
+
+TEST(Channel, WithALatencyUnitsAreThereLater) {
+  constexpr double kLatency = 0.02;
+  Channel channel(kLatency);
+  channel.reset(2);
+  std::byte byte{3};
+  const double start = steady_seconds();
+  channel.send(0, &byte);
+  channel.send(1, &byte);
+  double there_at = 0;
+  EXPECT_EQ(channel.receive(0, &there_at), &byte);
+  EXPECT_GE(steady_seconds(), there_at);
+  EXPECT_GE(there_at, start + kLatency);
+  // Both were on their way at the same time.
+  channel.receive(1, &there_at);
+  EXPECT_GE(there_at, start + kLatency);
+  EXPECT_LT(there_at, start + 2 * kLatency);
 }
 
 TEST(Barrier, LetsNobodyThroughEarlyAndWorksAgain) {

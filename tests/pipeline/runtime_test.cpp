@@ -382,5 +382,36 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
   }
 }
 
+// One unit: F 5 ms, link 20 ms, F 5 ms, B 10 ms, link 20 ms, B 10 ms.
+TEST(Runtime, RehearsedLinksTakeTheirTimeAndReceivesShowIt) {
+  constexpr double kLatency = 0.020, kClock = 1e-9;
+  const Pipeline pipeline(/*tied=*/false, 2, {4});
+  const Program program = pipeline.program("1f1b", 1);
+  RuntimeOptions options = runtime_options(Backend::kReference);
+  StageSeconds seconds;
+  seconds.forward = 0.005;
+  seconds.backward = 0.010;
+  options.rehearsal.assign(2, seconds);
+  options.rehearsed_latency_seconds = kLatency;
+  Runtime runtime(pipeline.variants, {&program}, options);
+  test::FixedData data(4, 5);
+  data.set_mini_batch(0, 4, 4, 0, {4});
+  const RoundResult result = runtime.run(program, data);
+  EXPECT_GE(result.seconds, 0.070 - kClock);
+  int receives = 0;
+  for (std::size_t d = 0; d < program.device.size(); ++d) {
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      const Instruction& instruction = program.device[d][i];
+      if (instruction.kind != Kind::kReceive) continue;
+      ++receives;
+      const Event& event = result.events[d][i];
+      EXPECT_GE(event.end - event.start, kLatency - kClock);
+      // Until then nobody has made it; afterwards it is read.
+      EXPECT_GE(event.start, instruction.stage == 1 ? 0.005 - kClock : 0.040 - kClock);
+    }
+  }
+  EXPECT_EQ(receives, 2);
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -1,0 +1,62 @@
+// Weights and gradients of a runtime by name, whichever stage holds them, and what whole stages
+// remember.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/index.h"
+#include "pipeline/runtime.h"
+
+namespace pipetrain {
+
+HostTensor Runtime::read(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : stages_) {
+    if (replicas.front().stage->read(name, replicas.front().base_version, out)) break;
+  }
+  return out;
+}
+
+HostTensor Runtime::read_gradient(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : stages_) {
+    if (replicas.front().stage->read_gradient(name, out)) break;
+  }
+  return out;
+}
+
+void Runtime::write(const std::string& name, const HostTensor& value) {
+  for (const auto& replicas : stages_) {
+    for (const Copy& copy : replicas) copy.stage->write(name, value);
+  }
+}
+
+StageContent Runtime::content(int stage, int version) const {
+  const Copy& copy = this->copy(stage, 0);
+  StageContent out = copy.stage->content(block_of(copy, stage, version));
+  out.updates = copy.updates;
+  for (int older = std::max(0, version - capacity_[at(stage)].versions + 1); older < version;
+       ++older)
+    out.stashed[older] = copy.stage->parameters(block_of(copy, stage, older));
+  return out;
+}
+
+void Runtime::restore(int stage, const StageContent& content) {
+  for (Copy& copy : stages_[at(stage)]) {
+    copy.stage->set_content(content);
+    copy.base_version = 0;
+    copy.updates = content.updates;
+    for (const auto& [version, parameters] : content.stashed)
+      copy.stage->set_parameters(version % capacity_[at(stage)].versions, parameters);
+  }
+}
+
+std::string Runtime::first_nonfinite() const {
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const Copy& copy = stages_[s].front();
+    const std::string name = copy.stage->first_nonfinite(copy.base_version);
+    if (!name.empty()) return fmt::format("stage {}, {}", s, name);
+  }
+  return {};
+}
+
+}  // namespace pipetrain

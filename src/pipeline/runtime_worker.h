@@ -1,0 +1,44 @@
+// What a device's thread keeps while it works: shared by the files of the runtime, and by nobody
+// else.
+#pragma once
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "pipeline/runtime.h"
+
+namespace pipetrain {
+
+struct Runtime::Worker {
+  // What it waits for, where that is no device.
+  static constexpr int kNobody = -1;
+  static constexpr int kFinished = -2;
+  static constexpr int kEverybody = -3;  // in a barrier
+
+  int device = 0;
+  std::thread thread;
+  std::vector<Event> events;
+  double busy_seconds = 0;
+  double cpu_seconds = 0;
+  std::atomic<int> at{-1};              // index of the instruction in progress
+  std::atomic<int> waits_for{kNobody};  // a device, or one of the above
+
+  Event& event() { return events[static_cast<std::size_t>(at.load(std::memory_order_relaxed))]; }
+
+  /// Notes whom the worker waits for as long as it exists.
+  class Wait {
+   public:
+    Wait(Worker& worker, int device) : worker_(worker) {
+      worker_.waits_for.store(device, std::memory_order_relaxed);
+    }
+    ~Wait() { worker_.waits_for.store(kNobody, std::memory_order_relaxed); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    Worker& worker_;
+  };
+};
+
+}  // namespace pipetrain
