@@ -68,7 +68,7 @@ bool any_finite(const std::vector<double>& values) {
   return std::ranges::any_of(values, [](double value) { return std::isfinite(value); });
 }
 
-std::string head(const RunRecord& run) {
+std::string head(const RecordedRun& run) {
   std::string state = "goes on, or was killed";
   if (run.ended) state = run.status == "ok" ? "finished" : run.status;
   std::string out = fmt::format(
@@ -82,7 +82,7 @@ std::string head(const RunRecord& run) {
   return out;
 }
 
-std::string tiles(const RunRecord& run) {
+std::string tiles(const RecordedRun& run) {
   std::string out = "<div class=\"tiles\">\n";
   out += tile("steps", fmt::format("{}", run.steps.empty() ? 0 : run.steps.back().step));
   if (!run.steps.empty()) out += tile("training loss", shown("{:.4g}", run.steps.back().loss));
@@ -104,7 +104,7 @@ std::string tiles(const RunRecord& run) {
   return out + "</div>\n";
 }
 
-std::string charts(const RunRecord& run) {
+std::string charts(const RecordedRun& run) {
   const std::vector<double> steps = column(run.steps, &StepRecord::step);
   const std::vector<double> validations = column(run.validations, &StepRecord::step);
   std::string out = "<div class=\"charts\">\n";
@@ -153,7 +153,7 @@ std::string charts(const RunRecord& run) {
 }
 
 /// The mean share of the steps in which each stage worked, without the first few.
-std::vector<double> mean_busy(const RunRecord& run) {
+std::vector<double> mean_busy(const RecordedRun& run) {
   std::vector<double> sums(run.stages.size(), 0);
   std::size_t count = 0;
   for (std::size_t i = std::min<std::size_t>(3, run.steps.size() / 2); i < run.steps.size(); ++i) {
@@ -170,7 +170,7 @@ std::string bar(double share) {
                      std::isfinite(share) ? 160 * std::clamp(share, 0.0, 1.0) : 0.0);
 }
 
-std::string stages(const RunRecord& run) {
+std::string stages(const RecordedRun& run) {
   if (run.stages.empty()) return "";
   std::int64_t most = 1;
   for (const StageRecord& stage : run.stages) most = std::max(most, stage.memory_bytes);
@@ -213,7 +213,7 @@ std::string gantt(const TraceFile& trace) {
          "</div>\n";
 }
 
-std::string kernels(const RunRecord& run) {
+std::string kernels(const RecordedRun& run) {
   if (run.kernels.empty()) return "";
   double total = 0;
   for (const KernelRecord& kernel : run.kernels) total += kernel.seconds;
@@ -223,9 +223,10 @@ std::string kernels(const RunRecord& run) {
   for (std::size_t i = 0; i < std::min<std::size_t>(12, run.kernels.size()); ++i) {
     const KernelRecord& kernel = run.kernels[i];
     const double share = total > 0 ? kernel.seconds / total : 0;
-    out += fmt::format("<tr><td>{}<td>{}<td>{}<td class=\"num\">{}<td class=\"num\">{}<td>{}</tr>\n",
-                       xml_text(kernel.op), xml_text(kernel.name), xml_text(kernel.part),
-                       seconds_text(kernel.seconds), percent(share), bar(share));
+    out +=
+        fmt::format("<tr><td>{}<td>{}<td>{}<td class=\"num\">{}<td class=\"num\">{}<td>{}</tr>\n",
+                    xml_text(kernel.op), xml_text(kernel.name), xml_text(kernel.part),
+                    seconds_text(kernel.seconds), percent(share), bar(share));
   }
   return out + "</table></div>\n";
 }
@@ -239,7 +240,7 @@ std::string settings(const std::vector<std::pair<std::string, std::string>>& cha
 }
 
 /// What the run's options say beside the defaults of this version.
-std::vector<std::pair<std::string, std::string>> changed_settings(const RunRecord& run) {
+std::vector<std::pair<std::string, std::string>> changed_settings(const RecordedRun& run) {
   Options defaults;
   std::map<std::string, std::string> usual;
   for (const OptionSpec& spec : describe_options(defaults)) {
@@ -253,7 +254,7 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const RunRecor
   return changed;
 }
 
-std::optional<TraceFile> trace_of(const RunRecord& run) {
+std::optional<TraceFile> trace_of(const RecordedRun& run) {
   const std::string path = run.option("trace");
   if (path.empty() || !std::filesystem::is_regular_file(path)) return std::nullopt;
   return read_trace(path);
@@ -265,7 +266,7 @@ void write_or_print(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::string report_html(const RunRecord& run,
+std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
                         const std::optional<TraceFile>& trace) {
   return fmt::format(
@@ -277,7 +278,7 @@ std::string report_html(const RunRecord& run,
          kernels(run) + settings(changed) + "</body>\n</html>\n";
 }
 
-std::string curves_csv(const RunRecord& run) {
+std::string curves_csv(const RecordedRun& run) {
   std::map<std::int64_t, const StepRecord*> validations;
   for (const StepRecord& record : run.validations) validations[record.step] = &record;
   std::string out =
@@ -299,7 +300,7 @@ std::string curves_csv(const RunRecord& run) {
 }
 
 int report_command(const ReportOptions& options) {
-  const RunRecord run = read_run(options.run);
+  const RecordedRun run = read_run(options.run);
   if (!options.curves.empty()) write_or_print(options.curves, curves_csv(run));
   if (!options.curves.empty() && options.output.empty()) return 0;
   std::filesystem::path output = options.output;

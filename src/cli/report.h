@@ -22,11 +22,11 @@ int report_command(const ReportOptions& options);
 
 /// The page. `changed`: the settings to list, name and value. `trace`: predicted and measured steps
 /// to draw one above the other, where the run recorded some.
-std::string report_html(const RunRecord& run,
+std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
                         const std::optional<TraceFile>& trace);
 
 /// One line a step: step, epoch, losses, accuracies, rate, times; empty where nothing is known.
-std::string curves_csv(const RunRecord& run);
+std::string curves_csv(const RecordedRun& run);
 
 }  // namespace pipetrain

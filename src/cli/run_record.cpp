@@ -32,7 +32,7 @@ const EventJson& part(const EventJson& event, const char* key) {
   return found != event.end() ? *found : nothing;
 }
 
-void take_start(const EventJson& event, RunRecord& run) {
+void take_start(const EventJson& event, RecordedRun& run) {
   run.name = text(event, "run");
   run.version = text(event, "version");
   run.model = text(part(event, "model"), "file");
@@ -45,7 +45,7 @@ void take_start(const EventJson& event, RunRecord& run) {
   }
 }
 
-void take_plan(const EventJson& event, RunRecord& run) {
+void take_plan(const EventJson& event, RecordedRun& run) {
   run.schedule = text(event, "schedule");
   run.micro_batches = whole(event, "micro_batches");
   run.micro_batch_size = whole(event, "micro_batch_size");
@@ -77,7 +77,7 @@ StepRecord step_of(const EventJson& event) {
   return step;
 }
 
-void take_end(const EventJson& event, RunRecord& run) {
+void take_end(const EventJson& event, RecordedRun& run) {
   run.ended = true;
   run.status = text(event, "status");
   run.exit_code = static_cast<int>(whole(event, "exit_code"));
@@ -87,7 +87,7 @@ void take_end(const EventJson& event, RunRecord& run) {
   run.output = text(event, "output");
 }
 
-void take(const EventJson& event, RunRecord& run) {
+void take(const EventJson& event, RecordedRun& run) {
   const std::string kind = text(event, "event");
   if (kind == "run_start") take_start(event, run);
   if (kind == "plan") take_plan(event, run);
@@ -97,7 +97,7 @@ void take(const EventJson& event, RunRecord& run) {
   if (kind == "error") run.error = text(event, "message");
 }
 
-void read_events(const std::filesystem::path& path, RunRecord& run) {
+void read_events(const std::filesystem::path& path, RecordedRun& run) {
   std::ifstream file(path);
   PT_CHECK(file.good(), kUsage, "cannot read \"{}\"; give the folder of a run, as in runs/latest",
            printable(path.string()));
@@ -117,7 +117,7 @@ void read_events(const std::filesystem::path& path, RunRecord& run) {
   PT_CHECK(!run.name.empty(), kUsage, "\"{}\" holds no run", printable(path.string()));
 }
 
-void read_plan_words(const std::filesystem::path& path, RunRecord& run) {
+void read_plan_words(const std::filesystem::path& path, RecordedRun& run) {
   const Document document = Document::read(path, "pipetrain.plan/1");
   if (!document.root().has("cut_reasons")) return;
   const DocumentField reasons = document.root().at("cut_reasons");
@@ -125,7 +125,7 @@ void read_plan_words(const std::filesystem::path& path, RunRecord& run) {
     run.cut_reasons.push_back(reasons.item(i).text());
 }
 
-void read_kernels(const std::filesystem::path& path, RunRecord& run) {
+void read_kernels(const std::filesystem::path& path, RecordedRun& run) {
   const Document document = Document::read(path, "pipetrain.profile/1");
   const DocumentField nodes = document.root().at("nodes");
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -138,15 +138,15 @@ void read_kernels(const std::filesystem::path& path, RunRecord& run) {
 
 }  // namespace
 
-std::string RunRecord::option(const std::string& name) const {
+std::string RecordedRun::option(const std::string& name) const {
   const auto found = std::ranges::find(config, name, &std::pair<std::string, std::string>::first);
   return found != config.end() ? found->second : "";
 }
 
-RunRecord read_run(const std::filesystem::path& path) {
+RecordedRun read_run(const std::filesystem::path& path) {
   const bool folder = std::filesystem::is_directory(path);
   const std::filesystem::path beside = folder ? path : path.parent_path();
-  RunRecord run;
+  RecordedRun run;
   read_events(folder ? path / "events.jsonl" : path, run);
   if (std::filesystem::exists(beside / "plan.json")) read_plan_words(beside / "plan.json", run);
   if (std::filesystem::exists(beside / "profile.json")) read_kernels(beside / "profile.json", run);

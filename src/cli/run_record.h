@@ -29,7 +29,7 @@ struct KernelRecord {
   double seconds = 0;
 };
 
-struct RunRecord {
+struct RecordedRun {
   std::string name, version, model, data_format, schedule, output;
   std::int64_t parameters = 0, operators = 0, samples = 0, micro_batches = 0, micro_batch_size = 0;
   std::vector<std::pair<std::string, std::string>> config;  // option without dashes, value
@@ -50,6 +50,6 @@ struct RunRecord {
 /// Reads RUN/events.jsonl (or the events file itself), and plan.json and profile.json beside it
 /// where they are. A last line that is cut short, as in a run that goes on or was killed, is left
 /// out. Throws Error(kUsage) that names file and line where it is something else.
-RunRecord read_run(const std::filesystem::path& path);
+RecordedRun read_run(const std::filesystem::path& path);
 
 }  // namespace pipetrain

@@ -5,7 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/document.h"
-#include "partition/model_order.h"
+#include "partition/order_text.h"
 
 namespace pipetrain {
 namespace {

@@ -31,7 +31,7 @@ struct PlanChoice {
 };
 
 /// The file's text. A stage is given by its first node, by name and index; it ends where the next
-/// one begins. `order`: of the model's nodes, where it is not the standard one (model_order.h).
+/// one begins. `order`: of the model's nodes, where it is not the standard one (order_text.h).
 std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
                       std::string_view model, std::span<const int> order = {});
 void write_plan(const std::filesystem::path& path, const Plan& plan, const ChainCosts& chain,

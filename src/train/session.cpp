@@ -9,7 +9,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
-#include "partition/model_order.h"
+#include "partition/order_text.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
@@ -20,6 +20,7 @@
 #include "profile/measure.h"
 #include "profile/profile.h"
 #include "train/export.h"
+#include "train/model_order.h"
 
 namespace pipetrain {
 namespace {

@@ -24,14 +24,14 @@ constexpr const char* kEvents =
     R"({"event":"val","step":2,"epoch":1.0,"loss":2.25,"accuracy":0.875,"samples":8})"
     "\n";
 
-RunRecord record_of(const std::string& events) {
+RecordedRun record_of(const std::string& events) {
   const TemporaryDirectory folder;
   write_file(folder.path() / "events.jsonl", events);
   return read_run(folder.path());
 }
 
 TEST(Report, ReadsARunThatGoesOn) {
-  const RunRecord run = record_of(std::string(kEvents) + R"({"event":"step","st)");
+  const RecordedRun run = record_of(std::string(kEvents) + R"({"event":"step","st)");
   EXPECT_EQ(run.name, "a <b>");
   EXPECT_EQ(run.option("lr"), "0.5");
   ASSERT_EQ(run.steps.size(), 2u);

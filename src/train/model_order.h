@@ -2,9 +2,6 @@
 // the same numbers, but cuts at other places.
 #pragma once
 
-#include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "partition/cost_graph.h"
@@ -30,10 +27,5 @@ bool can_reorder(const ChainCosts& costs, int stages);
 std::vector<int> better_order(const TrainingGraph& training, const Profile& profile,
                               const Chain& chain, const ChainCosts& costs,
                               const PlanRequest& request);
-
-/// An order in short: "0-17 25-30 18-24".
-std::string order_text(std::span<const int> order);
-/// Reads that for a model of `count` nodes. Error (kUsage) for what is no order of them.
-std::vector<int> parse_order(std::string_view text, int count);
 
 }  // namespace pipetrain

@@ -1,6 +1,6 @@
 // Orders of models: what another order gains on branching networks, against the definition of what
 // crosses a cut; orders as text.
-#include "partition/model_order.h"
+#include "train/model_order.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "partition/order_text.h"
 #include "passes/build.h"
 #include "passes/linearise.h"
 #include "profile/estimate.h"
