@@ -11,6 +11,7 @@ import hashlib
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,17 +53,15 @@ def leftovers(run):
 
 
 def test(arguments, schedule, kills, folder, environment):
-    """Returns kills, those that came while a checkpoint was being written, runs, and the problems found."""
-    reference = folder / f"{schedule}-reference"
-    for _ in range(2):  # the first one also measures the kernels
+    """Returns kills, those that came while a checkpoint was being written, runs, those with the same weights, problems."""
+    for attempt in range(2):  # the first one also measures the kernels
         begin = time.monotonic()
-        whole = folder / f"{schedule}-whole-{_}"
-        if finish(start(arguments, schedule, whole, environment)) != 0:
+        reference = folder / f"{schedule}-whole-{attempt}"
+        if finish(start(arguments, schedule, reference, environment)) != 0:
             sys.exit("the reference was killed")
         seconds = time.monotonic() - begin
-        reference = whole
     expected = digest(reference)
-    done = saving = runs = 0
+    done = saving = runs = same = 0
     problems = []
     while done < kills:
         runs += 1
@@ -78,11 +77,13 @@ def test(arguments, schedule, kills, folder, environment):
                 break
             done += 1
             saving += any(name.endswith(".tmp") for name in leftovers(run))
+        same += digest(run) == expected
         if digest(run) != expected:
             problems.append(f"{run.name}: other weights than the run that was not killed")
         if leftovers(run):
             problems.append(f"{run.name}: left behind {leftovers(run)}")
-    return done, saving, runs, problems
+        shutil.rmtree(run)
+    return done, saving, runs, same, problems
 
 
 def main():
@@ -100,9 +101,9 @@ def main():
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PIPETRAIN_")}
         environment["PIPETRAIN_CACHE_DIR"] = str(folder / "cache")
         for schedule in arguments.schedules.split(","):
-            kills, saving, runs, problems = test(arguments, schedule, arguments.kills, folder, environment)
+            kills, saving, runs, same, problems = test(arguments, schedule, arguments.kills, folder, environment)
             print(f"{schedule:<14} {kills} kills ({saving} while a checkpoint was being written) in {runs} runs: "
-                  f"{runs - len(problems)} with the same SHA-256", flush=True)
+                  f"{same} ended with the same SHA-256", flush=True)
             for problem in problems:
                 print("  " + problem)
             failed = failed or bool(problems)

@@ -6,10 +6,10 @@ import json
 from pipetrain_run import pipetrain, run, training_flags
 
 # By the first words of the canonical operators' names; what is in no list counts as element by element.
-PRODUCTS = ("MatMul", "Conv", "Lstm", "LSTM", "Gru", "GRU", "Rnn", "RNN", "Attention", "Einsum")
+PRODUCTS = ("MatMul", "Conv", "Lstm", "LSTM", "Gru", "GRU", "Rnn", "RNN", "Recurrent", "Attention", "Einsum")
 REORDERS = ("Reorder", "Transpose", "Concat", "Split", "Slice", "Expand", "Pad", "Reshape", "Copy")
 ROWS = ("BatchNorm", "LayerNorm", "RmsNorm", "RMSNorm", "Softmax", "LogSoftmax", "MaxPool", "AveragePool", "GlobalAveragePool",
-        "GlobalMaxPool", "Reduce", "Gather", "Scatter", "Embedding")
+        "GlobalMaxPool", "Reduce", "Gather", "Scatter", "SumTo", "CumSum")
 
 
 TRACED_STEPS = 6  # the last three are in the trace

@@ -9,6 +9,7 @@ namespace pipetrain {
 namespace {
 
 std::string three_digits(double value, const char* unit) {
+  if (value >= 1e6) return fmt::format("{:.3g} {}", value, unit);
   const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
   return fmt::format("{:.{}f} {}", value, decimals, unit);
 }

@@ -62,6 +62,7 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
   }
   const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
   take_over(chosen, options.run);
+  options.run.pipeline.order = found.order;
   log_info("plan", "chose    {}: {} micro-batches on {} devices, {} a step",
            options.run.pipeline.schedule, chosen.micro_batches, options.run.pipeline.devices,
            seconds_text(chosen.step_seconds));

@@ -12,6 +12,7 @@
 #include "cli/trace_command.h"
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
+#include "pipeline/schedule_file.h"
 
 namespace pipetrain {
 
@@ -78,10 +79,14 @@ void resolve_plan(Options& options) {
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
     pipeline.micro_batches = *plan.micro_batches;
-  if (options.gpus > 0) return;
-  int devices = 0;
-  for (const DeviceRange& range : plan.devices) devices += range.count;
-  options.gpus = std::max(1, devices / stages_per_device(pipeline.schedule, pipeline.chunks));
+  if (names_schedule_file(pipeline.schedule)) return;
+  int stages = 0;
+  for (const DeviceRange& range : plan.devices) stages += range.count;
+  const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));
+  PT_CHECK(options.gpus == 0 || options.gpus == devices, kUsage,
+           "--plan {} is for {} device{}, --gpus says {}; leave out --gpus, or make another plan",
+           printable(pipeline.plan_path), devices, devices == 1 ? "" : "s", options.gpus);
+  options.gpus = devices;
 }
 
 void resolve_model(Options& options, const std::string& command) {

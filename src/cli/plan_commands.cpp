@@ -18,6 +18,7 @@
 #include "pipeline/check.h"
 #include "pipeline/critical_path.h"
 #include "pipeline/generate.h"
+#include "pipeline/memory_use.h"
 #include "pipeline/render.h"
 #include "pipeline/simulate.h"
 #include "pipeline/svg.h"
@@ -76,6 +77,38 @@ void check_assertion(const std::string& text, const EvaluationReport& report) {
   PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
 }
 
+/// When the fullest device holds most, by the plan's numbers, and of what.
+std::string fullest_device(const Session& session) {
+  const Program& program = session.predicted_program();
+  std::vector<StageBytes> stages;
+  const auto bytes = [](std::size_t count) { return static_cast<std::int64_t>(count); };
+  for (const StagePlan& stage : session.the_plan().stages) {
+    StageBytes& out = stages.emplace_back();
+    out.activations = bytes(stage.saved_bytes);
+    if (stage.recompute && stage.first > 0)
+      out.kept_inputs = bytes(session.costs().forward_bytes[static_cast<std::size_t>(stage.first)]);
+    out.working = bytes(stage.memory.transient_bytes);
+    out.weights = bytes(stage.memory.weight_bytes) / std::max(1, stage.weight_versions);
+    out.fixed = bytes(stage.memory.gradient_bytes + stage.memory.optimizer_bytes);
+  }
+  const std::vector<DeviceBytes> peaks = peak_bytes(program, stages);
+  const auto most =
+      std::max_element(peaks.begin(), peaks.end(),
+                       [](const DeviceBytes& a, const DeviceBytes& b) { return a.peak < b.peak; });
+  const auto device = static_cast<std::size_t>(most - peaks.begin());
+  const auto text = [](std::int64_t count) { return bytes_text(static_cast<std::size_t>(count)); };
+  return fmt::format(
+      "most  {} on device {}{}: weights and optimizer {}, activations {}, received {}, working "
+      "{}\n",
+      text(most->peak), device,
+      most->index < 0
+          ? ""
+          : fmt::format(
+                " at {}",
+                to_text(program, program.device[device][static_cast<std::size_t>(most->index)])),
+      text(most->weights), text(most->activations), text(most->buffers), text(most->working));
+}
+
 }  // namespace
 
 int profile_command(Options& options) {
@@ -119,6 +152,15 @@ int plan_command(Options& options) {
     plan.devices = options.gpus;
     plan.topology = options.run.pipeline.topology;
     plan.bytes_per_second = options.bandwidth;
+    const std::vector<int>& replicas = options.run.pipeline.replicas;
+    if (!replicas.empty()) {
+      PT_CHECK(std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
+               "--pipedream-profile takes --replicas auto, or 1,1,… for so many stages of one "
+               "device each");
+      plan.stages = static_cast<int>(replicas.size());
+      plan.replication = false;
+      if (plan.devices == 0) plan.devices = plan.stages;
+    }
     plan.compat = !options.compat.empty();
     plan.fewer_machines = options.fewer_machines;
     if (!options.activation_compression.empty())
@@ -152,10 +194,10 @@ int plan_command(Options& options) {
     write_file(options.dot, plan_dot(session.the_plan(), session.costs(), title));
   if (!options.output.empty() && options.output != "-")
     write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(),
-               options.run.model.path);
+               options.run.model.path, session.order());
   if (options.json || options.output == "-") {
     print(plan_text(session.the_plan(), session.costs(), session.plan_request(),
-                    options.run.model.path));
+                    options.run.model.path, session.order()));
     return 0;
   }
   print(plan_table(session));
@@ -165,6 +207,7 @@ int plan_command(Options& options) {
     print("cut   " + session.the_plan().cut_reasons[i] + "\n");
   if (session.the_plan().cut_reasons.size() > kMostLines)
     print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
+  print(fullest_device(session));
   print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
                     seconds_text(session.the_plan().lower_bound_seconds),
                     session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,

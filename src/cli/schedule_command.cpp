@@ -8,8 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -28,6 +26,7 @@
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/render.h"
+#include "pipeline/schedule_file.h"
 #include "pipeline/simulate.h"
 #include "pipeline/svg.h"
 #include "pipeline/text.h"
@@ -35,8 +34,6 @@
 
 namespace pipetrain {
 namespace {
-
-constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 28;
 
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
@@ -124,23 +121,6 @@ CommandTimes read_times(const ScheduleCommandOptions& options) {
   return result;
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  PT_CHECK(!error && bytes <= kMostFileBytes, kUsage, "{}: {}", printable(path.string()),
-           error ? error.message() : "too large for a schedule");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  PT_CHECK(file.good() || file.eof(), kUsage, "{}: cannot be read", printable(path.string()));
-  return text.str();
-}
-
-Program program_of_file(const std::string& path) {
-  const std::string text = read_file(path);
-  return path.ends_with(".csv") ? parse_compute_csv(text, path) : parse_program(text, path);
-}
-
 Program program_of_name(const ScheduleCommandOptions& given) {
   ScheduleOptions options;
   options.name = given.arguments[1];
@@ -162,20 +142,12 @@ Program program_of_name(const ScheduleCommandOptions& given) {
   return generate(options);
 }
 
-/// A word is a file when it looks like one or is one.
-bool names_file(const std::string& word) {
-  std::error_code error;
-  return word.find_first_of("./\\") != std::string::npos || std::filesystem::exists(word, error);
-}
-
 Program open_program(const ScheduleCommandOptions& options) {
-  Program program = names_file(options.arguments[1]) ? program_of_file(options.arguments[1])
-                                                     : program_of_name(options);
-  if (program.lowered) {
-    check(program, ErrorKind::kUsage);
-    return program;
-  }
-  check(program, ErrorKind::kUsage);
+  const std::string& word = options.arguments[1];
+  const bool file = names_schedule_file(word);
+  Program program = file ? read_schedule_file(word) : program_of_name(options);
+  if (!file) check(program, ErrorKind::kUsage);
+  if (program.lowered) return program;
   program = lower(program, program.edges);
   check(program, ErrorKind::kUsage);
   return program;

@@ -192,6 +192,7 @@ SaveSettings save_settings(const Options& options, const Session& session, const
                                                            : "1ep");
   save.may_wait = !wanted;
   save.keep = options.keep;
+  save.only_finite = options.run.optimization.stop_on_nonfinite;
   save.stop_on_error = options.on_checkpoint_error == "fail";
   save.run = describe_run(session, settings_to_keep(options, session));
   return save;
@@ -251,7 +252,8 @@ int train_command(Options& options) {
 
   const fs::path folder = make_run_folder(options, resumed);
   const FolderLock lock(folder);
-  delete_unfinished_checkpoints(folder / "checkpoints");
+  delete_unfinished(folder);
+  delete_unfinished(folder / "checkpoints");
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
@@ -270,7 +272,7 @@ int train_command(Options& options) {
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
-             options.run.model.path);
+             options.run.model.path, session.order());
   write_profile(folder / "profile.json", session.profile(), session.graph(),
                 options.run.model.path);
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
@@ -326,7 +328,7 @@ int train_command(Options& options) {
   events.run_end(out_of_time ? "max_time" : "ok", 0, summary, output);
   status.end(out_of_time ? "max_time" : "ok", 0);
   const double predicted = session.predicted_step_seconds();
-  if (summary.steps > 1) {
+  if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
              "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
              "(predicted {:.1f} %)",

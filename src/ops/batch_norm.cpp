@@ -6,10 +6,15 @@
 //   BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
 //   BatchNormInferenceGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
 //
+// Where y is clipped (batch_norm.h), the gradients take the bias as well, to find out where.
+//
 // A BatchNorm node says in its attributes momentum, running_mean and running_variance (value
 // indices) which running statistics its batch statistics belong to; updating them is not the
 // operator's business.
 #include "ops/batch_norm.h"
+
+#include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "ops/all_ops.h"
@@ -18,6 +23,16 @@
 namespace pipetrain {
 
 double batch_norm_epsilon(const Attributes& attributes) { return attributes.real("epsilon", 1e-5); }
+
+BatchNormLimits::BatchNormLimits(const Attributes& attributes)
+    : low(attributes.real("clip_min", -std::numeric_limits<double>::infinity())),
+      high(attributes.real("clip_max", std::numeric_limits<double>::infinity())),
+      passes_from(attributes.flag("clip_open")
+                      ? static_cast<double>(std::nextafter(static_cast<float>(low),
+                                                           std::numeric_limits<float>::max()))
+                      : low) {}
+
+bool BatchNormLimits::any() const { return std::isfinite(low) || std::isfinite(high); }
 
 namespace {
 

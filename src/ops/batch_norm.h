@@ -2,6 +2,9 @@
 //
 //   x: (N, C, …)     scale, bias, mean, variance: (C)     y = (x - mean) / sqrt(variance + epsilon)
 //   * scale + bias
+//
+// With limits (attributes clip_min, clip_max) y is clipped to them: the Relu or Clip behind it,
+// fused by passes/fuse.h.
 #pragma once
 
 #include <span>
@@ -23,6 +26,15 @@ struct BatchNormShape {
 };
 
 double batch_norm_epsilon(const Attributes& attributes);
+
+/// Where y is cut off, and between which values of what is cut off the gradient passes.
+struct BatchNormLimits {
+  double low, high;
+  double passes_from;  // `low`, or what comes next for a Relu, whose gradient at 0 is 0
+
+  explicit BatchNormLimits(const Attributes& attributes);
+  bool any() const;
+};
 
 std::span<const KernelEntry> batch_norm_reference_kernels();
 std::span<const KernelEntry> batch_norm_cpu_kernels();

@@ -148,10 +148,35 @@ std::array<Statistics, kLanes> statistics(const BlockedShape& shape, const float
   return out;
 }
 
-/// y = (x - mean) * factor + bias over one block of channels.
-template <int kLanes>
-void normalize(const BlockedShape& shape, const float* x, const float* mean, const float* factor,
-               const float* bias, float* y) {
+/// The limits of the output as floats; the functions do nothing where there are none.
+struct Clip {
+  float low, high, passes_from;
+  bool any;
+
+  explicit Clip(const BatchNormLimits& limits)
+      : low(static_cast<float>(limits.low)),
+        high(static_cast<float>(limits.high)),
+        passes_from(static_cast<float>(limits.passes_from)),
+        any(limits.any()) {}
+
+  template <bool kClipped>
+  float output(float y) const {
+    if constexpr (!kClipped) return y;
+    const float raised = y < low ? low : y;
+    return raised > high ? high : raised;
+  }
+  template <bool kClipped>
+  float gradient(float dy, float y) const {
+    if constexpr (!kClipped) return dy;
+    const float above = y < passes_from ? 0.0F : dy;
+    return y > high ? 0.0F : above;
+  }
+};
+
+/// y = (x - mean) * factor + bias, clipped, over one block of channels.
+template <int kLanes, bool kClipped>
+void normalize_as(const BlockedShape& shape, Clip clip, const float* x, const float* mean,
+                  const float* factor, const float* bias, float* y) {
   const Pattern means = repeat<kLanes>(mean);
   const Pattern factors = repeat<kLanes>(factor);
   const Pattern biases = repeat<kLanes>(bias);
@@ -160,9 +185,16 @@ void normalize(const BlockedShape& shape, const float* x, const float* mean, con
     float* __restrict to = y + n * shape.blocks * shape.run;
     for_each_in_run(shape.run, [&](std::int64_t i, int w) {
       const auto lane = static_cast<std::size_t>(w);
-      to[i] = (from[i] - means[lane]) * factors[lane] + biases[lane];
+      to[i] = clip.output<kClipped>((from[i] - means[lane]) * factors[lane] + biases[lane]);
     });
   }
+}
+
+template <int kLanes>
+void normalize(const BlockedShape& shape, Clip clip, const float* x, const float* mean,
+               const float* factor, const float* bias, float* y) {
+  if (clip.any) return normalize_as<kLanes, true>(shape, clip, x, mean, factor, bias, y);
+  normalize_as<kLanes, false>(shape, clip, x, mean, factor, bias, y);
 }
 
 float inverse_deviation(double variance, double epsilon) {
@@ -173,49 +205,52 @@ template <int kLanes>
 std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[0].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
-  return make_kernel(
-      [shape, epsilon](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        for_each_block(shape, [&](std::int64_t block) {
-          const std::int64_t channel = block * kLanes;
-          const float* x = in[0].as<float>() + block * shape.run;
-          const std::array<Statistics, kLanes> found = statistics<kLanes>(shape, x);
-          std::array<float, kLanes> mean;
-          std::array<float, kLanes> factor;
-          for (int lane = 0; lane < kLanes; ++lane) {
-            const auto i = static_cast<std::size_t>(lane);
-            mean[i] = static_cast<float>(found[i].mean);
-            factor[i] =
-                inverse_deviation(found[i].variance, epsilon) * in[1].as<float>()[channel + lane];
-            if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = mean[i];
-            if (out.size() > 2 && out[2]) {
-              out[2].as<float>()[channel + lane] = static_cast<float>(found[i].variance);
-            }
-          }
-          normalize<kLanes>(shape, x, mean.data(), factor.data(), in[2].as<float>() + channel,
-                            out[0].as<float>() + block * shape.run);
-        });
-      });
+  const Clip clip{BatchNormLimits(request.node.attributes)};
+  return make_kernel([shape, epsilon, clip](std::span<const Tensor> in, std::span<const Tensor> out,
+                                            const RunContext&) {
+    for_each_block(shape, [&](std::int64_t block) {
+      const std::int64_t channel = block * kLanes;
+      const float* x = in[0].as<float>() + block * shape.run;
+      const std::array<Statistics, kLanes> found = statistics<kLanes>(shape, x);
+      std::array<float, kLanes> mean;
+      std::array<float, kLanes> factor;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const auto i = static_cast<std::size_t>(lane);
+        mean[i] = static_cast<float>(found[i].mean);
+        // From the variance as the gradient will see it, so that both clip the same elements.
+        const auto variance = static_cast<double>(static_cast<float>(found[i].variance));
+        factor[i] = inverse_deviation(variance, epsilon) * in[1].as<float>()[channel + lane];
+        if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = mean[i];
+        if (out.size() > 2 && out[2]) {
+          out[2].as<float>()[channel + lane] = static_cast<float>(found[i].variance);
+        }
+      }
+      normalize<kLanes>(shape, clip, x, mean.data(), factor.data(), in[2].as<float>() + channel,
+                        out[0].as<float>() + block * shape.run);
+    });
+  });
 }
 
 template <int kLanes>
 std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[0].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
-  return make_kernel(
-      [shape, epsilon](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        for_each_block(shape, [&](std::int64_t block) {
-          const std::int64_t channel = block * kLanes;
-          std::array<float, kLanes> factor;
-          for (int lane = 0; lane < kLanes; ++lane) {
-            factor[static_cast<std::size_t>(lane)] =
-                inverse_deviation(in[4].as<float>()[channel + lane], epsilon) *
-                in[1].as<float>()[channel + lane];
-          }
-          normalize<kLanes>(shape, in[0].as<float>() + block * shape.run,
-                            in[3].as<float>() + channel, factor.data(), in[2].as<float>() + channel,
-                            out[0].as<float>() + block * shape.run);
-        });
-      });
+  const Clip clip{BatchNormLimits(request.node.attributes)};
+  return make_kernel([shape, epsilon, clip](std::span<const Tensor> in, std::span<const Tensor> out,
+                                            const RunContext&) {
+    for_each_block(shape, [&](std::int64_t block) {
+      const std::int64_t channel = block * kLanes;
+      std::array<float, kLanes> factor;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        factor[static_cast<std::size_t>(lane)] =
+            inverse_deviation(in[4].as<float>()[channel + lane], epsilon) *
+            in[1].as<float>()[channel + lane];
+      }
+      normalize<kLanes>(shape, clip, in[0].as<float>() + block * shape.run,
+                        in[3].as<float>() + channel, factor.data(), in[2].as<float>() + channel,
+                        out[0].as<float>() + block * shape.run);
+    });
+  });
 }
 
 /// Both gradients of one block of channels:
@@ -223,8 +258,8 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
 ///   population)
 /// with x^ = (x - mean) / deviation; the bracket is there only when the statistics are those of the
 /// batch.
-template <int kLanes, bool kBatch>
-void gradient_block(const BlockedShape& shape, double epsilon, std::int64_t block,
+template <int kLanes, bool kBatch, bool kClipped>
+void gradient_block(const BlockedShape& shape, double epsilon, Clip clip, std::int64_t block,
                     std::span<const Tensor> in, std::span<const Tensor> out) {
   const std::int64_t channel = block * kLanes;
   const float* dy = in[0].as<float>() + block * shape.run;
@@ -232,17 +267,29 @@ void gradient_block(const BlockedShape& shape, double epsilon, std::int64_t bloc
   const Pattern means = repeat<kLanes>(in[3].as<float>() + channel);
   const std::int64_t stride = shape.blocks * shape.run;
 
+  std::array<float, kLanes> factor;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto i = static_cast<std::size_t>(lane);
+    factor[i] = inverse_deviation(static_cast<double>(in[4].as<float>()[channel + lane]), epsilon) *
+                in[2].as<float>()[channel + lane];
+  }
+  const Pattern factors = repeat<kLanes>(factor.data());
+  const Pattern biases = kClipped ? repeat<kLanes>(in[5].as<float>() + channel) : Pattern{};
+
   Sums<kLanes> sums;
   for (std::int64_t n = 0; n < shape.images; ++n) {
     const float* __restrict gradient = dy + n * stride;
     const float* __restrict from = x + n * stride;
     sums.add(shape.run, [&](std::int64_t i, int w) {
-      return std::pair(gradient[i], gradient[i] * (from[i] - means[static_cast<std::size_t>(w)]));
+      const auto lane = static_cast<std::size_t>(w);
+      const float centred = from[i] - means[lane];
+      const float passed =
+          clip.gradient<kClipped>(gradient[i], centred * factors[lane] + biases[lane]);
+      return std::pair(passed, passed * centred);
     });
   }
   sums.fold();
 
-  std::array<float, kLanes> factor;
   std::array<float, kLanes> shift;  // dbias / population
   std::array<float, kLanes>
       slope;  // dscale / (deviation * population), to be multiplied by x - mean
@@ -251,7 +298,6 @@ void gradient_block(const BlockedShape& shape, double epsilon, std::int64_t bloc
     const double inverse =
         1.0 / std::sqrt(static_cast<double>(in[4].as<float>()[channel + lane]) + epsilon);
     const double dscale = sums.second(lane) * inverse;
-    factor[i] = static_cast<float>(inverse) * in[2].as<float>()[channel + lane];
     shift[i] = static_cast<float>(sums.first(lane) / shape.population);
     slope[i] = static_cast<float>(dscale * inverse / shape.population);
     if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = static_cast<float>(dscale);
@@ -261,7 +307,6 @@ void gradient_block(const BlockedShape& shape, double epsilon, std::int64_t bloc
   }
   if (!out[0]) return;
 
-  const Pattern factors = repeat<kLanes>(factor.data());
   const Pattern shifts = repeat<kLanes>(shift.data());
   const Pattern slopes = repeat<kLanes>(slope.data());
   for (std::int64_t n = 0; n < shape.images; ++n) {
@@ -270,11 +315,13 @@ void gradient_block(const BlockedShape& shape, double epsilon, std::int64_t bloc
     float* __restrict to = out[0].as<float>() + block * shape.run + n * stride;
     for_each_in_run(shape.run, [&](std::int64_t i, int w) {
       const auto lane = static_cast<std::size_t>(w);
+      const float centred = from[i] - means[lane];
+      const float passed =
+          clip.gradient<kClipped>(gradient[i], centred * factors[lane] + biases[lane]);
       if constexpr (kBatch) {
-        to[i] =
-            factors[lane] * (gradient[i] - shifts[lane] - (from[i] - means[lane]) * slopes[lane]);
+        to[i] = factors[lane] * (passed - shifts[lane] - centred * slopes[lane]);
       } else {
-        to[i] = factors[lane] * gradient[i];
+        to[i] = factors[lane] * passed;
       }
     });
   }
@@ -284,12 +331,17 @@ template <int kLanes, bool kBatch>
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[1].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
-  return make_kernel(
-      [shape, epsilon](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        for_each_block(shape, [&](std::int64_t block) {
-          gradient_block<kLanes, kBatch>(shape, epsilon, block, in, out);
-        });
-      });
+  const Clip clip{BatchNormLimits(request.node.attributes)};
+  return make_kernel([shape, epsilon, clip](std::span<const Tensor> in, std::span<const Tensor> out,
+                                            const RunContext&) {
+    for_each_block(shape, [&](std::int64_t block) {
+      if (clip.any) {
+        gradient_block<kLanes, kBatch, true>(shape, epsilon, clip, block, in, out);
+      } else {
+        gradient_block<kLanes, kBatch, false>(shape, epsilon, clip, block, in, out);
+      }
+    });
+  });
 }
 
 /// The maker for the layout, which all tensors (N, C, …) of the node must share. Row-major tensors

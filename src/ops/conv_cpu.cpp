@@ -196,13 +196,14 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
   if (const auto shape =
           own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+    const int threads = omp_get_max_threads();
     return make_kernel(
-        [shape = *shape](std::span<const Tensor> in, std::span<const Tensor> out,
-                         const RunContext& context) {
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
           winograd_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
-                                   data_or_null<float>(out, 1), context.workspace);
+                                   data_or_null<float>(out, 1), context.workspace, threads);
         },
-        winograd_weight_gradient_workspace_bytes(*shape));
+        winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.outputs.size() > 1;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/constant_size.h"
 #include "ops/dropout.h"
 #include "ops/element_types.h"
 #include "ops/registry.h"
@@ -102,9 +103,9 @@ ValueId draw(ImportContext& context, ValueId like) {
 
 void import_shaped(ImportContext& context) {
   const Shape shape(context.attributes().ints("shape"));
-  PT_CHECK(std::all_of(shape.begin(), shape.end(), [](std::int64_t dim) { return dim >= 0; }),
-           kModel, "{} of shape {}", context.op_type(), shape.text());
-  const ValueId like = context.builder().constant(HostTensor(TensorType{DType::kBool, shape}));
+  const TensorType type{DType::kBool, shape};
+  expect_reasonable(type);
+  const ValueId like = context.builder().constant(HostTensor(type));
   context.set_output(0, draw(context, like));
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/constant_size.h"
 #include "ops/registry.h"
 #include "ops/type_switch.h"
 
@@ -57,17 +58,6 @@ void import_constant(ImportContext& context) {
   const std::vector<float> values(reals.begin(), reals.end());
   set_constant(context,
                HostTensor::of<float>(Shape{static_cast<std::int64_t>(values.size())}, values));
-}
-
-/// Refuses a tensor that no memory could hold.
-void expect_reasonable(const TensorType& type) {
-  constexpr double kMostElements = 1e9;
-  double count = 1;
-  for (const std::int64_t dim : type.shape) {
-    PT_CHECK(dim >= 0, kModel, "a dimension is negative in {}", type.shape.text());
-    count *= static_cast<double>(dim);
-  }
-  PT_CHECK(count <= kMostElements, kModel, "{} is too large for a constant", type.text());
 }
 
 void import_constant_of_shape(ImportContext& context) {

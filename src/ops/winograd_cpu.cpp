@@ -168,14 +168,16 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
   }
 }
 
-/// y = A' m A + bias for tiles [first, first + count) of channel block `block`.
-void transform_output(const Picture& picture, const Points& from, std::int64_t block,
-                      std::int64_t first, std::int64_t count, Vector bias, float* y) {
+/// y = A' m A + bias for tiles [first, first + count) of channel block `block`, which is block
+/// `from_block` of m.
+void transform_output(const Picture& picture, const Points& from, std::int64_t from_block,
+                      std::int64_t block, std::int64_t first, std::int64_t count, Vector bias,
+                      float* y) {
   const std::int64_t plane = picture.height * picture.width * kLanes;
   const std::int64_t blocks = picture.channels / kLanes;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
-    const float* source = from.data + (block * from.tiles + t) * kLanes;
+    const float* source = from.data + (from_block * from.tiles + t) * kLanes;
     Vector lines[24];  // [output row][point column]
     for (int j = 0; j < 6; ++j) {
       Vector points[6];
@@ -225,30 +227,38 @@ void transform_gradient(const Picture& picture, const float* dy, std::int64_t bl
 }
 
 /// Transformed weights: of point p, input channel c, output channel k at
-/// p * inputs * outputs + (k / 16 * inputs + c) * 16 + k % 16.
-///
-/// Transforms panel `panel` of 16 output channels. The weight of (k, c) lies at k * k_stride + c *
-/// c_stride, its nine elements in order or, for the input gradient, reversed.
-void transform_weights(const float* w, std::int64_t k_stride, std::int64_t c_stride, bool reversed,
-                       std::int64_t inputs, std::int64_t outputs, std::int64_t panel, float* to) {
+/// p * weight_stride + (k / 16 * inputs + c) * 16 + k % 16. Points do not meet in one cache set.
+std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) {
+  return inputs * outputs + kPanel;
+}
+
+/// The weight of (output k, input c) lies at data[k * k_stride + c * c_stride], its nine elements
+/// in order or, for the input gradient, reversed.
+struct Weights {
+  const float* data;
+  std::int64_t k_stride, c_stride;
+  bool reversed;
+};
+
+/// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart.
+void transform_weights(const Weights& w, std::int64_t inputs, std::int64_t panel, float* to,
+                       std::int64_t stride) {
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
-      const float* from = w + (panel * kPanel + half) * k_stride + c * c_stride;
+      const float* from = w.data + (panel * kPanel + half) * w.k_stride + c * w.c_stride;
       Vector weights[9];
       for (int i = 0; i < 9; ++i) {
         for (int lane = 0; lane < kLanes; ++lane) {
-          weights[reversed ? 8 - i : i][lane] = from[lane * k_stride + i];
+          weights[w.reversed ? 8 - i : i][lane] = from[lane * w.k_stride + i];
         }
       }
       Vector lines[18];  // [row of the window][point]
       for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
-      float* target = to + (panel * inputs + c) * kPanel + half;
+      float* target = to + c * kPanel + half;
       for (int j = 0; j < 6; ++j) {
         Vector points[6];
         weight_line(lines + j, 6, points, 1);
-        for (int i = 0; i < 6; ++i) {
-          store(target + (6 * i + j) * inputs * outputs, points[i]);
-        }
+        for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * stride, points[i]);
       }
     }
   }
@@ -294,6 +304,15 @@ void multiply(std::int64_t rows, const float* v, std::int64_t v_block, const flo
       return multiply<5>(v, v_block, u, blocks, m, m_block);
     default:
       return multiply<kRows>(v, v_block, u, blocks, m, m_block);
+  }
+}
+
+/// Products of one point: blocks `to_block` and the next of m = v u for `count` tiles.
+void multiply_panel(const Points& v, int point, const float* u, std::int64_t blocks,
+                    std::int64_t count, const Points& m, std::int64_t to_block) {
+  for (std::int64_t t = 0; t < count; t += kRows) {
+    multiply(count - t, v.data + point * v.point + t * kLanes, v.tiles * kLanes, u, blocks,
+             m.data + point * m.point + (to_block * m.tiles + t) * kLanes, m.tiles * kLanes);
   }
 }
 
@@ -370,8 +389,8 @@ WinogradShape transposed(const WinogradShape& shape) {
 /// unless there are so many channels that the weights' traffic outweighs that.
 std::int64_t chunk_tiles(const WinogradShape& shape) {
   const std::int64_t wanted = shape.inputs + shape.outputs <= 256 ? 24 : 48;
-  const std::int64_t all = (tile_count(shape) + kRows - 1) / kRows * kRows;
-  return std::min(wanted, all);
+  const std::int64_t tiles = tile_count(shape), chunks = (tiles + wanted - 1) / wanted;
+  return ((tiles + chunks - 1) / chunks + kRows - 1) / kRows * kRows;
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min<std::int64_t>(96, tile_count(shape));
@@ -379,10 +398,21 @@ std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
 
 std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
 
-/// The whole of a forward; the weight of (output k, input c) lies at k * k_stride + c * c_stride.
-void convolve(const WinogradShape& shape, const float* x, const float* w, std::int64_t k_stride,
-              std::int64_t c_stride, bool reversed, const float* bias, float* y,
-              std::byte* workspace, int threads) {
+/// So few that going over all tiles once per panel costs less than writing all weights.
+bool has_few_tiles(const WinogradShape& shape) { return tile_count(shape) <= 24; }
+bool has_one_gradient_chunk(const WinogradShape& shape) {
+  return gradient_chunk_tiles(shape) == tile_count(shape);
+}
+
+/// Floats that a thread needs for one panel of weights and its products.
+std::int64_t panel_floats(const WinogradShape& shape, std::int64_t tiles) {
+  return kPoints * weight_stride(shape.inputs, kPanel) + align_floats(points_floats(kPanel, tiles));
+}
+
+/// The whole of a forward with many tiles: all weights are transformed first, then threads take
+/// chunks of tiles from input to output.
+void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& w,
+                     const float* bias, float* y, std::byte* workspace, int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape);
   const std::int64_t chunks = (tiles + chunk - 1) / chunk;
@@ -390,15 +420,15 @@ void convolve(const WinogradShape& shape, const float* x, const float* w, std::i
   const std::int64_t inputs_floats = align_floats(points_floats(shape.inputs, chunk));
   const std::int64_t outputs_floats = align_floats(points_floats(shape.outputs, chunk));
   auto* weights = reinterpret_cast<float*>(workspace);
-  const std::int64_t weight_floats = kPoints * shape.inputs * shape.outputs;
+  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weights(w, k_stride, c_stride, reversed, shape.inputs, shape.outputs, panel,
-                        weights);
+      transform_weights(w, shape.inputs, panel, weights + panel * shape.inputs * kPanel, stride);
     }
-    float* own = weights + weight_floats + omp_get_thread_num() * (inputs_floats + outputs_floats);
+    float* own =
+        weights + kPoints * stride + omp_get_thread_num() * (inputs_floats + outputs_floats);
     const Points v = points_at(own, shape.inputs, chunk);
     const Points m = points_at(own + inputs_floats, shape.outputs, chunk);
 #pragma omp for schedule(static)
@@ -409,19 +439,55 @@ void convolve(const WinogradShape& shape, const float* x, const float* w, std::i
       }
       for (int point = 0; point < kPoints; ++point) {
         for (std::int64_t panel = 0; panel < panels; ++panel) {
-          const float* u = weights + (point * panels + panel) * shape.inputs * kPanel;
-          for (std::int64_t t = 0; t < count; t += kRows) {
-            multiply(count - t, v.data + point * v.point + t * kLanes, chunk * kLanes, u, blocks,
-                     m.data + point * m.point + (panel * 2 * chunk + t) * kLanes, chunk * kLanes);
-          }
+          const float* u = weights + point * stride + panel * shape.inputs * kPanel;
+          multiply_panel(v, point, u, blocks, count, m, 2 * panel);
         }
       }
       for (std::int64_t block = 0; block < 2 * panels; ++block) {
         const Vector shift = bias ? load(bias + block * kLanes) : Vector{};
-        transform_output(to, m, block, first, count, shift, y);
+        transform_output(to, m, block, block, first, count, shift, y);
       }
     }
   }
+}
+
+/// The same with few tiles, where the transformed weights are the largest tensor of all: threads
+/// take panels of 16 output channels, of which the weights are used while they are in the cache.
+void convolve_panels(const WinogradShape& shape, const float* x, const Weights& w,
+                     const float* bias, float* y, std::byte* workspace, int threads) {
+  const Picture from = input_picture(shape), to = output_picture(shape);
+  const std::int64_t tiles = tile_count(shape);
+  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
+  const std::int64_t stride = weight_stride(shape.inputs, kPanel);
+  const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, tiles);
+  float* rest = v.data + align_floats(points_floats(shape.inputs, tiles));
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      transform_input(from, x, block, 0, tiles, v);
+    }
+    float* u = rest + omp_get_thread_num() * panel_floats(shape, tiles);
+    const Points m = points_at(u + kPoints * stride, kPanel, tiles);
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      transform_weights(w, shape.inputs, panel, u, stride);
+      for (int point = 0; point < kPoints; ++point) {
+        multiply_panel(v, point, u + point * stride, blocks, tiles, m, 0);
+      }
+      for (std::int64_t half = 0; half < 2; ++half) {
+        const std::int64_t block = 2 * panel + half;
+        const Vector shift = bias ? load(bias + block * kLanes) : Vector{};
+        transform_output(to, m, half, block, 0, tiles, shift, y);
+      }
+    }
+  }
+}
+
+void convolve(const WinogradShape& shape, const float* x, const Weights& w, const float* bias,
+              float* y, std::byte* workspace, int threads) {
+  if (has_few_tiles(shape)) return convolve_panels(shape, x, w, bias, y, workspace, threads);
+  convolve_chunks(shape, x, w, bias, y, workspace, threads);
 }
 
 /// Sums of dy over all positions of each channel.
@@ -443,17 +509,18 @@ void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t bloc
   }
 }
 
-/// dw = G' du G for the input channels of one panel of 16 output channels.
-void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t panel,
-                               float* dw) {
+/// dw = G' du G for the input channels of one panel of 16 output channels; du: (input channel, 16),
+/// points `stride` apart.
+void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
+                               std::int64_t panel, float* dw) {
   for (std::int64_t c = 0; c < shape.inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
-      const float* from = du + (panel * shape.inputs + c) * kPanel + half;
+      const float* from = du + c * kPanel + half;
       Vector lines[18];  // [row of the window][point column]
       for (int j = 0; j < 6; ++j) {
         Vector points[6];
         for (int i = 0; i < 6; ++i) {
-          points[i] = load(from + (6 * i + j) * shape.inputs * shape.outputs);
+          points[i] = load(from + (6 * i + j) * stride);
         }
         weight_gradient_line(points, 1, lines + j, 6);
       }
@@ -479,47 +546,67 @@ bool winograd_pays(const WinogradShape& shape) {
 }
 
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
-  // The input gradient swaps the channels, which changes nothing but the number of tiles.
   std::int64_t most = 0;
   for (const WinogradShape& each : {shape, transposed(shape)}) {
-    const std::int64_t chunk = chunk_tiles(each);
-    most = std::max(most, align_floats(points_floats(each.inputs, chunk)) +
-                              align_floats(points_floats(each.outputs, chunk)));
+    const std::int64_t tiles = tile_count(each), chunk = chunk_tiles(each);
+    most = std::max(most, has_few_tiles(each)
+                              ? align_floats(points_floats(each.inputs, tiles)) +
+                                    threads * panel_floats(each, tiles)
+                              : kPoints * weight_stride(each.inputs, each.outputs) +
+                                    threads * (align_floats(points_floats(each.inputs, chunk)) +
+                                               align_floats(points_floats(each.outputs, chunk))));
   }
-  return static_cast<std::size_t>(kPoints * shape.inputs * shape.outputs + threads * most) *
-         sizeof(float);
+  return static_cast<std::size_t>(most) * sizeof(float);
 }
 
-std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape) {
+std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
   const std::int64_t chunk = gradient_chunk_tiles(shape);
-  return static_cast<std::size_t>(kPoints * shape.inputs * shape.outputs +
-                                  align_floats(points_floats(shape.inputs, chunk)) +
+  const std::int64_t sums = has_one_gradient_chunk(shape)
+                                ? threads * kPoints * weight_stride(shape.inputs, kPanel)
+                                : kPoints * weight_stride(shape.inputs, shape.outputs);
+  return static_cast<std::size_t>(sums + align_floats(points_floats(shape.inputs, chunk)) +
                                   align_floats(points_floats(shape.outputs, chunk))) *
          sizeof(float);
 }
 
 void winograd_forward(const WinogradShape& shape, const float* x, const float* w, const float* bias,
                       float* y, std::byte* workspace, int threads) {
-  convolve(shape, x, w, shape.inputs * 9, 9, /*reversed=*/false, bias, y, workspace, threads);
+  convolve(shape, x, {w, shape.inputs * 9, 9, /*reversed=*/false}, bias, y, workspace, threads);
 }
 
 void winograd_input_gradient(const WinogradShape& shape, const float* dy, const float* w, float* dx,
                              std::byte* workspace, int threads) {
-  convolve(transposed(shape), dy, w, 9, shape.inputs * 9, /*reversed=*/true, nullptr, dx, workspace,
-           threads);
+  convolve(transposed(shape), dy, {w, 9, shape.inputs * 9, /*reversed=*/true}, nullptr, dx,
+           workspace, threads);
 }
 
 void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy,
-                              float* dw, float* dbias, std::byte* workspace) {
+                              float* dw, float* dbias, std::byte* workspace, int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape), chunk = gradient_chunk_tiles(shape);
   const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
-  auto* du = reinterpret_cast<float*>(workspace);
-  float* own = du + kPoints * shape.inputs * shape.outputs;
-  const Points v = points_at(own, shape.inputs, chunk);
+  const bool few = has_one_gradient_chunk(shape);  // a panel's sums are complete at once
+  const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, chunk);
   const Points z =
-      points_at(own + align_floats(points_floats(shape.inputs, chunk)), shape.outputs, chunk);
-#pragma omp parallel
+      points_at(v.data + align_floats(points_floats(shape.inputs, chunk)), shape.outputs, chunk);
+  float* sums = z.data + align_floats(points_floats(shape.outputs, chunk));
+  const std::int64_t stride = weight_stride(shape.inputs, few ? kPanel : shape.outputs);
+  const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t count, bool first,
+                             float* du) {
+    const Points own_v{v.data + point * v.point, v.tiles, v.point};
+    const float* own_z = z.data + point * z.point + panel * 2 * chunk * kLanes;
+    for (std::int64_t c = 0; c < shape.inputs; c += kRows) {
+      multiply_transposed(shape.inputs - c, own_v, c, own_z, chunk * kLanes, count, first,
+                          du + c * kPanel);
+    }
+  };
+  const auto finish = [&](std::int64_t panel, const float* du) {
+    transform_weight_gradient(shape, du, stride, panel, dw);
+    if (!dbias) return;
+    sum_channels(shape, dy, 2 * panel, dbias);
+    sum_channels(shape, dy, 2 * panel + 1, dbias);
+  };
+#pragma omp parallel num_threads(threads)
   {
     for (std::int64_t first = 0; first < tiles; first += chunk) {
       const std::int64_t count = std::min(chunk, tiles - first);
@@ -531,25 +618,23 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
           transform_gradient(to, dy, block - blocks, first, count, z);
         }
       }
+      if (few) break;
 #pragma omp for schedule(static)
       for (std::int64_t pair = 0; pair < kPoints * panels; ++pair) {
         const std::int64_t point = pair / panels, panel = pair % panels;
-        const Points own_v{v.data + point * v.point, v.tiles, v.point};
-        const float* own_z = z.data + point * z.point + panel * 2 * chunk * kLanes;
-        float* target = du + pair * shape.inputs * kPanel;
-        for (std::int64_t c = 0; c < shape.inputs; c += kRows) {
-          multiply_transposed(shape.inputs - c, own_v, c, own_z, chunk * kLanes, count, first == 0,
-                              target + c * kPanel);
-        }
+        add_point(point, panel, count, first == 0,
+                  sums + point * stride + panel * shape.inputs * kPanel);
       }
     }
+    float* own = sums + (few ? omp_get_thread_num() * kPoints * stride : 0);
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weight_gradient(shape, du, panel, dw);
-      if (dbias) {
-        sum_channels(shape, dy, 2 * panel, dbias);
-        sum_channels(shape, dy, 2 * panel + 1, dbias);
+      if (few) {
+        for (int point = 0; point < kPoints; ++point) {
+          add_point(point, panel, tiles, /*first=*/true, own + point * stride);
+        }
       }
+      finish(panel, few ? own : own + panel * shape.inputs * kPanel);
     }
   }
 }

@@ -28,7 +28,7 @@ bool winograd_pays(const WinogradShape& shape);
 
 /// Workspace of the three below for up to `threads` threads.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);
-std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape);
+std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 
 /// y = x * w (+ bias, unless null). w: (outputs, inputs, 3, 3).
 void winograd_forward(const WinogradShape& shape, const float* x, const float* w, const float* bias,
@@ -38,6 +38,6 @@ void winograd_input_gradient(const WinogradShape& shape, const float* dy, const 
                              std::byte* workspace, int threads);
 /// dw and, unless null, dbias.
 void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy,
-                              float* dw, float* dbias, std::byte* workspace);
+                              float* dw, float* dbias, std::byte* workspace, int threads);
 
 }  // namespace pipetrain

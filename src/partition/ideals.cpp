@@ -60,12 +60,7 @@ void IdealRanges::add_costs(const CostGraph& graph) {
     for (const int node : order_) {
       if (!contains(static_cast<int>(position), node)) continue;
       const CostNode& cost = graph.nodes[at(node)];
-      sum.forward_seconds += cost.forward_seconds;
-      sum.input_gradient_seconds += cost.input_gradient_seconds;
-      sum.weight_gradient_seconds += cost.weight_gradient_seconds;
-      sum.step_seconds += cost.step_seconds;
-      sum.parameter_bytes += cost.parameter_bytes;
-      sum.saved_bytes += cost.saved_bytes;
+      add_to(sum, cost);
       const bool read_later =
           std::any_of(readers[at(node)].begin(), readers[at(node)].end(),
                       [&](int reader) { return !contains(static_cast<int>(position), reader); });
@@ -84,16 +79,7 @@ void IdealRanges::add_costs(const CostGraph& graph) {
 }
 
 RangeCost IdealRanges::range(int first, int last) const {
-  const RangeCost &begin = sums_[at(first)], &end = sums_[at(last)];
-  RangeCost out;
-  out.forward_seconds = std::max(0.0, end.forward_seconds - begin.forward_seconds);
-  out.input_gradient_seconds =
-      std::max(0.0, end.input_gradient_seconds - begin.input_gradient_seconds);
-  out.weight_gradient_seconds =
-      std::max(0.0, end.weight_gradient_seconds - begin.weight_gradient_seconds);
-  out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
-  out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
-  out.saved_bytes = end.saved_bytes - begin.saved_bytes;
+  RangeCost out = between(sums_[at(first)], sums_[at(last)]);
   for (std::size_t word = 0; word < width_ && !transient_.empty(); ++word) {
     std::uint64_t inside = words(last)[word] & ~words(first)[word];
     for (; inside != 0; inside &= inside - 1) {

@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/document.h"
+#include "partition/model_order.h"
 
 namespace pipetrain {
 namespace {
@@ -116,6 +117,7 @@ DeviceRange devices_of(const DocumentField& stage, int free) {
 
 /// What a plan says of the run.
 void take_run(const DocumentField& root, PlanChoice& out) {
+  if (root.has("order")) out.order = root.at("order").text();
   if (root.has("schedule")) out.schedule = root.at("schedule").text();
   if (root.has("micro_batches")) {
     out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, 1 << 20));
@@ -173,12 +175,12 @@ bool PlanChoice::replicated() const {
 }
 
 std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
-                      std::string_view model) {
+                      std::string_view model, std::span<const int> order) {
   Json stages = Json::array();
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     stages.push_back(stage_json(plan.stages[i], i, chain));
   }
-  const Json body = {
+  Json body = {
       {"model", model},
       {"chain_nodes", chain.elements.size()},
       {"schedule", request.schedule},
@@ -193,12 +195,13 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
       {"cut_reasons", plan.cut_reasons},
       {"notes", plan.notes},
   };
+  if (!order.empty()) body["order"] = order_text(order);
   return document_text(kPlanSchema, body);
 }
 
 void write_plan(const std::filesystem::path& path, const Plan& plan, const ChainCosts& chain,
-                const PlanRequest& request, std::string_view model) {
-  write_file(path, plan_text(plan, chain, request, model));
+                const PlanRequest& request, std::string_view model, std::span<const int> order) {
+  write_file(path, plan_text(plan, chain, request, model, order));
 }
 
 PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names) {

@@ -22,6 +22,8 @@ struct PlanChoice {
   std::vector<DeviceRange> devices;  // of each stage; without a word in the file one after another
   std::optional<std::string> schedule;
   std::optional<int> micro_batches;
+  /// Of the model's nodes, as parse_order() reads it; empty: the standard one.
+  std::string order;
 
   int stages() const { return static_cast<int>(cuts.size()) + 1; }
   /// Some stage has several devices.
@@ -29,17 +31,18 @@ struct PlanChoice {
 };
 
 /// The file's text. A stage is given by its first node, by name and index; it ends where the next
-/// one begins.
+/// one begins. `order`: of the model's nodes, where it is not the standard one (model_order.h).
 std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
-                      std::string_view model);
+                      std::string_view model, std::span<const int> order = {});
 void write_plan(const std::filesystem::path& path, const Plan& plan, const ChainCosts& chain,
-                const PlanRequest& request, std::string_view model);
+                const PlanRequest& request, std::string_view model,
+                std::span<const int> order = {});
 
 /// Reads a plan for a chain whose elements have these names. Of first_node and first_index one may
 /// be missing. Error (kUsage) naming the field that does not fit the chain.
 PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::string> names);
-/// What a plan says of the run, without the model: schedule and micro-batches where it has them,
-/// and its devices in `devices` (cuts and recompute stay empty).
+/// What a plan says of the run, without the model: schedule, micro-batches and order where it has
+/// them, and its devices in `devices` (cuts and recompute stay empty).
 PlanChoice read_plan_outline(const std::filesystem::path& path);
 PlanChoice parse_plan(std::string_view text, const std::string& file,
                       std::span<const std::string> names);

@@ -20,6 +20,21 @@ void check_element(const ChainCost& element) {
 
 }  // namespace
 
+RangeCost between(const RangeCost& begin, const RangeCost& end) {
+  RangeCost out;
+  // Rounding may leave a range of idle elements a little below zero.
+  out.forward_seconds = std::max(0.0, end.forward_seconds - begin.forward_seconds);
+  out.input_gradient_seconds =
+      std::max(0.0, end.input_gradient_seconds - begin.input_gradient_seconds);
+  out.weight_gradient_seconds =
+      std::max(0.0, end.weight_gradient_seconds - begin.weight_gradient_seconds);
+  out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
+  out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
+  out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
+  out.saved_bytes = end.saved_bytes - begin.saved_bytes;
+  return out;
+}
+
 ChainRanges::ChainRanges(const ChainCosts& chain) : chain_(chain) {
   const std::size_t count = chain.elements.size();
   PT_CHECK(count > 0, kModel, "the model has no operator that could be put into a stage");
@@ -31,13 +46,8 @@ ChainRanges::ChainRanges(const ChainCosts& chain) : chain_(chain) {
   for (const ChainCost& element : chain.elements) {
     check_element(element);
     RangeCost sum = sums_.back();
-    sum.forward_seconds += element.forward_seconds;
-    sum.input_gradient_seconds += element.input_gradient_seconds;
-    sum.weight_gradient_seconds += element.weight_gradient_seconds;
-    sum.step_seconds += element.step_seconds;
-    sum.parameter_bytes += element.parameter_bytes;
+    add_to(sum, element);
     sum.fixed_bytes += element.fixed_bytes;
-    sum.saved_bytes += element.saved_bytes;
     sums_.push_back(sum);
     transient_[0].push_back(element.transient_bytes);
   }
@@ -74,19 +84,7 @@ void ChainRanges::add_repeated() {
 }
 
 RangeCost ChainRanges::range(int first, int last) const {
-  const RangeCost& begin = sums_[at(first)];
-  const RangeCost& end = sums_[at(last)];
-  RangeCost out;
-  // Rounding may leave a range of idle elements a little below zero.
-  out.forward_seconds = std::max(0.0, end.forward_seconds - begin.forward_seconds);
-  out.input_gradient_seconds =
-      std::max(0.0, end.input_gradient_seconds - begin.input_gradient_seconds);
-  out.weight_gradient_seconds =
-      std::max(0.0, end.weight_gradient_seconds - begin.weight_gradient_seconds);
-  out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
-  out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
-  out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
-  out.saved_bytes = end.saved_bytes - begin.saved_bytes;
+  RangeCost out = between(sums_[at(first)], sums_[at(last)]);
   const int level = std::bit_width(static_cast<unsigned>(last - first)) - 1;
   out.transient_bytes =
       std::max(transient_[at(level)][at(first)], transient_[at(level)][at(last - (1 << level))]);

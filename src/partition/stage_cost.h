@@ -16,6 +16,19 @@ struct RangeCost {
   std::size_t parameter_bytes = 0, fixed_bytes = 0, saved_bytes = 0, transient_bytes = 0;
 };
 
+/// Adds what an element (or a node of a network) takes; transient_bytes do not add up.
+template <class Element>
+void add_to(RangeCost& sum, const Element& element) {
+  sum.forward_seconds += element.forward_seconds;
+  sum.input_gradient_seconds += element.input_gradient_seconds;
+  sum.weight_gradient_seconds += element.weight_gradient_seconds;
+  sum.step_seconds += element.step_seconds;
+  sum.parameter_bytes += element.parameter_bytes;
+  sum.saved_bytes += element.saved_bytes;
+}
+/// The difference of two sums.
+RangeCost between(const RangeCost& begin, const RangeCost& end);
+
 /// Prices whatever is asked: knows the request, the devices and their links, but no network.
 class StagePricing {
  public:

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "passes/differentiate.h"
+#include "passes/fuse.h"
 #include "passes/layout.h"
 #include "passes/patterns.h"
 
@@ -52,6 +53,8 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     differentiate(training);
     remove_dead_nodes(training.graph, results_of(training));
   }
+  // Both make the graph what the CPU's kernels run fastest.
+  if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
   choose_layouts(training, options.picture_layout);
   training.graph.verify();
   return training;

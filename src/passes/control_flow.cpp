@@ -73,6 +73,9 @@ class Expansion {
              kModel, "{}: its body does not fit {} inputs of which {} are scanned", node_.label(),
              inputs_.size(), sequences);
     const std::size_t states = inputs_.size() - sequences;
+    for (const ValueId value : inputs_) {
+      PT_CHECK(static_cast<bool>(value), kModel, "{}: one of its inputs is missing", node_.label());
+    }
     const std::size_t results = body.outputs.size() - states;
     const auto list = [&](const char* name, std::size_t count) {
       std::vector<std::int64_t> out =
@@ -120,7 +123,16 @@ class Expansion {
              "unrolling {} gives more than {} nodes; use an operator such as LSTM, or a shorter "
              "sequence",
              node_.label(), kMostNodes);
-    return add_(body, arguments);
+    for (const ValueId argument : arguments) {
+      PT_CHECK(static_cast<bool>(argument), kModel, "{}: one of its inputs is missing",
+               node_.label());
+    }
+    std::vector<ValueId> results = add_(body, arguments);
+    for (const ValueId result : results) {
+      PT_CHECK(static_cast<bool>(result), kModel, "{}: a result of its sub-graph has no name",
+               node_.label());
+    }
+    return results;
   }
 
   HostTensor known(ValueId value) const {

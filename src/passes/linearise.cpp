@@ -142,6 +142,25 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   return chain;
 }
 
+/// Pairs of forward nodes of which the second reads what the first makes, in its forward or in its
+/// gradients.
+std::vector<std::pair<int, int>> dependencies(const Graph& graph) {
+  std::vector<std::pair<int, int>> out;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const bool forward = node.part == Part::kForward;
+    const bool gradient = node.part == Part::kInputGradient || node.part == Part::kWeightGradient;
+    if (!forward && !(gradient && node.gradient_of)) continue;
+    const int reader = forward ? static_cast<int>(n) : node.gradient_of.index;
+    for (const ValueId id : node.inputs) {
+      const NodeId producer = id ? graph[id].producer : NodeId{};
+      if (producer && graph[producer].part == Part::kForward && producer.index < reader)
+        out.emplace_back(producer.index, reader);
+    }
+  }
+  return out;
+}
+
 /// Bytes over all cuts: what an order is judged by before anything is known of times.
 std::size_t all_cut_bytes(const Chain& chain) {
   return std::accumulate(chain.forward_bytes.begin(), chain.forward_bytes.end(), std::size_t{0}) +
@@ -154,6 +173,48 @@ Chain linearise(const TrainingGraph& training) {
   Chain as_given = chain_in_order(training, graph_order(training.graph));
   Chain by_cut = chain_in_order(training, SmallestLiveCut(training.graph).run());
   return all_cut_bytes(by_cut) < all_cut_bytes(as_given) ? by_cut : as_given;
+}
+
+Chain chain_in_order(const TrainingGraph& training, std::span<const int> order) {
+  const Graph& graph = training.graph;
+  const std::vector<NodeId> nodes = graph_order(graph);
+  PT_CHECK(order.size() == nodes.size(), kUsage, "an order of {} nodes does not fit a model of {}",
+           order.size(), nodes.size());
+  std::vector<int> place(graph.nodes.size(), -1);
+  std::vector<NodeId> out;
+  for (const int number : order) {
+    PT_CHECK(number >= 0 && at(number) < nodes.size() && place[at(nodes[at(number)].index)] < 0,
+             kUsage, "an order of the {} nodes names {} twice or does not know it", nodes.size(),
+             number);
+    place[at(nodes[at(number)].index)] = static_cast<int>(out.size());
+    out.push_back(nodes[at(number)]);
+  }
+  for (const auto& [producer, reader] : dependencies(graph)) {
+    PT_CHECK(place[at(producer)] < place[at(reader)], kUsage,
+             "the order puts \"{}\" before its input \"{}\"",
+             printable(graph.nodes[at(reader)].name), printable(graph.nodes[at(producer)].name));
+  }
+  return chain_in_order(training, std::move(out));
+}
+
+std::vector<int> order_of(const TrainingGraph& training, const Chain& chain) {
+  std::vector<int> number(training.graph.nodes.size(), -1), out;
+  int next = 0;
+  for (const NodeId id : graph_order(training.graph)) number[at(id.index)] = next++;
+  for (const NodeId id : chain.order) out.push_back(number[at(id.index)]);
+  return out;
+}
+
+std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Chain& chain) {
+  std::vector<int> place(training.graph.nodes.size(), -1);
+  for (std::size_t i = 0; i < chain.order.size(); ++i)
+    place[at(chain.order[i].index)] = static_cast<int>(i);
+  std::vector<std::set<int>> inputs(chain.order.size());
+  for (const auto& [producer, reader] : dependencies(training.graph))
+    inputs[at(place[at(reader)])].insert(place[at(producer)]);
+  std::vector<std::vector<int>> out;
+  for (const std::set<int>& of : inputs) out.emplace_back(of.begin(), of.end());
+  return out;
 }
 
 std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain,

@@ -1,14 +1,26 @@
 // The forward pass as a chain that can be cut anywhere.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "passes/training_graph.h"
 
 namespace pipetrain {
 
 /// Orders the forward nodes and counts the bytes that would cross each cut (each value once per cut
 /// that it spans). The order is the graph's or, where fewer bytes cross its cuts, that of the
-/// smallest live cut; it depends on the graph alone, so that a plan fits its model anywhere.
+/// smallest live cut; it depends on the graph alone. A plan with another order says so.
 Chain linearise(const TrainingGraph& training);
+
+/// The chain in an order of one's own: order[i] says which of the forward nodes, as the graph
+/// counts them, stands at place i. Error (kUsage) unless it has each of them once and inputs first.
+Chain chain_in_order(const TrainingGraph& training, std::span<const int> order);
+/// That order of a chain.
+std::vector<int> order_of(const TrainingGraph& training, const Chain& chain);
+/// What each element of a chain needs of the others: the places of those whose outputs its forward
+/// node or its gradients read, ascending.
+std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Chain& chain);
 
 /// Stage of every forward node for stages that start at the chain positions `starts` (the first is
 /// 0, ascending). Nodes of other parts have stage -1; see stages_of_all().

@@ -34,7 +34,9 @@ bool has_parameter_name(const std::string& name) {
 /// Inputs that hold learned weights, per operator.
 bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   const std::string& op = node.op_type;
-  if (is_one_of(op, {"Conv", "ConvTranspose"})) return slot == 1 || slot == 2;
+  if (is_one_of(op, {"Conv", "ConvTranspose", "CausalConvWithState"})) {
+    return slot == 1 || slot == 2;
+  }
   if (op == "Gemm") return slot <= 2;
   if (is_one_of(op, {"MatMul", "Einsum"})) return slot <= 1;
   if (op == "Gather") return slot == 0;

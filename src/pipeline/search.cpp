@@ -211,8 +211,14 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   for (const Edge& edge : program.edges) {
     const int from = program.placement[static_cast<std::size_t>(edge.from_stage)][0];
     const int to = program.placement[static_cast<std::size_t>(edge.to_stage)][0];
-    costs.edge_link.push_back(
-        link_between(request.topology, from * cut.replicas, to * cut.replicas));
+    // Row r of places has device r of each: some rows may go over slower links than others.
+    LinkCost slowest;
+    for (int row = 0; row < cut.replicas; ++row) {
+      const LinkCost link =
+          link_between(request.topology, from * cut.replicas + row, to * cut.replicas + row);
+      if (row == 0 || link.bytes_per_second < slowest.bytes_per_second) slowest = link;
+    }
+    costs.edge_link.push_back(slowest);
   }
   const Simulation result = simulate(program, costs, {.keep_events = false, .rounds = 1});
   double busy = 0;

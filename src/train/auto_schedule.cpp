@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "partition/topology_file.h"
+#include "passes/linearise.h"
 #include "pipeline/generate.h"
 #include "train/session.h"
 
@@ -58,10 +59,13 @@ class CostsBySize {
     session.measure();
     estimated_ = session.estimated();
     processors_ = session.processors();
+    // Cuts are compared in one order.
+    config_.pipeline.order = order_of(session.graph(), session.chain());
     costs_[static_cast<int>(own_)] = std::make_unique<ChainCosts>(session.costs());
   }
 
   std::int64_t own() const { return own_; }
+  const std::vector<int>& order() const { return config_.pipeline.order; }
   int processors() const { return processors_; }
   const ChainCosts& at(int micro_batches) {
     std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
@@ -128,6 +132,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   FoundSchedules found;
   found.candidates = search(request);
   found.chosen = choose(found.candidates);
+  found.order = costs.order();
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return found;
 }

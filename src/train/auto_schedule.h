@@ -12,6 +12,7 @@ struct FoundSchedules {
   std::vector<Candidate> candidates;  // fastest first
   int chosen = -1;                    // -1: nothing fits
   double seconds = 0;                 // that the search took, profiling included
+  std::vector<int> order;             // of the nodes, in which their cuts are given
 };
 
 struct SearchScope {

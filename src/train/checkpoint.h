@@ -94,7 +94,7 @@ std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& fol
 
 /// Deletes what runs that were killed while writing have left. The caller holds the lock of
 /// the run's folder.
-void delete_unfinished_checkpoints(const std::filesystem::path& folder);
+void delete_unfinished(const std::filesystem::path& folder);
 
 /// Reads and checks a whole checkpoint. Error (kData) that names the file and what is wrong with
 /// it; every changed bit is noticed.

@@ -93,11 +93,11 @@ void check_room(const fs::path& folder, std::uint64_t bytes) {
   struct statvfs status {};
   if (::statvfs(folder.c_str(), &status) != 0) return;
   const std::uint64_t free = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
-  PT_CHECK(free >= bytes + kSpareBytes, kResource,
-           "a checkpoint of {} does not fit on the disk of {}, which has {} free; free some space, "
-           "or give another "
-           "--run-dir or a smaller --keep",
-           bytes_text(bytes), printable(folder.string()), bytes_text(free));
+  const std::uint64_t needed = bytes + kSpareBytes;
+  PT_CHECK(free >= needed, kResource,
+           "a checkpoint needs {} on the disk of {}, which has {} free; free some space, or give "
+           "another --run-dir or a smaller --keep",
+           bytes_text(needed), printable(folder.string()), bytes_text(free));
 }
 
 NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
@@ -206,7 +206,7 @@ std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep
   return deleted;
 }
 
-void delete_unfinished_checkpoints(const fs::path& folder) {
+void delete_unfinished(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> stale;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {

@@ -44,6 +44,7 @@ struct PipelineConfig {
   std::string plan_path;              // a plan.json to follow
   std::vector<std::string> split;     // nodes that start stages 1, 2, …
   std::vector<int> cuts;              // the same as places in the chain: what a search has found
+  std::vector<int> order;  // and in which order of nodes (model_order.h); empty: found here
   Recompute recompute = Recompute::kAuto;
   std::size_t memory_limit_bytes = 0;
   std::string profile_path;  // a profile.json to use instead of measuring

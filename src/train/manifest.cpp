@@ -16,16 +16,20 @@ constexpr std::string_view kBeforeDigest = ",\n  \"sha256\": \"";
 constexpr std::string_view kAfterDigest = "\"\n}\n";
 constexpr std::size_t kDigits = 64;
 
-Json json_of(const std::vector<Setting>& settings) {
+/// Options may come several times: a list of "--name=value".
+Json list_of(const std::vector<Setting>& settings) {
   Json list = Json::array();
-  for (const auto& [name, value] : settings) list.push_back({name, value});
+  for (const auto& [name, value] : settings) list.push_back(name + "=" + value);
   return list;
 }
 
 std::vector<Setting> settings_of(const DocumentField& list) {
   std::vector<Setting> settings;
-  for (std::size_t i = 0; i < list.size(); ++i)
-    settings.emplace_back(list.item(i).item(0).text(), list.item(i).item(1).text());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string text = list.item(i).text();
+    const std::size_t equal = std::min(text.find('='), text.size());
+    settings.emplace_back(text.substr(0, equal), text.substr(std::min(equal + 1, text.size())));
+  }
   return settings;
 }
 
@@ -79,8 +83,9 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   body["data"] = {{"fingerprint", checkpoint.run.data_fingerprint}};
   // Data order and masks are functions of the seed (in "numbers"), the step and the sample.
   body["random"] = {{"generator", "philox4x32-10"}, {"counter", checkpoint.step}};
-  body["settings"] = json_of(checkpoint.run.settings);
-  body["numbers"] = json_of(checkpoint.run.numbers);
+  body["settings"] = list_of(checkpoint.run.settings);
+  body["numbers"] = Json::object();
+  for (const auto& [name, value] : checkpoint.run.numbers) body["numbers"][name] = value;
   body["files"] = Json::array();
   for (const FileRecord& file : files) body["files"].push_back(json_of(file));
   std::string text = document_text(kSchema, body);
@@ -119,7 +124,8 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   out.run.model_fingerprint = root.at("model").at("fingerprint").text();
   out.run.data_fingerprint = root.at("data").at("fingerprint").text();
   out.run.settings = settings_of(root.at("settings"));
-  out.run.numbers = settings_of(root.at("numbers"));
+  for (const auto& [name, value] : document.json().at("numbers").items())
+    out.run.numbers.emplace_back(name, value.get<std::string>());
   for (std::size_t i = 0; i < root.at("files").size(); ++i)
     files.push_back(file_of(root.at("files").item(i)));
   return out;

@@ -1,34 +1,20 @@
 #include "train/program_maker.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
 #include "pipeline/check.h"
 #include "pipeline/complete.h"
-#include "pipeline/compute_csv.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
-#include "pipeline/text.h"
+#include "pipeline/schedule_file.h"
 #include "pipeline/warm_up.h"
 
 namespace pipetrain {
 namespace {
 
-bool names_a_file(const std::string& schedule) {
-  return schedule.find_first_of("./") != std::string::npos;
-}
-
 Program read_schedule(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  PT_CHECK(in.good(), kUsage, "--schedule: cannot read \"{}\"", printable(path));
-  std::ostringstream text;
-  text << in.rdbuf();
-  const bool csv = path.size() > 4 && path.compare(path.size() - 4, 4, ".csv") == 0;
-  Program program = csv ? parse_compute_csv(text.str(), path) : parse_program(text.str(), path);
-  with_context([&] { return "reading " + printable(path); },
-               [&] { check(program, ErrorKind::kUsage); });
+  Program program = read_schedule_file(path);
   PT_CHECK(program.rule == UpdateRule::kSync, kUsage,
            "--schedule {}: only schedules of rule sync can be trained from a file; others "
            "have names (pipedream, pipedream-vertical, pipedream-2bw)",
@@ -50,7 +36,7 @@ void take_out_transfers(Program& program) {
 ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
            "--warm-up-tolerance is a share from 0 to 1, not {}", config.warm_up_tolerance);
-  if (names_a_file(config.schedule)) {
+  if (names_schedule_file(config.schedule)) {
     from_file_ = read_schedule(config.schedule);
     PT_CHECK(config.replicas.empty() && !config.plan_replicas, kUsage,
              "--replicas goes with a schedule's name; {} says itself which devices run each stage",

@@ -32,6 +32,17 @@ double seconds_of(const std::string& unit) {
   return 0;
 }
 
+/// Name of the first tensor that has a number which is not finite; empty when there is none.
+std::string first_nonfinite(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.dtype() != DType::kFloat32) continue;
+    const auto values = tensor.span<float>();
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
+      return name;
+  }
+  return {};
+}
+
 }  // namespace
 
 double parse_duration(const std::string& option, const std::string& text) {
@@ -134,6 +145,10 @@ void Saving::write_checkpoints() {
     lock.unlock();
     SaveOutcome outcome;
     try {
+      const std::string bad =
+          settings_.only_finite ? first_nonfinite(checkpoint.weights) : std::string();
+      PT_CHECK(bad.empty(), kDiverged, "\"{}\" is not finite after step {}", printable(bad),
+               checkpoint.step);
       outcome.written = write_checkpoint(settings_.folder, checkpoint);
       outcome.written->deleted = delete_old_checkpoints(
           settings_.folder, settings_.keep,

@@ -33,6 +33,7 @@ struct SaveSettings {
   /// otherwise it waits.
   bool may_wait = false;
   int keep = 3;                // newest ones; 0: all
+  bool only_finite = true;     // leave out checkpoints with weights that are not finite
   bool stop_on_error = false;  // otherwise only the third failure in a row ends the run
   RunRecord run;
 };

@@ -9,6 +9,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
+#include "partition/model_order.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
@@ -253,6 +254,55 @@ void Session::measure() {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
   costs_ = chain_costs(graph, chain_, profile_);
+  choose_order();
+}
+
+/// Puts the nodes into the order of the plan that is followed, or into one that is better cut. No
+/// number that is trained depends on it.
+void Session::choose_order() {
+  const PipelineConfig& pipeline = config_.pipeline;
+  order_.clear();
+  if (!pipeline.plan_path.empty()) {
+    const std::string order = read_plan_outline(pipeline.plan_path).order;
+    if (order.empty()) return;
+    with_context([&] { return "following " + printable(pipeline.plan_path); },
+                 [&] { take_order(parse_order(order, static_cast<int>(chain_.order.size()))); });
+  } else if (!pipeline.order.empty()) {
+    take_order(pipeline.order);
+  } else if (pipeline.split.empty() && pipeline.cuts.empty() && mode_ == SessionMode::kTrain) {
+    PlanRequest request;
+    request.stages = programs_of_run_->stages();
+    if (!can_reorder(costs_, request.stages)) return;
+    request.micro_batches = static_cast<int>(micro_batches_);
+    request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
+    request.loads = programs_of_run_->loads(request.micro_batches);
+    request.recompute = pipeline.recompute;
+    if (topology_ && !topology_->levels.empty()) {
+      request.transfer = {topology_->levels.front().latency_seconds,
+                          topology_->levels.front().bytes_per_second};
+    }
+    take_order(better_order(graph(), profile_, chain_, costs_, request));
+  }
+}
+
+void Session::add_notes() {
+  if (!order_.empty())
+    plan_.notes.emplace_back(
+        "the nodes are cut in another order than the file's, which is in the plan");
+  if (config_.pipeline.topology.empty() && topology_ &&
+      std::any_of(plan_.stages.begin(), plan_.stages.end(),
+                  [](const StagePlan& stage) { return stage.replicas > 1; })) {
+    plan_.notes.emplace_back(
+        "sums of gradients over replicas are priced at the speed at which two threads copy; while "
+        "all are busy they take longer (doctor --measure tells both)");
+  }
+}
+
+void Session::take_order(std::vector<int> order) {
+  if (order.empty() || order == order_of(graph(), chain_)) return;
+  chain_ = chain_in_order(graph(), order);
+  costs_ = chain_costs(graph(), chain_, profile_);
+  order_ = std::move(order);
 }
 
 void Session::plan() {
@@ -284,6 +334,7 @@ void Session::plan() {
 void Session::cut_into_stages() {
   const TrainingGraph& graph = this->graph();
   plan_stages_of_chain();
+  add_notes();
 
   std::vector<int> starts = {0};
   for (const int cut : plan_.cuts()) starts.push_back(cut);
@@ -323,9 +374,12 @@ void Session::cut_into_stages() {
 /// only the hand-over takes time.)
 void Session::set_links() {
   for (const Edge& edge : predicted_program_.edges) {
-    const int from = predicted_program_.placement[static_cast<std::size_t>(edge.from_stage)][0];
-    const int to = predicted_program_.placement[static_cast<std::size_t>(edge.to_stage)][0];
-    const int level = topology_->common_level(from, to);
+    // Of replicas the two that are farthest apart.
+    int level = -1;
+    for (const int from : predicted_program_.placement[static_cast<std::size_t>(edge.from_stage)]) {
+      for (const int to : predicted_program_.placement[static_cast<std::size_t>(edge.to_stage)])
+        level = std::max(level, topology_->common_level(from, to));
+    }
     if (level < 0) {
       simulated_costs_.edge_link.emplace_back();
       continue;

@@ -60,6 +60,8 @@ class Session {
   /// What is evaluated; null when nothing is.
   const Dataset* evaluation_data() const;
   const Chain& chain() const { return chain_; }
+  /// Of the chain, where it is not the standard one; else empty.
+  const std::vector<int>& order() const { return order_; }
   const ChainCosts& costs() const { return costs_; }
   const Plan& the_plan() const { return plan_; }
   int stages() const { return static_cast<int>(plan_.stages.size()); }
@@ -136,6 +138,9 @@ class Session {
   void bind_data();
   void cut_into_stages();
   void set_links();
+  void choose_order();
+  void add_notes();
+  void take_order(std::vector<int> order);
   void plan_stages_of_chain();
   std::size_t memory_excess() const;
   void add_training_programs(std::int64_t first_step);
@@ -156,6 +161,7 @@ class Session {
   std::vector<Variant> evaluations_;
   Chain chain_;
   ChainCosts costs_;
+  std::vector<int> order_;
   std::optional<Topology> topology_;
   Plan plan_;
   Profile profile_;

@@ -37,6 +37,12 @@ class Plan(Case):
         again, _ = self.succeed("plan", "--pipedream-profile", "staged.txt", "--gpus", "2", "--json")
         self.assertEqual(parse(again)["devices"], 2)
 
+    def test_stages_of_one_device_each(self):
+        out, _ = self.succeed("plan", "--pipedream-profile", profile("vgg16"), "--replicas", "1,1,1", "--json")
+        document = parse(out)
+        self.assertEqual([stage["devices"] for stage in document["stages"]], [1, 1, 1])
+        self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--replicas", "2,1", says="--replicas")
+
     def test_too_many_states_for_pipedreams_planner(self):
         self.refused("resource", "plan", "--pipedream-profile", profile("inception_v3"), "--gpus", "4", "--compat",
                      "pipedream", says=["states", "without --compat"])

@@ -88,6 +88,10 @@ class PlanFile(Case):
         self.write("plan.json", '{"schema": "pipetrain.plan/1", "stages": [}')
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", says="plan.json")
 
+    def test_other_devices_than_the_plans_are_refused(self):
+        self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", "--gpus", "2",
+                     says=("plan.json", "3 devices", "--gpus"))
+
     def test_a_missing_file_is_named(self):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "nowhere.json", says="nowhere.json")
 

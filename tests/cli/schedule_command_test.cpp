@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -135,6 +136,18 @@ TEST(ScheduleCommand, ExportsAndReadsBack) {
   options.svg = (directory / "a.svg").string();
   EXPECT_NE(output_of(options).find("makespan 33"), std::string::npos);
   EXPECT_EQ(get_file(options.svg).rfind("<svg ", 0), 0U);
+}
+
+TEST(ScheduleCommand, ANameIsNotShadowedByAFile) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path());
+  put_file("1f1b", "no schedule");
+  put_file("mine", output_of(options_for({"export", "zb-h1"})));
+  EXPECT_NE(output_of(options_for({"show", "1f1b"})).find("makespan 33"), std::string::npos);
+  EXPECT_NE(output_of(options_for({"show", "mine"})).find("makespan 27"), std::string::npos);
+  EXPECT_NE(refusal_of(options_for({"show", "./1f1b"})).find("./1f1b"), std::string::npos);
+  std::filesystem::current_path(before);
 }
 
 TEST(ScheduleCommand, RefusesWithASentence) {

@@ -37,7 +37,7 @@ HostTensor matrix(float value) {
 
 class WriterTest : public ::testing::Test {
  protected:
-  // A file with every way to store float_tensor: names, types and payloads around the bytes under
+  // A file with every way to store floats: names, types and payloads around the bytes under
   // test.
   static ModelParts all_encodings() {
     ModelParts parts = small_model();
@@ -452,7 +452,7 @@ names = {t.name: numpy_helper.to_array(t).astype("float64").ravel().tolist() for
 for node in model.graph.node:
     for a in node.attribute:
         if a.name == "value": names[node.output[0]] = numpy_helper.to_array(a.t).tolist()
-        if a.name == "value_floats": names[node.output[0]] = list(a.float_tensor)
+        if a.name == "value_floats": names[node.output[0]] = list(a.floats)
 assert names.pop("W2") == [3.0] * 16 and names.pop("W") == [0.0] * 16 and names.pop("steps") == [3.0]
 assert len(names) == 11 and all(v == [-1.5, 0.25] for v in names.values()), names
 assert model.graph.node[0].input[1] == "W2"

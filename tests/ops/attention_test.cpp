@@ -158,6 +158,27 @@ TEST(AttentionImport, PastKeysComeFirst) {
   EXPECT_NEAR(out[0].to_doubles()[0], shares[0] * old[0] + shares[1] * v[0], 1e-6);
 }
 
+// Without decay, token t gets scale q_t' Σ_{s <= t} k_s v_s'.
+TEST(LinearAttentionImport, AddsUpWhatWasSeen) {
+  const HostTensor q = floats({1, 2, 2}, {1, 2, 3, -1}), k = floats({1, 2, 2}, {1, 0, 2, 1}),
+                   v = floats({1, 2, 1}, {4, 5});
+  const Attributes attributes = {{"update_rule", std::string("linear")},
+                                 {"q_num_heads", std::int64_t{1}},
+                                 {"kv_num_heads", std::int64_t{1}},
+                                 {"scale", 0.5}};
+  const auto out =
+      import_node("LinearAttention", 27, attributes, {data(q), data(k), data(v)}, 2).run();
+  expect_values(out[0], {1, 2, 1}, {0.5 * 4, 0.5 * (3 * (4 + 10) - 5)});
+  expect_values(out[1], {1, 1, 2, 1}, {14, 5});
+}
+
+TEST(CausalConvImport, LooksBackOnly) {
+  const HostTensor x = floats({1, 1, 3}, {1, 2, 3}), w = floats({1, 1, 2}, {10, 1});
+  const auto out = import_node("CausalConvWithState", 27, {}, {data(x), data(w)}, 2).run();
+  expect_values(out[0], {1, 1, 3}, {1, 12, 23});
+  expect_values(out[1], {1, 1, 1}, {3});
+}
+
 TEST(Rotary, TurnsPairs) {
   const HostTensor x = floats({1, 1, 1, 5}, {1, 2, 3, 4, 5});
   const HostTensor cosine = floats({1, 1, 2}, {0, 0.6F}), sine = floats({1, 1, 2}, {1, 0.8F});

@@ -59,6 +59,9 @@ TEST(BatchNormTest, CpuAgreesWithReference) {
     check_cpu("BatchNormGrad", epsilon(1e-5), {{shape}, x, channel, channel, positive}, 1e-4);
     check_cpu("BatchNormInferenceGrad", epsilon(1e-5), {{shape}, x, channel, channel, positive},
               1e-4);
+    const Attributes clipped{{"epsilon", 1e-5}, {"clip_min", -0.5}, {"clip_max", 0.75}};
+    check_cpu("BatchNorm", clipped, {x, channel, channel}, 1e-4);
+    check_cpu("BatchNormGrad", clipped, {{shape}, x, channel, channel, positive, channel}, 1e-4);
   }
 }
 
@@ -84,6 +87,21 @@ TEST(BatchNormTest, ThreadsDoNotChangeBits) {
   const auto three = run_op("BatchNorm", epsilon(1e-5), {x, channel, channel}, Backend::kCpu);
   omp_set_num_threads(before);
   for (std::size_t i = 0; i < one.size(); ++i) expect_same_bits(three[i], one[i], "threads");
+}
+
+TEST(BatchNormTest, ClippedIsARectifierBehindIt) {
+  const HostTensor x = random_tensor({DType::kFloat32, {3, 8, 5, 4}}, 1);
+  const HostTensor dy = random_tensor({DType::kFloat32, {3, 8, 5, 4}}, 2);
+  const HostTensor scale = random_tensor({DType::kFloat32, {8}}, 3);
+  const HostTensor bias = random_tensor({DType::kFloat32, {8}}, 4);
+  const Attributes clipped{{"epsilon", 1e-5}, {"clip_min", 0.0}, {"clip_open", std::int64_t{1}}};
+  const auto z = run_op("BatchNorm", epsilon(1e-5), {x, scale, bias});
+  const HostTensor y = run_op("Relu", {}, {z[0]})[0];
+  const HostTensor dz = run_op("ReluGrad", {}, {dy, y})[0];
+  expect_close(run_op("BatchNorm", clipped, {x, scale, bias})[0], y, 1e-6);
+  const auto expected = run_op("BatchNormGrad", epsilon(1e-5), {dz, x, scale, z[1], z[2]});
+  const auto actual = run_op("BatchNormGrad", clipped, {dy, x, scale, z[1], z[2], bias});
+  for (std::size_t i = 0; i < 3; ++i) expect_close(actual[i], expected[i], 1e-6);
 }
 
 TEST(BatchNormTest, BlockedLayouts) {

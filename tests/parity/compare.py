@@ -93,7 +93,7 @@ def main():
     )
     arguments = parser.parse_args()
 
-    paths = sorted(arguments.goldens.glob("*.json"))
+    paths = sorted(arguments.goldens.glob("*.*.json"))
     if arguments.only:
         paths = [p for p in paths if p.name.split(".")[0] in arguments.only]
     if not paths:

@@ -22,6 +22,7 @@ LOSS_TOLERANCE = 2e-5
 # Of a tensor's movement; more is granted where PyTorch's own float32 is further from its float64.
 MOVEMENT_TOLERANCE = 2e-3
 NOISE_FACTOR = 10
+SHOWN = 5  # problems of one case
 # Of the largest projection that moved: what stands still in truth may tremble by that much.
 FLOOR = 1e-7
 
@@ -83,7 +84,8 @@ def main():
                 except RunFailed as failure:
                     loss, worst, problems = float("nan"), float("nan"), [str(failure)]
             failures += bool(problems)
-            verdict = "; ".join(problems) if problems else "ok"
+            more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+            verdict = "; ".join(problems[:SHOWN]) + more if problems else "ok"
             print(f"{name:<10} {stages} stages: losses {loss:.1e}, movement {worst:.2f} of what is granted: {verdict}", flush=True)
     print(f"{failures} cases differ" if failures else "all agree")
     return 1 if failures else 0

@@ -319,6 +319,12 @@ TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {
     request.topology.levels = {{"inner", inner, pick(0, 1) ? 8.0 : 2.0, 0.25 * pick(0, 1)},
                                {"outer", 6 / inner, pick(0, 1) ? 1.0 : 0.25, 1.0 * pick(0, 1)}};
     request.devices = pick(2, 6);
+    if (trial % 5 == 0 && chain.elements.size() < 4) {
+      request.topology.levels = {{"pair", 2, 8, 0},
+                                 {"server", 2, pick(0, 1) ? 2.0 : 4.0, 0.25 * pick(0, 1)},
+                                 {"rack", 2, pick(0, 1) ? 1.0 : 0.25, 1.0 * pick(0, 1)}};
+      request.devices = pick(3, 8);
+    }
     compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
   }
   EXPECT_GT(counts.compared, 250);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "partition/orders.h"
 
 namespace pipetrain {
 namespace {
@@ -147,6 +148,25 @@ TEST(PipeDreamGraph, NetworksOfManyBranches) {
       EXPECT_LT(own.plan.gap(), 1) << model << " on " << devices;
       EXPECT_EQ(own.order.size(), graph.nodes.size());
     }
+  }
+}
+
+// The same where links are of two or three speeds, which the planner must tell apart.
+TEST(PipeDreamGraph, NetworksOfManyBranchesOnServers) {
+  const CostGraph graph = cost_graph_of(published("nasnetalarge"));
+  const TopologyLevel pcie{"PCIe", 4, 15.75e9, 1e-5}, pair{"pair", 2, 15.75e9, 1e-5},
+      socket{"socket", 2, 5e9, 1e-5}, network{"network", 4, 1.25e9, 5e-5};
+  for (const std::vector<TopologyLevel>& levels :
+       {std::vector<TopologyLevel>{pcie, network}, {pair, socket, network}}) {
+    PlanRequest request = flat_request(16);
+    request.topology.levels = levels;
+    const double start = thread_cpu_seconds();
+    const GraphPlan own = plan_graph(graph, request);
+    EXPECT_LE(thread_cpu_seconds() - start, 5) << levels.size();
+    EXPECT_LT(own.plan.gap(), 0.5) << levels.size();
+    // No slower than any one order would be, among them the portfolio's first ones.
+    const Plan first = plan_devices(chain_of(graph, smallest_cut_order(graph)), request);
+    EXPECT_LE(own.plan.bottleneck_seconds, first.bottleneck_seconds * (1 + 1e-6)) << levels.size();
   }
 }
 

@@ -37,12 +37,26 @@ OnnxModel network() {
   const auto relu = [&](const std::string& from) {
     builder.node("Relu", {from}, {from + ".r"}, {}, from + ".r");
   };
+  const auto normalize = [&](const std::string& from) {
+    const std::int64_t channels = from == "stem" ? 32 : 64;
+    for (const char* what : {".scale", ".shift", ".running_mean", ".running_var"}) {
+      builder.initializer(from + what, numbers({channels}, what[1]));
+    }
+    builder.node(
+        "BatchNormalization",
+        {from, from + ".scale", from + ".shift", from + ".running_mean", from + ".running_var"},
+        {from + ".n"}, {}, from + ".n");
+  };
   conv("stem", "x", 3, 32, 3);
-  relu("stem");
-  conv("wide", "stem.r", 32, 32, 3);
-  conv("depth", "stem.r", 32, 32, 3, 32);
+  normalize("stem");
+  relu("stem.n");
+  conv("wide", "stem.n.r", 32, 32, 3);
+  conv("depth", "stem.n.r", 32, 32, 3, 32);
   builder.node("Concat", {"wide", "depth"}, {"both"}, {OnnxAttribute::of_int("axis", 1)}, "both");
-  relu("both");
+  normalize("both");
+  builder.initializer("six", HostTensor::scalar(1.5F));
+  builder.initializer("zero", HostTensor::scalar(0.0F));
+  builder.node("Clip", {"both.n", "zero", "six"}, {"both.r"}, {}, "both.r");
   conv("square", "both.r", 64, 64, 3);
   builder.node("Add", {"square", "both.r"}, {"skip"}, {}, "skip");
   builder.node(
@@ -85,6 +99,17 @@ TEST(Layout, OneRegionWithReordersAtItsEdges) {
   EXPECT_EQ(forward, 1) << training.graph.to_text();   // before Flatten
   EXPECT_EQ(backward, 1) << training.graph.to_text();  // behind it
   EXPECT_EQ(training.graph[training.inputs[0].value].type.layout, Layout::kRowMajor);
+}
+
+TEST(Fuse, ActivationsGoIntoTheNormalizationBeforeThem) {
+  const TrainingGraph training = build(network(), Layout::kBlocked8);
+  int clipped = 0;
+  for (const Node& node : training.graph.nodes) {
+    EXPECT_NE(node.op->name, "Relu");
+    EXPECT_NE(node.op->name, "ClipGrad");
+    if (node.attributes.has("clip_min")) ++clipped;
+  }
+  EXPECT_EQ(clipped, 4) << training.graph.to_text();  // two, forward and backward
 }
 
 TEST(Layout, SameLossAndGradients) {

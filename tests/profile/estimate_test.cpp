@@ -57,7 +57,9 @@ double matmul_seconds(const TrainingGraph& training, const Profile& profile, Par
   double sum = 0;
   for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
     const Node& node = training.graph.nodes[n];
-    if (node.part == part && node.op->name == "MatMul") sum += profile.node_seconds[n];
+    const std::string_view op = node.op->name;
+    if (node.part == part && (op == "MatMul" || op == "Attention" || op == "AttentionGrad"))
+      sum += profile.node_seconds[n];
   }
   return sum;
 }
@@ -112,19 +114,20 @@ TEST(Estimate, ASelectionReadsWhatItSelects) {
 }
 
 // Kaplan et al. 2020, table 1: 2 operations per weight of a product and token, and 4 T C per layer
-// and token for attention over all T positions; backward is twice that.
+// and token for attention over T positions, of which a causal one sees (T + 1) / 2 on average.
+// Backward is twice that, and attention's shares are computed again: five products for two.
 TEST(Estimate, ADecoderTakesTwoOperationsPerParameterAndToken) {
   const std::int64_t layers = 3, width = 64, vocab = 300, context = 32, samples = 2;
   const TrainingGraph training = decoder(layers, width, vocab, context, samples);
   const Profile profile = estimate_profile(training, {"", 1, kInfinity, 0});
   const auto tokens = static_cast<double>(samples * context);
   const auto weights = static_cast<double>(layers * 12 * width * width + vocab * width);
-  const double attention = static_cast<double>(layers * 4 * context * width) * tokens;
+  const double attention = static_cast<double>(layers * 2 * (context + 1) * width) * tokens;
   const double forward = 2 * weights * tokens + attention;
   EXPECT_DOUBLE_EQ(matmul_seconds(training, profile, Part::kForward), forward);
   EXPECT_DOUBLE_EQ(matmul_seconds(training, profile, Part::kInputGradient) +
                        matmul_seconds(training, profile, Part::kWeightGradient),
-                   2 * forward);
+                   4 * weights * tokens + 2.5 * attention);
   // What is not a product is little of it, even in a narrow network.
   double all = 0;
   for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "support/temporary_directory.h"
@@ -256,7 +257,7 @@ TEST(Checkpoint, AFolderBelongsToOneProcess) {
   put_file(place / ".step-000004.123.tmp/weights.safetensors", "half");
   fs::create_directories(place / ".step-000001.123.old");
   put_file(place / ".latest.1-2.tmp", "half");
-  delete_unfinished_checkpoints(place);
+  delete_unfinished(place);
   EXPECT_TRUE(names_in(place).empty());
 }
 
@@ -300,6 +301,22 @@ TEST(Saving, EndsTheRunAfterThreeFailures) {
     EXPECT_NE(outcomes[0].failure.find("checkpoints"), std::string::npos);
   }
   EXPECT_THROW(saving.take_outcomes(), Error);
+}
+
+TEST(Saving, DoesNotPutABrokenModelBeforeTheLastGoodOne) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder / "checkpoints";
+  Saving saving(settings, 0, 8);
+  saving.save(small_checkpoint(3));
+  Checkpoint broken = small_checkpoint(4);
+  broken.weights["l1.bias"].span<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+  saving.save(broken);
+  saving.finish();
+  const auto outcomes = saving.take_outcomes();
+  ASSERT_EQ(outcomes.size(), 2U);
+  EXPECT_NE(outcomes[1].failure.find("l1.bias"), std::string::npos) << outcomes[1].failure;
+  EXPECT_EQ(newest_checkpoint(settings.folder)->checkpoint.step, 3);
 }
 
 TEST(SaveEvery, KnowsItsUnits) {

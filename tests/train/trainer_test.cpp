@@ -5,10 +5,13 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
+#include "partition/plan_file.h"
+#include "passes/linearise.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -129,6 +132,115 @@ TEST_F(Trainer, PipedreamStreamsEpochsAndDrainsForValidation) {
   ASSERT_EQ(recorder.evaluations.size(), 3U);
   EXPECT_EQ(recorder.evaluations[2].samples, 10);
   for (const double loss : recorder.losses) EXPECT_TRUE(std::isfinite(loss));
+}
+
+/// Branches of two layers between a stem and a sum, the widths of which differ.
+void write_branches(const std::filesystem::path& path) {
+  OnnxBuilder builder("branches");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("stem.weight", weight({6, 8}, 0.5F));
+  builder.node("MatMul", {"x", "stem.weight"}, {"stem"}, {}, "stem");
+  std::vector<std::string> ends;
+  for (const std::int64_t width : {24, 16, 24, 16, 16}) {
+    const std::string name = "b" + std::to_string(ends.size());
+    builder.initializer(name + ".in", weight({8, width}, 0.4F));
+    builder.initializer(name + ".out", weight({width, 4}, 0.3F));
+    builder.node("MatMul", {"stem", name + ".in"}, {name + ".h"}, {}, name + ".in");
+    builder.node("Tanh", {name + ".h"}, {name + ".t"}, {}, name + ".act");
+    builder.node("MatMul", {name + ".t", name + ".out"}, {name + ".y"}, {}, name + ".out");
+    ends.push_back(name + ".y");
+  }
+  builder.node("Sum", ends, {"logits"}, {}, "sum");
+  builder.write(path);
+}
+
+TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
+  const std::filesystem::path model = folder_.path() / "branches.onnx", plan = folder_.path() / "p";
+  write_branches(model);
+  config_.model.path = model.string();
+  config_.pipeline.micro_batches = 4;
+  config_.optimization.epochs = 1;
+  run("one.onnx");
+  // Of the nodes that can come next always the last one in the file.
+  config_.pipeline.devices = 3;
+  std::vector<int> order;
+  {
+    Session session(config_);
+    session.open();
+    session.measure();
+    const std::filesystem::path profile = folder_.path() / "profile.json";
+    write_profile(profile, session.profile(), session.graph(), "branches");
+    config_.pipeline.profile_path = profile.string();  // once is enough
+    const Chain file = chain_in_order(session.graph(), [&] {
+      std::vector<int> numbers(linearise(session.graph()).order.size());
+      std::iota(numbers.begin(), numbers.end(), 0);
+      return numbers;
+    }());
+    const std::vector<std::vector<int>> inputs = inputs_of(session.graph(), file);
+    std::vector<bool> placed(inputs.size(), false);
+    while (order.size() < inputs.size()) {
+      int next = static_cast<int>(inputs.size()) - 1;
+      const auto waits = [&](int node) {
+        const auto& needs = inputs[static_cast<std::size_t>(node)];
+        return placed[static_cast<std::size_t>(node)] ||
+               !std::all_of(needs.begin(), needs.end(),
+                            [&](int i) { return bool(placed[static_cast<std::size_t>(i)]); });
+      };
+      while (waits(next)) --next;
+      placed[static_cast<std::size_t>(next)] = true;
+      order.push_back(next);
+    }
+  }
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    config_.pipeline.schedule = schedule;
+    config_.pipeline.order = order;
+    run("other.onnx");
+    EXPECT_TRUE(bytes_of(folder_.path() / "other.onnx") == bytes_of(folder_.path() / "one.onnx"))
+        << schedule;
+    // Whatever order is found by itself.
+    config_.pipeline.order.clear();
+    run("found.onnx");
+    EXPECT_TRUE(bytes_of(folder_.path() / "found.onnx") == bytes_of(folder_.path() / "one.onnx"))
+        << schedule;
+  }
+  // A plan says it, and is followed.
+  config_.pipeline.order = order;
+  std::vector<int> cuts;
+  std::string text;
+  {
+    Session session(config_);
+    session.open();
+    session.plan();
+    EXPECT_EQ(session.order(), order);
+    cuts = session.the_plan().cuts();
+    text = plan_text(session.the_plan(), session.costs(), session.plan_request(), "branches",
+                     session.order());
+  }
+  const auto follow = [&](const std::string& written) {
+    std::ofstream(plan) << written;
+    config_.pipeline.order.clear();
+    config_.pipeline.plan_path = plan.string();
+    Session session(config_);
+    session.open();
+    session.plan();
+    EXPECT_EQ(session.order(), order);
+    EXPECT_EQ(session.the_plan().cuts(), cuts);
+  };
+  follow(text);
+  run("plan.onnx");
+  EXPECT_TRUE(bytes_of(folder_.path() / "plan.onnx") == bytes_of(folder_.path() / "one.onnx"));
+  const std::size_t begin = text.find("\"order\": \"") + 10;
+  const std::size_t end = text.find('"', begin);
+  for (const char* wrong : {"1 0 2-17", "0-3", "0-99", "0-2 2-17"}) {
+    try {
+      follow(text.substr(0, begin) + wrong + text.substr(end));
+      FAIL() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+      EXPECT_NE(std::string(error.what()).find("order"), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST_F(Trainer, StopsWhenTheLossIsNotFinite) {
