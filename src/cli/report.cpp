@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/line_chart.h"
@@ -258,10 +257,6 @@ std::optional<TraceFile> trace_of(const RecordedRun& run) {
   const std::string path = run.option("trace");
   if (path.empty() || !std::filesystem::is_regular_file(path)) return std::nullopt;
   return read_trace(path);
-}
-
-void write_or_print(const std::string& path, const std::string& text) {
-  path == "-" ? print(text) : write_file(path, text);
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <optional>
 #include <sstream>
 
-#include "base/atomic_file.h"
 #include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
@@ -247,11 +246,6 @@ int columns_of_terminal() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
   return known ? size.ws_col : 100;
-}
-
-void write_or_print(const std::string& path, const std::string& text) {
-  if (path == "-") return print(text);
-  write_file(path, text);
 }
 
 void check_csv(const ScheduleCommandOptions& options, const Program& program) {

@@ -12,7 +12,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kNames{{
+constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kScheduleNames{{
     {LearningRateKind::kConstant, "constant"},
     {LearningRateKind::kCosine, "cosine"},
     {LearningRateKind::kLinear, "linear"},
@@ -182,7 +182,7 @@ double learning_rate(const LearningRateSettings& settings, std::int64_t step, st
 }
 
 std::string_view name_of(LearningRateKind kind) {
-  for (const auto& [value, name] : kNames) {
+  for (const auto& [value, name] : kScheduleNames) {
     if (value == kind) return name;
   }
   PT_FAIL(kInternal, "unknown learning-rate schedule {}", static_cast<int>(kind));
@@ -190,7 +190,7 @@ std::string_view name_of(LearningRateKind kind) {
 
 LearningRateKind learning_rate_named(std::string_view name) {
   std::string known;
-  for (const auto& [value, text] : kNames) {
+  for (const auto& [value, text] : kScheduleNames) {
     if (text == name) return value;
     known += (known.empty() ? "" : ", ") + std::string(text);
   }

@@ -10,7 +10,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<OptimizerKind, std::string_view>, 8> kNames{{
+constexpr std::array<std::pair<OptimizerKind, std::string_view>, 8> kOptimizerNames{{
     {OptimizerKind::kAdamW, "adamw"},
     {OptimizerKind::kAdam, "adam"},
     {OptimizerKind::kSgd, "sgd"},
@@ -116,7 +116,7 @@ int state_slots(const OptimizerSettings& settings) {
 }
 
 std::string_view name_of(OptimizerKind kind) {
-  for (const auto& [value, name] : kNames) {
+  for (const auto& [value, name] : kOptimizerNames) {
     if (value == kind) return name;
   }
   PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(kind));
@@ -124,7 +124,7 @@ std::string_view name_of(OptimizerKind kind) {
 
 OptimizerKind optimizer_named(std::string_view name) {
   std::string known;
-  for (const auto& [value, text] : kNames) {
+  for (const auto& [value, text] : kOptimizerNames) {
     if (text == name) return value;
     known += (known.empty() ? "" : ", ") + std::string(text);
   }

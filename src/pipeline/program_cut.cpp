@@ -5,13 +5,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 
 namespace pipetrain {
-namespace {
-
-std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<int> cut_points(const Program& program) {
   if (!is_asynchronous(program.rule)) return {};

@@ -13,8 +13,8 @@
 namespace pipetrain {
 namespace {
 
-constexpr double kDeviation = 0.02;  // of all initial weights
-constexpr float kEpsilon = 1e-12F;   // of its norms
+constexpr double kBertDeviation = 0.02;  // of all initial weights
+constexpr float kEpsilon = 1e-12F;       // of its norms
 constexpr std::int64_t kSegments = 2;
 
 class Encoder {
@@ -37,14 +37,14 @@ class Encoder {
     x = layers_.node("Tanh", "bert.pooler.activation", {x});
     x = layers_.linear(
         "classifier", x,
-        {.from = width_, .to = options_.classes, .deviation = kDeviation, .output = "logits"});
+        {.from = width_, .to = options_.classes, .deviation = kBertDeviation, .output = "logits"});
     return std::move(layers_).finish(x, {options_.classes});
   }
 
  private:
   // ids (batch, T) -> (batch * T, C)
   std::string embed(const std::string& ids) {
-    const auto initial = InitialValues::normal(kDeviation);
+    const auto initial = InitialValues::normal(kBertDeviation);
     const std::string name = "bert.embeddings.";
     const std::string words =
         layers_.parameter(name + "word_embeddings.weight", {options_.vocab, width_}, initial);
@@ -94,7 +94,7 @@ class Encoder {
 
   std::string linear(const std::string& name, const std::string& x, std::int64_t from,
                      std::int64_t to) {
-    return layers_.linear(name, x, {.from = from, .to = to, .deviation = kDeviation});
+    return layers_.linear(name, x, {.from = from, .to = to, .deviation = kBertDeviation});
   }
 
   const ZooOptions& options_;

@@ -15,7 +15,7 @@
 namespace pipetrain {
 namespace {
 
-HostTensor weight(Shape shape, float scale) {
+HostTensor scaled_weight(Shape shape, float scale) {
   HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
   int next = 0;
   for (float& x : out.span<float>()) x = scale * static_cast<float>((++next * 37) % 23 - 11) / 11;
@@ -36,8 +36,8 @@ void write_network(const std::filesystem::path& path) {
   std::string in = "x";
   const auto layer = [&](int number, std::int64_t from, std::int64_t to, const std::string& out) {
     const std::string name = "l" + std::to_string(number);
-    builder.initializer(name + ".weight", weight({to, from}, 0.7F));
-    builder.initializer(name + ".bias", weight({to}, 0.1F));
+    builder.initializer(name + ".weight", scaled_weight({to, from}, 0.7F));
+    builder.initializer(name + ".bias", scaled_weight({to}, 0.1F));
     builder.node("Gemm", {in, name + ".weight", name + ".bias"}, {out},
                  {OnnxAttribute::of_int("transB", 1)}, name);
     in = out;

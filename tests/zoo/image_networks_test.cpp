@@ -11,27 +11,27 @@
 namespace pipetrain {
 namespace {
 
-ZooModel build(const char* name, const ZooOptions& options = {}) {
+ZooModel image_network(const char* name, const ZooOptions& options = {}) {
   return build_zoo_network(*find_zoo_network(name), options);
 }
 
-OnnxModel read(const ZooModel& model) {
+OnnxModel parsed(const ZooModel& model) {
   const std::string bytes = model.onnx.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
 TEST(ImageNetworks, HaveTheParametersOfTheirModels) {
   // torchvision.models.vgg11().features, and a linear layer of 512 x 10.
-  EXPECT_EQ(build("vgg").trained_numbers, 9'220'480 + 5'130);
+  EXPECT_EQ(image_network("vgg").trained_numbers, 9'220'480 + 5'130);
   // torchvision.models.mobilenet_v2(): 3,504,872 with 1000 classes, and at half the width
   // 1,968,680.
-  EXPECT_EQ(build("mobilenet", {.classes = 1000}).trained_numbers, 3'504'872);
-  EXPECT_EQ(build("mobilenet", {.classes = 1000, .width = 16}).trained_numbers, 1'968'680);
+  EXPECT_EQ(image_network("mobilenet", {.classes = 1000}).trained_numbers, 3'504'872);
+  EXPECT_EQ(image_network("mobilenet", {.classes = 1000, .width = 16}).trained_numbers, 1'968'680);
   // mateuszbuda/brain-segmentation-pytorch: 7,763,041 with one output, 33 more with two.
-  EXPECT_EQ(build("unet").trained_numbers, 7'763'041 + 33);
+  EXPECT_EQ(image_network("unet").trained_numbers, 7'763'041 + 33);
   // transformers.BertForSequenceClassification at the sizes of bert-mini: 11,170,560 without the
   // classifier (2 x 256 + 2), with 512 positions of 256 numbers.
-  EXPECT_EQ(build("bert").trained_numbers, 11'170'560 - 384 * 256 + 514);
+  EXPECT_EQ(image_network("bert").trained_numbers, 11'170'560 - 384 * 256 + 514);
 }
 
 TEST(ImageNetworks, BeginWithTheDeviationsOfTheirModels) {
@@ -53,7 +53,7 @@ TEST(ImageNetworks, BeginWithTheDeviationsOfTheirModels) {
       {"bert", "bert.encoder.layer.3.output.dense.weight", 0.02},
   };
   for (const Case& one : cases) {
-    const OnnxModel model = read(build(one.network));
+    const OnnxModel model = parsed(image_network(one.network));
     const OnnxInitializer* tensor = model.find_initializer(one.tensor);
     ASSERT_NE(tensor, nullptr) << one.tensor;
     double sum = 0, squares = 0;
@@ -71,12 +71,12 @@ TEST(ImageNetworks, BeginWithTheDeviationsOfTheirModels) {
 }
 
 TEST(ImageNetworks, RefuseSizesThatDoNotFit) {
-  EXPECT_THROW(build("vgg", {.image = 31}), Error);
-  EXPECT_THROW(build("unet", {.image = 40}), Error);
-  EXPECT_THROW(build("unet", {.depth = 9}), Error);
-  EXPECT_THROW(build("bert", {.width = 100, .heads = 3}), Error);
-  EXPECT_THROW(build("mobilenet", {.depth = 2}), Error);
-  EXPECT_NO_THROW(build("unet", {.image = 40, .depth = 3}));
+  EXPECT_THROW(image_network("vgg", {.image = 31}), Error);
+  EXPECT_THROW(image_network("unet", {.image = 40}), Error);
+  EXPECT_THROW(image_network("unet", {.depth = 9}), Error);
+  EXPECT_THROW(image_network("bert", {.width = 100, .heads = 3}), Error);
+  EXPECT_THROW(image_network("mobilenet", {.depth = 2}), Error);
+  EXPECT_NO_THROW(image_network("unet", {.image = 40, .depth = 3}));
 }
 
 }  // namespace
