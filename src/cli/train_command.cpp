@@ -243,6 +243,7 @@ int train_command(Options& options) {
     optimization.max_steps = 100;
 
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
+  options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   Session session(options.run);
   session.open();
   session.plan();

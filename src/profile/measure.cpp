@@ -161,7 +161,7 @@ class Profiler {
     const SampleData data(training_);
     const StepTiming timing =
         time_step(training_, backend_, data, is_read_, group_of_,
-                  {threads_, options_.busy_threads, options_.repeats, options_.seconds});
+                  {threads_, options_.busy_threads, options_.repeats, options_.seconds, options_.brief});
     costs_.assign(keys_.size(), {});
     for (std::size_t n = 0; n < group_of_.size(); ++n) {
       if (group_of_[n] < 0) continue;
@@ -169,7 +169,7 @@ class Profiler {
       costs_[group] = {timing.seconds[group], timing.workspace_bytes[n]};
     }
     for (std::size_t group = 0; group < keys_.size(); ++group) {
-      cache_.add(keys_[group], costs_[group]);
+      if (!timing.one_walk) cache_.add(keys_[group], costs_[group]);
       log_debug("profile", "{:.3g} s  {}", costs_[group].seconds, keys_[group]);
     }
   }

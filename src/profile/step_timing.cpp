@@ -46,6 +46,7 @@ class Rounds {
     StepTiming out;
     for (const auto& samples : samples_) out.seconds.push_back(std::max(median(samples), 1e-9));
     out.workspace_bytes = std::move(workspace_bytes_);
+    out.one_walk = rounds_ == 0;
     return out;
   }
 
@@ -78,7 +79,7 @@ class Rounds {
     };
     guarded([&] { steps = make(); });
     double walk_seconds = 0;
-    for (int i = 0; i < kWarmUps; ++i) {
+    for (int i = 0; i < (options_.brief ? 1 : kWarmUps); ++i) {
       together_.arrive_and_wait();
       guarded([&] {
         const double start = steady_seconds();
@@ -86,10 +87,12 @@ class Rounds {
         walk_seconds = steady_seconds() - start;
       });
     }
+    together_.arrive_and_wait();
     if (copy == 0 && !failed_) {
-      rounds_ = rounds_for(walk_seconds);
       clock_seconds_ = clock_seconds();
       workspace_bytes_ = steps->workspace_bytes();
+      rounds_ = options_.brief && walk_seconds > kLongWalk ? 0 : rounds_for(walk_seconds);
+      if (rounds_ == 0) add_round();
     }
     together_.arrive_and_wait();
     for (int round = 0; round < rounds_; ++round) {

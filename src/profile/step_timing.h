@@ -12,11 +12,13 @@ struct StepTimingOptions {
   int copies = 1;        // that walk at the same time
   int repeats = 5;       // rounds at least
   double seconds = 0.4;  // more rounds while they fit into this
+  bool brief = false;    // of a long walk the first counts, and there is no other
 };
 
 struct StepTiming {
   std::vector<double> seconds;               // by group
   std::vector<std::size_t> workspace_bytes;  // by node
+  bool one_walk = false;                     // the first one, cold
 };
 
 /// All copies walk through the graph in rounds that they begin together. A round counts as its

@@ -50,6 +50,7 @@ struct PipelineConfig {
   std::size_t memory_limit_bytes = 0;
   std::string profile_path;  // a profile.json to use instead of measuring
   bool profile_cache = true;
+  bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
   int threads = 0;  // of each stage; 0: cores / stages, at least 1
   bool pin = true;

@@ -241,6 +241,7 @@ void Session::measure() {
   options.optimizer = config_.optimization.optimizer;
   options.busy_threads =
       std::min(programs_of_run_->devices(), std::max(1, available_cores() / threads_));
+  options.brief = config_.pipeline.brief_profile && programs_of_run_->devices() == 1;
   estimated_ = config_.pipeline.profile_path.empty() && config_.pipeline.estimate && topology_ &&
                topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
   if (estimated_ && config_.pipeline.memory_limit_bytes == 0)

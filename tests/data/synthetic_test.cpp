@@ -10,7 +10,7 @@
 namespace pipetrain {
 namespace {
 
-ModelInput floats(Shape shape) { return {"x", DType::kFloat32, std::move(shape), -1}; }
+ModelInput floats_of(Shape shape) { return {"x", DType::kFloat32, std::move(shape), -1}; }
 
 LabelSpec classes(std::int64_t count, Shape shape = {}) {
   LabelSpec out;
@@ -48,7 +48,7 @@ double nearest_mean_accuracy(const Dataset& data, int count) {
 }
 
 TEST(Synthetic, IsAPureFunctionOfSeedAndIndex) {
-  const DataSpec spec{{floats({3, 8, 8})}, classes(10)};
+  const DataSpec spec{{floats_of({3, 8, 8})}, classes(10)};
   const auto a = make_synthetic(spec, 100, 1), b = make_synthetic(spec, 50, 1);
   EXPECT_EQ(values(*a, 0, {7, 3}), values(*b, 0, {7, 3}));
   EXPECT_EQ(values(*a, 1, {7, 3}), values(*b, 1, {7, 3}));
@@ -57,14 +57,15 @@ TEST(Synthetic, IsAPureFunctionOfSeedAndIndex) {
 }
 
 TEST(Synthetic, ClassesCanBeLearned) {
-  EXPECT_GT(nearest_mean_accuracy(*make_synthetic({{floats({64})}, classes(10)}, 2000, 1), 10),
+  EXPECT_GT(nearest_mean_accuracy(*make_synthetic({{floats_of({64})}, classes(10)}, 2000, 1), 10),
             0.8);
-  EXPECT_GT(nearest_mean_accuracy(*make_synthetic({{floats({3, 8, 8})}, classes(10)}, 2000, 1), 10),
-            0.8);
+  EXPECT_GT(
+      nearest_mean_accuracy(*make_synthetic({{floats_of({3, 8, 8})}, classes(10)}, 2000, 1), 10),
+      0.8);
 }
 
 TEST(Synthetic, EveryClassOccurs) {
-  const auto data = make_synthetic({{floats({2})}, classes(10)}, 2000, 1);
+  const auto data = make_synthetic({{floats_of({2})}, classes(10)}, 2000, 1);
   std::map<double, int> seen;
   for (const double label : values(*data, 1)) ++seen[label];
   ASSERT_EQ(seen.size(), 10u);
@@ -97,7 +98,7 @@ TEST(Synthetic, RegressionIsLinear) {
   LabelSpec label;
   label.dtype = DType::kFloat32;
   label.sample_shape = {2};
-  const auto data = make_synthetic({{floats({3})}, label}, 8, 1);
+  const auto data = make_synthetic({{floats_of({3})}, label}, 8, 1);
   // Four samples in three dimensions are linearly dependent: with c from x, y must agree.
   const auto x = values(*data, 0), y = values(*data, 1);
   const auto det = [&](int a, int b, int c) {
@@ -116,7 +117,7 @@ TEST(Synthetic, RegressionIsLinear) {
 }
 
 TEST(Synthetic, PerPositionClassesDependOnThePosition) {
-  const auto data = make_synthetic({{floats({1, 4, 4})}, classes(2, {4, 4})}, 20, 1);
+  const auto data = make_synthetic({{floats_of({1, 4, 4})}, classes(2, {4, 4})}, 20, 1);
   const auto x = values(*data, 0), y = values(*data, 1);
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], x[i] >= 0 ? 1 : 0) << x[i];
 }
@@ -146,7 +147,7 @@ TEST(Synthetic, AnAutoencoderGetsItsInput) {
   LabelSpec label;
   label.dtype = DType::kFloat32;
   label.sample_shape = {5};
-  const auto data = make_synthetic({{floats({5})}, label}, 3, 1);
+  const auto data = make_synthetic({{floats_of({5})}, label}, 3, 1);
   EXPECT_EQ(values(*data, 0), values(*data, 1));
 }
 
