@@ -1,6 +1,8 @@
 // Attention as exporters before opset 23 write it.
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "passes/graph_match.h"
 #include "passes/patterns.h"
@@ -320,9 +322,17 @@ class Fusion {
   /// (B, T, H, D) of which `x` is the Transpose, also of one that was emitted just now.
   ValueId split_input(ValueId x) { return rewriter_.transposed_input(x, {0, 2, 1, 3}); }
 
+  /// All layers of a network have one mask, of as many numbers as there are pairs of tokens.
+  MaskKind kind_of_mask(const Scores& scores, std::int64_t queries, std::int64_t keys) {
+    const auto [known, added] = mask_kinds_.try_emplace(
+        {scores.mask.index, scores.inverted, queries, keys}, MaskKind::kOther);
+    if (added) known->second = kind_of(graph_[scores.mask], scores.inverted, queries, keys);
+    return known->second;
+  }
+
   void add_mask(const Scores& scores, std::size_t rank, std::int64_t queries, std::int64_t keys,
                 std::vector<ValueId>& inputs, Attributes& attributes) {
-    switch (kind_of(graph_[scores.mask], scores.inverted, queries, keys)) {
+    switch (kind_of_mask(scores, queries, keys)) {
       case MaskKind::kNone:
         return;
       case MaskKind::kCausal:
@@ -343,6 +353,7 @@ class Fusion {
   Graph& graph_;
   AttentionMatcher matcher_;
   Rewriter rewriter_;
+  std::map<std::tuple<int, bool, std::int64_t, std::int64_t>, MaskKind> mask_kinds_;
 };
 
 }  // namespace
