@@ -36,14 +36,14 @@ constexpr const char* kPipedreamWords = R"(
 Where they differ, and why, as far as it can be told:
 
 - **The choices agree for image networks.** For VGG-16 on both clusters pipetrain's planner picks 15-1, as published, and for ResNet-50 data parallelism. For AlexNet it
-  finds plans that it believes to be up to a fifth better than 15-1.
-- **Gains on cluster A are published larger than predicted** (VGG-16 5.28 against 1.9, AlexNet 4.92 against 2.8). Both depend on what data parallelism pays for its
+  finds plans that it believes to be better than 15-1, on A more than twice, as they send less between servers.
+- **Gains on cluster A are published larger than predicted** (VGG-16 5.28 against 1.8, AlexNet 4.92 against 1.3). Both depend on what data parallelism pays for its
   all-reduce, and the inputs are kind to it: the full 10 Gb/s, which TCP between virtual machines of 2019 hardly reached, and the profile's mini-batch of 128 images
   for VGG-16, where a smaller one would share the all-reduce among fewer images. The second table shows how much hangs on that: half the bandwidth and half the
-  mini-batch together give 3.9 and 8.4. With two such unknowns one can hit any number in between; that is no confirmation.
-- **The same on cluster B**, less: 2.98 against 1.28 and 2.04 against 1.18. The file gives NVLink 25 GB/s between any two GPUs; some pairs of a p3.16xlarge have no
+  mini-batch together give 3.4 and 8.4 in the simulation. With two such unknowns one can hit any number in between; that is no confirmation.
+- **The same on cluster B**, less: 2.98 against 1.22 and 2.04 against 1.18. The file gives NVLink 25 GB/s between any two GPUs; some pairs of a p3.16xlarge have no
   direct link, so that data parallelism had less.
-- **A data parallelism that hides its all-reduce** behind the backward pass would take most of the predicted gain away (1.30 and 0.97 for VGG-16). The measured
+- **A data parallelism that hides its all-reduce** behind the backward pass would take most of the predicted gain away (1.21 and 0.92 for VGG-16). The measured
   baseline, PyTorch of 2019, evidently hid little.
 - **GNMT-16, straight**: predicted below the published gain on both clusters. One layer of the published profile, node92, took 66 ms backward, its seven siblings
   19; it must be an outlier of the measurement, and a straight pipeline is as slow as its slowest layer. With the siblings' time the prediction is 2.7 against 2.34
@@ -57,8 +57,8 @@ Where they differ, and why, as far as it can be told:
   the replicas of one side. So its data parallelism looks worse and its pipelines better than in our model, and it is ahead of what was measured where weights
   are large.
 - **What the simulator leaves out**: the ports of a server that several GPUs share (each pair of devices has a link of its own, as fast as the level), input data, the
-  optimizer's step, and the fill and drain of every epoch. What the planner leaves out: the replicas of a stage that spans servers send over the link between its
-  last device and the next stage, whichever server the others are in; the simulated columns take the slowest link instead.
+  optimizer's step, and the fill and drain of every epoch. The planner counts all transfers of a cut between
+  replicated stages at the slowest link that one of the replicas uses, one after the other, as if they shared a port; the simulation gives each pair its own.
 )";
 
 }  // namespace pipetrain
