@@ -1,7 +1,6 @@
 #include "profile/measure.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -15,22 +14,10 @@
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
 #include "profile/step_timing.h"
+#include "support/temporary_directory.h"
 
 namespace pipetrain {
 namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pipetrain_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // x (batch, width) → [MatMul → LayerNorm] × layers → MatMul → cross-entropy over 10 classes.
 TrainingGraph perceptron(std::int64_t batch, std::int64_t width, int layers) {
@@ -227,7 +214,7 @@ TEST(Measure, TimesUpdatesOfTheOptimizer) {
 }
 
 TEST(Measure, RemembersBetweenRuns) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   const TrainingGraph training = perceptron(8, 32, 2);
   ProfileOptions options = quick();
   options.use_cache = true;
@@ -256,7 +243,7 @@ TEST(Measure, IgnoresACacheThatIsBroken) {
        {"", "{", "[]", R"({"schema": "pipetrain.kernel-times/9"})",
         R"({"schema": "pipetrain.kernel-times/1", "environments": 7})",
         R"({"schema": "pipetrain.kernel-times/1", "environments": {"x": {"y": ["z"]}}})"}) {
-    const TemporaryFolder folder;
+    const TemporaryDirectory folder;
     std::ofstream(folder.path() / "kernel-times.json") << text;
     ProfileOptions options = quick();
     options.use_cache = true;
@@ -303,7 +290,7 @@ TEST(Measure, FindsTheCacheDirectory) {
 }
 
 TEST(ProfileFile, ComesBackAsItWas) {
-  const TemporaryFolder folder;
+  const TemporaryDirectory folder;
   const TrainingGraph training = perceptron(8, 32, 2);
   const Profile profile = measure_profile(training, Backend::kCpu, 1, quick());
   const auto path = folder.path() / "profile.json";
