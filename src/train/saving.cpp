@@ -88,24 +88,22 @@ Saving::~Saving() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool Saving::take_due(std::int64_t step) {
+bool Saving::is_due(std::int64_t step) const {
   if (!enabled() || step == last_step_) return false;
   const bool due = settings_.every.unit == SaveEvery::Unit::kSeconds
                        ? steady_seconds() - last_seconds_ >= settings_.every.value
                        : period_ > 0 && step / period_ > last_step_ / period_;
-  if (!due) return false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (settings_.may_wait && (waiting_ || writing_)) return false;
-  }
+  if (!due || !settings_.may_wait) return due;
+  const std::lock_guard lock(mutex_);
+  return !waiting_ && !writing_;
+}
+
+void Saving::decided(std::int64_t step) {
   last_step_ = step;
   last_seconds_ = steady_seconds();
-  return true;
 }
 
 void Saving::save(Checkpoint checkpoint) {
-  last_step_ = checkpoint.step;
-  last_seconds_ = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !waiting_; });
   waiting_ = std::move(checkpoint);

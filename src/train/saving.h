@@ -53,8 +53,11 @@ class Saving {
   Saving& operator=(const Saving&) = delete;
 
   bool enabled() const { return !settings_.folder.empty(); }
-  /// Whether the cadence asks for a checkpoint after so many steps; it asks once.
-  bool take_due(std::int64_t step);
+  /// Whether the cadence asks for a checkpoint after so many steps.
+  bool is_due(std::int64_t step) const;
+  /// A checkpoint after so many steps has been decided on: the cadence counts from here. In an
+  /// asynchronous round other steps are decided on before its content is complete.
+  void decided(std::int64_t step);
   /// Hands a checkpoint to the writing thread; waits while that one is busy.
   void save(Checkpoint checkpoint);
   /// Waits until everything is written.

@@ -64,7 +64,7 @@ class Training {
         observer_.on_evaluation(*summary_.last_evaluation);
         improved = note_best(*summary_.last_evaluation);
       }
-      if (const char* reason = reason_to_save(step, improved, last)) save(step, reason);
+      if (const char* reason = decide_to_save(step, improved, last)) save(step, reason);
       report_saves();
     }
     saving_.finish();
@@ -161,15 +161,21 @@ class Training {
   }
 
   /// Null when nothing asks for a checkpoint after a step.
-  const char* reason_to_save(std::int64_t step, bool improved, bool last) {
+  const char* decide_to_save(std::int64_t step, bool improved, bool last) {
     if (!saving_.enabled()) return nullptr;
+    const char* reason = reason_to_save(step, improved, last);
+    if (reason) saving_.decided(step);
+    return reason;
+  }
+
+  const char* reason_to_save(std::int64_t step, bool improved, bool last) {
     if (summary_.end == RunEnd::kStopped) return "signal";
     if (summary_.end == RunEnd::kTime) return "time";
     if (std::exchange(save_wanted_, false)) return "asked";
     const bool on = options_.save.every.unit != SaveEvery::Unit::kNever;
     if (improved && on) return "best";
     if (last && on) return "final";
-    return saving_.take_due(step) ? "every" : nullptr;
+    return saving_.is_due(step) ? "every" : nullptr;
   }
 
   /// Between rounds.
@@ -217,7 +223,7 @@ class Training {
     // A boundary is a mini-batch; the first stage to get there decides for all.
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
-      return reason_to_save(first + batches, /*improved=*/false, /*last=*/false);
+      return decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
     };
     RoundSaves saves(
         session_, program, micro_batches, wanted,

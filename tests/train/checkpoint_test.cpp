@@ -269,8 +269,9 @@ TEST(Saving, WritesWhileOthersWorkAndSaysWhatCameOfIt) {
   settings.keep = 2;
   Saving saving(settings, 0, 8);
   for (std::int64_t step = 1; step <= 16; ++step) {
-    EXPECT_EQ(saving.take_due(step), step % 4 == 0);
+    EXPECT_EQ(saving.is_due(step), step % 4 == 0);
     if (step % 4 == 0) {
+      saving.decided(step);
       Checkpoint checkpoint = small_checkpoint(step);
       checkpoint.best.reset();
       saving.save(std::move(checkpoint));
@@ -282,6 +283,22 @@ TEST(Saving, WritesWhileOthersWorkAndSaysWhatCameOfIt) {
   EXPECT_EQ(outcomes[3].written->deleted, std::vector<std::string>{"step-000008"});
   EXPECT_EQ(saving.last_written().filename(), "step-000016");
   EXPECT_EQ(list_checkpoints(settings.folder).size(), 2U);
+}
+
+// The stages of an asynchronous round come to a step one after the other: what one step holds may
+// be complete only after the next ones have been decided on.
+TEST(Saving, CountsFromTheStepThatWasDecidedOn) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder / "checkpoints";
+  settings.every = SaveEvery::parse("3");
+  Saving saving(settings, 0, 8);
+  saving.decided(2);
+  EXPECT_TRUE(saving.is_due(3));
+  saving.decided(3);
+  saving.save(small_checkpoint(2));
+  EXPECT_FALSE(saving.is_due(4));
+  EXPECT_TRUE(saving.is_due(6));
 }
 
 TEST(Saving, EndsTheRunAfterThreeFailures) {
