@@ -1,6 +1,7 @@
 // Error → message and exit code. libgomp reads its environment before main, so the program sets it
 // and starts itself once more: waiting OpenMP threads must not spin for long on cores that other
 // stages need.
+#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -24,6 +25,15 @@ void restart_with_passive_waiting(char** argv) {
   setenv("GOMP_SPINCOUNT", "20000", 0);
   setenv("PIPETRAIN_RESTARTED", "1", 1);
   execv("/proc/self/exe", argv);  // on failure: go on, only slower
+}
+
+/// Blocks of a megabyte and more go back to the system when they are freed: by itself the allocator
+/// keeps ever larger ones, which a run that reads, measures and then trains holds to its end.
+void give_back_large_blocks() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
 }
 
 int run(std::vector<std::string> arguments) {
@@ -83,6 +93,7 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   restart_with_passive_waiting(argv);
+  give_back_large_blocks();
   try {
     const int result = run({argv + 1, argv + argc});
     flush_output();
