@@ -20,6 +20,8 @@ int compare_traces_command(Options& options);
 int report_run_command(Options& options);
 int new_command(Options& options);
 int doctor_command(Options& options);
+int completion_command(Options& options);
+int help_command(Options& options);
 
 /// Decides what the stages run on. Error (kResource) with commands that would work when it is not
 /// there.
