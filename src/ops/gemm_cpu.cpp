@@ -270,15 +270,54 @@ Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
           balanced(shape.k, kDepth, kLanes)};
 }
 
+/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, called into the cache a
+/// few lines at a time, so that packing them next does not wait for memory.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const MatrixView& matrix, std::int64_t top, std::int64_t rows, std::int64_t left,
+        std::int64_t columns, std::int64_t portions)
+      : line_(matrix.data + top * matrix.row_stride + left * matrix.column_stride) {
+    const bool row_major = matrix.column_stride == 1;
+    stride_ = row_major ? matrix.row_stride : matrix.column_stride;
+    length_ = row_major ? columns : rows;
+    lines_ = row_major ? rows : columns;
+    portion_ = (lines_ * ((length_ + kLine - 1) / kLine) + portions - 1) / portions;
+  }
+
+  void next_portion() {
+    for (std::int64_t i = 0; i < portion_ && lines_ > 0; ++i) {
+      __builtin_prefetch(line_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < length_) continue;
+      at_ = 0;
+      line_ += stride_;
+      --lines_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 16;
+  const float* line_ = nullptr;
+  std::int64_t stride_ = 0, length_ = 0, lines_ = 0, portion_ = 0, at_ = 0;
+};
+
+std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
+  return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
+}
+
 /// One block of c; a panel of b serves all rows while it is in the first cache.
 void multiply_block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
-                    const float* b, const float* bias, bool add, float* c, std::int64_t row) {
+                    const float* b, const float* bias, bool add, float* c, std::int64_t row,
+                    Ahead& next_a, Ahead& next_b) {
   for (std::int64_t j = 0; j < columns; j += kColumns) {
     const std::int64_t width = std::min(kColumns, columns - j);
     const float* shift = bias ? bias + j : nullptr;
     for (std::int64_t i = 0; i < rows; i += kRows) {
       const std::int64_t height = std::min(kRows, rows - i);
       float* to = c + i * row + j;
+      next_a.next_portion();
+      next_b.next_portion();
       if (width == kColumns) {
         multiply(height, depth, a + i * depth, b + j * depth, shift, add, to, row);
       } else {
@@ -291,6 +330,7 @@ void multiply_block(std::int64_t rows, std::int64_t columns, std::int64_t depth,
 void multiply_part(const GemmShape& shape, const Part& part, const Blocks& blocks,
                    const MatrixView& a, const MatrixView& b, const float* bias, float* c,
                    float* packed_a, float* packed_b) {
+  const std::int64_t height = part.bottom - part.top;
   for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {
     const std::int64_t columns = std::min(blocks.columns, part.right - left);
     for (std::int64_t begin = 0; begin < shape.k; begin += blocks.depth) {
@@ -300,12 +340,24 @@ void multiply_part(const GemmShape& shape, const Part& part, const Blocks& block
         pack_columns(b, left + j, std::min(kWidth, columns - j), begin, depth,
                      packed_b + j * depth);
       }
+      const std::int64_t end = begin + depth, depth_after = std::min(blocks.depth, shape.k - end);
+      Ahead next_b;
+      if (depth_after > 0) {
+        next_b = Ahead(b, end, depth_after, left, columns, tiles_of(height, columns));
+      }
       for (std::int64_t top = part.top; top < part.bottom; top += blocks.rows) {
         const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
         pack_rows(a, top, rows, begin, depth, packed_a);
+        const std::int64_t tiles = tiles_of(rows, columns);
+        Ahead next_a;
+        if (const std::int64_t below = top + rows; below < part.bottom) {
+          next_a = Ahead(a, below, std::min(blocks.rows, part.bottom - below), begin, depth, tiles);
+        } else if (depth_after > 0) {
+          next_a = Ahead(a, part.top, std::min(blocks.rows, height), end, depth_after, tiles);
+        }
         multiply_block(rows, columns, depth, packed_a, packed_b,
                        bias && begin == 0 ? bias + left : nullptr, /*add=*/begin > 0,
-                       c + top * shape.n + left, shape.n);
+                       c + top * shape.n + left, shape.n, next_a, next_b);
       }
     }
   }
