@@ -269,6 +269,16 @@ void describe_model(Table& table, Options& options) {
     model.dropout = v == "keep";
   };
   dropout.get = [&model] { return model.dropout ? "keep" : "off"; };
+  OptionSpec& precision = table.add(
+      "--precision", "fp32|bf16",
+      "bf16: products and what is stored between them in bfloat16, weights and sums in float",
+      kModelCommands);
+  precision.set = [&model](const std::string& v) {
+    PT_CHECK(v == "fp32" || v == "bf16", kUsage,
+             "--precision cannot be \"{}\"; one of: fp32, bf16", printable(v));
+    model.precision = v == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+  };
+  precision.get = [&model] { return model.precision == DType::kBFloat16 ? "bf16" : "fp32"; };
 }
 
 void describe_data(Table& table, Options& options) {
