@@ -63,6 +63,10 @@ void describe_model(Table& table, Options& options) {
       kModelCommands);
   table.choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
                         "random masks of Dropout nodes", kModelCommands);
+  table.choice_of<DType>(
+      "--precision", model.precision, {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
+      "bf16: products and what is stored between them in bfloat16, weights and sums in float",
+      kModelCommands);
 }
 
 void describe_loss(Table& table, Options& options) {

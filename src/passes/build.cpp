@@ -6,6 +6,7 @@
 #include "passes/fuse.h"
 #include "passes/layout.h"
 #include "passes/patterns.h"
+#include "passes/precision.h"
 
 namespace pipetrain {
 namespace {
@@ -55,6 +56,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   }
   // Both make the graph what the CPU's kernels run fastest.
   if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
+  choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
   training.graph.verify();
   return training;

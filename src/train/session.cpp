@@ -175,6 +175,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
+  options.precision = config_.model.precision;
   if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
