@@ -77,7 +77,9 @@ int run(std::vector<std::string> arguments) {
                        [&](const CommandSpec& spec) { return spec.name == word; });
   };
   const std::size_t at = place_of_command(arguments);
-  if (at < arguments.size() && (at == 0 || named(arguments[at]))) {
+  // A model without a command is trained.
+  const auto is_model = [](const std::string& word) { return word.ends_with(".onnx"); };
+  if (at < arguments.size() && (named(arguments[at]) || (at == 0 && !is_model(arguments[0])))) {
     command = arguments[at];
     arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(at));
   }
