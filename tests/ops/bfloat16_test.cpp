@@ -48,7 +48,10 @@ std::vector<Case> cases() {
   const Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
   Attributes data_gradient = pads;
   data_gradient.set("output_shape", Ints{5, 8, 9, 9});
-  const Attributes pool{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
+  const Attributes pool{{"kernel", Ints{2, 2}},
+                        {"strides", Ints{2, 2}},
+                        {"pads", Ints{0, 0, 0, 0}},
+                        {"dilations", Ints{1, 1}}};
   return {
       {"Relu", {}, {f({3, 5000})}, {0}, {0}},
       {"Add", {}, {f({7, 11, 300}), f({300})}, {0}, {0}},
@@ -89,9 +92,18 @@ std::vector<Case> cases() {
 }
 
 /// A tensor in bfloat16, rounded one by one.
-HostTensor rounded(const HostTensor& tensor) { return test::as_float(tensor, DType::kBFloat16); }
+HostTensor rounded(const HostTensor& tensor) {
+  HostTensor out(TensorType{DType::kBFloat16, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
+    out.view().as<std::uint16_t>()[i] = float_to_bfloat16(tensor.view().as<float>()[i]);
+  return out;
+}
 HostTensor widened(const HostTensor& tensor) {
-  return tensor.dtype() == DType::kBFloat16 ? test::as_float(tensor, DType::kFloat32) : tensor;
+  if (tensor.dtype() != DType::kBFloat16) return tensor;
+  HostTensor out(TensorType{DType::kFloat32, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
+    out.view().as<float>()[i] = bfloat16_to_float(tensor.view().as<std::uint16_t>()[i]);
+  return out;
 }
 
 void check(const Case& one, Backend backend, int threads) {
