@@ -35,6 +35,10 @@ const std::vector<CommandSpec>& commands() {
        export_command},
       {"new", "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
        new_command},
+      {"data",
+       "data inspect PATH: what a file or folder is; data convert PATH -o FILE; data make "
+       "glyphs|spirals|bytes",
+       data_command},
       {"doctor", "what this machine offers", doctor_command},
   };
   return list;

@@ -185,6 +185,7 @@ std::pair<std::string, std::string> split_pair(const std::string& name, const st
 
 constexpr const char* kModelCommands = "train inspect profile plan simulate eval verify";
 constexpr const char* kRunCommands = "train profile plan simulate eval verify";
+constexpr const char* kDataCommands = "train profile plan simulate eval verify data";
 constexpr const char* kPlanCommands = "train plan simulate verify";
 constexpr const char* kScheduleCommands = "train plan simulate verify schedule";
 constexpr const char* kTrainCommands = "train verify";
@@ -275,10 +276,11 @@ void describe_data(Table& table, Options& options) {
   table.group = "Data";
   DataOptions& data = options.run.data;
   table.text("--data", data.path, "PATH|synthetic",
-             "training data: npz, npy, CSV, IDX, CIFAR, tokens, text", kRunCommands);
-  table.specs.back().in_short_help = true;
-  table.text("--format", data.format, "NAME", "of the data, instead of what is detected",
+             "training data: pictures in folders, npz, CSV, tokens, text and others; see --format",
              kRunCommands);
+  table.specs.back().in_short_help = true;
+  table.text("--format", data.format, "NAME",
+             "of the data, instead of what is detected: " + format_names(), kDataCommands);
   table.text("--val-data", data.validation_path, "PATH", "validation data", "train").aliases = {
       "--valid-data"};
   table.real("--val-split", data.validation_split, "share of the training data to hold out",
@@ -292,13 +294,37 @@ void describe_data(Table& table, Options& options) {
   };
   bind.get = [] { return std::string(); };
   OptionSpec& normalize =
-      table.add("--normalize", "auto|none|max|X", "scale of float inputs", kRunCommands);
+      table.add("--normalize", "auto|none|max|X|imagenet|M,M,M/S,S,S",
+                "scale of float inputs; means and deviations are of each channel", kRunCommands);
   normalize.set = [&data](const std::string& v) {
     data.bind.normalization = Normalization::parse(v);
   };
   normalize.get = [] { return std::string("auto"); };
+  OptionSpec& augment = table.add("--augment", "NAME[:X],…",
+                                  "change training images at random: " + Augmentation::names(),
+                                  kTrainCommands);
+  augment.set = [&data](const std::string& v) {
+    data.bind.image.augmentation = Augmentation::parse(v);
+  };
+  augment.get = [&data] { return data.bind.image.augmentation.text(); };
+  OptionSpec& resize = table.add("--resize", "crop|stretch|pad",
+                                 "pictures of another size: cut, stretched or padded",
+                                 kDataCommands);
+  resize.set = [&data](const std::string& v) { data.bind.image.fit = picture_fit_named(v); };
+  resize.get = [] { return std::string("crop"); };
+  OptionSpec& bad = table.add("--on-bad-sample", "error|skip",
+                              "stop at samples that cannot be used, or leave them out",
+                              kRunCommands);
+  bad.set = [&data](const std::string& v) {
+    PT_CHECK(v == "error" || v == "skip", kUsage,
+             "--on-bad-sample cannot be \"{}\"; one of: error, skip", printable(v));
+    data.bind.on_bad_sample = v == "skip" ? BadSample::kSkip : BadSample::kError;
+  };
+  bad.get = [&data] { return data.bind.on_bad_sample == BadSample::kSkip ? "skip" : "error"; };
+  table.automatic("--workers", data.workers, "threads that read data ahead", "train").aliases = {
+      "--num-workers"};
   OptionSpec& tokens =
-      table.add("--token-dtype", "u16|u32", "of a token file without header", kRunCommands);
+      table.add("--token-dtype", "u16|u32", "of a token file without header", kDataCommands);
   tokens.set = [&data](const std::string& v) {
     PT_CHECK(v == "u16" || v == "u32" || v == "u8", kUsage,
              "--token-dtype cannot be \"{}\"; one of: u8, u16, u32", printable(v));
@@ -306,7 +332,7 @@ void describe_data(Table& table, Options& options) {
   };
   tokens.get = [] { return std::string(); };
   table.text("--label-column", data.csv.label_column, "NAME|N", "of a table; the last by default",
-             kRunCommands);
+             kDataCommands);
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
   table.flag("--drop-last", options.run.optimization.drop_last,
              "leave out a last batch that is short", kTrainCommands);
@@ -476,7 +502,7 @@ void describe_optimization(Table& table, Options& options) {
       .aliases = {"--max-grad-norm", "--grad-clip"};
   OptionSpec& seed = table.integer("--seed", optimization.seed, 0,
                                    "of order, masks, held-out samples and new weights",
-                                   "train profile plan simulate eval verify new");
+                                   "train profile plan simulate eval verify new data");
   seed.in_short_help = true;
   OptionSpec& on_nan = table.add("--on-nan", "stop|ignore",
                                  "what to do when the loss is not finite", kTrainCommands);
@@ -532,20 +558,22 @@ void describe_checkpoints(Table& table, Options& options) {
   table.text("--status-file", options.status_file, "FILE",
              "where the run stands, as JSON, replaced once a second", "train");
   table.text("--from", options.from, "CHECKPOINT",
-             "a checkpoint, or a run's folder: its newest one, also while it trains", "export");
+             "a checkpoint, or a run's folder: its newest one, also while it trains; of data make "
+             "bytes: a text or a folder of texts",
+             "export data");
 }
 
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor export report")
+            "train plan profile new schedule doctor export report data")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
              "train");
   table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced",
-             "train new export");
+             "train new export data");
   table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
@@ -591,14 +619,15 @@ void describe_output(Table& table, Options& options) {
   table.flag("--graph", options.show_graph, "print the training graph, backward pass included",
              "inspect");
   table.group = "New";
-  table.integer("--image", options.image, 1, "height and width of the images", "new");
-  table.integer("--channels", options.channels, 1, "of the images", "new");
+  table.integer("--image", options.image, 1, "height and width of the images", "new data");
+  table.integer("--channels", options.channels, 1, "of the images", "new data");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
   table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
                 "new schedule");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
       "--layers"};
   table.integer("--heads", options.heads, 1, "of each attention", "new");
+  table.integer("--samples", options.samples, 1, "to make", "data");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
   table.choice("--weights", options.weights, {"auto", "random", "none"},

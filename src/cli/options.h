@@ -58,6 +58,7 @@ struct Options {
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
+  int samples = 0;  // data make
   std::vector<std::string> arguments;  // what is not a flag
   /// Options and values as they were set, in order: by this command line, and in all.
   std::vector<std::pair<std::string, std::string>> given, settings;
