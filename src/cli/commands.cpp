@@ -42,6 +42,8 @@ const std::vector<CommandSpec>& commands() {
       {"new", "NAME",
        "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
        new_command},
+      {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
+       "what a data set is, the same in another format, or one to try things with", data_command},
       {"doctor", "", "what this machine offers", doctor_command},
       {"completion", "bash|zsh|fish", "print what makes a shell complete commands and options",
        completion_command},

@@ -62,6 +62,7 @@ struct Options {
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
+  int samples = 0;  // data make
   std::vector<std::string> arguments;  // what is not a flag
   std::vector<std::string> configs;    // --config: files, the later ones win
   std::string print_config;            // empty: no; "given" or "all"

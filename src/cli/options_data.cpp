@@ -5,23 +5,31 @@
 
 namespace pipetrain {
 
+namespace {
+
+constexpr const char* kReadCommands = "train profile plan simulate eval predict verify data";
+
+}  // namespace
+
 void describe_data(Table& table, Options& options) {
   table.group = "Data";
   DataOptions& data = options.run.data;
   table.text("--data", data.path, "PATH|synthetic",
-             "training data: npz, npy, CSV, IDX, CIFAR, tokens, text", kDataCommands);
+             "training data: pictures in folders, npz, CSV, tokens, text and others; see --format",
+             kDataCommands);
   table.specs.back().in_short_help = true;
-  OptionSpec& format = table.text("--format", data.format, "NAME",
-                                  "of the data, instead of what is detected", kDataCommands);
+  OptionSpec& format =
+      table.text("--format", data.format, "NAME",
+                 "of the data, instead of what is detected: " + format_names(), kReadCommands);
   Table formats;
   formats
       .choice_of<DType>("--token-dtype", data.token_dtype,
                         {{"u8", DType::kUint8}, {"u16", DType::kUint16}, {"u32", DType::kUint32}},
-                        "of a token file without header", kDataCommands)
+                        "of a token file without header", kReadCommands)
       .key = "dtype";
   formats
       .text("--label-column", data.csv.label_column, "NAME|N|none",
-            "of a table; the last by default", kDataCommands)
+            "of a table; the last by default", kReadCommands)
       .key = "label";
   Table::nest(format, std::move(formats));
   table.text("--val-data", data.validation_path, "PATH", "validation data", "train").aliases = {
@@ -54,17 +62,37 @@ void describe_data(Table& table, Options& options) {
     return fmt::format("{}", fmt::join(all, " "));
   };
   OptionSpec& normalize =
-      table.add("--normalize", "auto|none|max|X", "scale of float inputs", kDataCommands);
+      table.add("--normalize", "auto|none|max|X|imagenet|M,M,M/S,S,S",
+                "scale of float inputs; means and deviations are of each channel", kDataCommands);
   normalize.set = [&data](const std::string& v) {
     data.bind.normalization = Normalization::parse(v);
   };
   normalize.get = [&data] {
     const Normalization& scale = data.bind.normalization;
+    if (!scale.mean.empty())
+      return fmt::format("{}/{}", fmt::join(scale.mean, ","), fmt::join(scale.deviation, ","));
     return scale.kind == Normalization::Kind::kAuto   ? std::string("auto")
            : scale.kind == Normalization::Kind::kNone ? "none"
            : scale.kind == Normalization::Kind::kMax  ? "max"
                                                       : fmt::format("{}", scale.divisor);
   };
+  OptionSpec& augment =
+      table.add("--augment", "NAME[:X],…",
+                "change training images at random: " + Augmentation::names(), kTrainCommands);
+  augment.set = [&data](const std::string& v) {
+    data.bind.image.augmentation = Augmentation::parse(v);
+  };
+  augment.get = [&data] { return data.bind.image.augmentation.text(); };
+  table.choice_of<PictureFit>(
+      "--resize", data.bind.image.fit,
+      {{"crop", PictureFit::kCrop}, {"stretch", PictureFit::kStretch}, {"pad", PictureFit::kPad}},
+      "pictures of another size: cut, stretched or padded", kReadCommands);
+  table.choice_of<BadSample>("--on-bad-sample", data.bind.on_bad_sample,
+                             {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
+                             "stop at samples that cannot be used, or leave them out",
+                             kDataCommands);
+  table.automatic("--workers", data.workers, "threads that read data ahead", "train").aliases = {
+      "--num-workers"};
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
   table.flag("--drop-last", options.run.optimization.drop_last,
              "leave out a last batch that is short", kTrainCommands);

@@ -91,7 +91,7 @@ void describe_optimization(Table& table, Options& options) {
       .aliases = {"--max-grad-norm", "--grad-clip"};
   table
       .integer("--seed", optimization.seed, 0, "of order, masks, held-out samples and new weights",
-               "train profile plan simulate eval verify new")
+               "train profile plan simulate eval verify new data")
       .in_short_help = true;
   table.choice_of<bool>("--on-nan", optimization.stop_on_nonfinite,
                         {{"stop", true}, {"ignore", false}},

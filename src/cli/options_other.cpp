@@ -44,14 +44,15 @@ void describe_planning(Table& table, Options& options) {
 
 void describe_new(Table& table, Options& options) {
   table.group = "New";
-  table.integer("--image", options.image, 1, "height and width of the images", "new");
-  table.integer("--channels", options.channels, 1, "of the images", "new");
+  table.integer("--image", options.image, 1, "height and width of the images", "new data");
+  table.integer("--channels", options.channels, 1, "of the images", "new data");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
   table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
                 "new schedule");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
       "--layers"};
   table.integer("--heads", options.heads, 1, "of each attention", "new");
+  table.integer("--samples", options.samples, 1, "to make", "data");
   table.integer("--vocab", options.vocab, 2, "of a language model", "new");
   table.integer("--context", options.context, 2, "tokens of a language model", "new");
   table.choice("--weights", options.weights, {"auto", "random", "none"},

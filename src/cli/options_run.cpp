@@ -54,20 +54,22 @@ void describe_checkpoints(Table& table, Options& options) {
   table.text("--status-file", options.status_file, "FILE",
              "where the run stands, as JSON, replaced once a second", "train");
   table.text("--from", options.from, "CHECKPOINT",
-             "a checkpoint, or a run's folder: its newest one, also while it trains", "export");
+             "a checkpoint, or a run's folder: its newest one, also while it trains; of data make "
+             "bytes: a text or a folder of texts",
+             "export data");
 }
 
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor export report")
+            "train plan profile new schedule doctor export report data")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
              "train");
   table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced",
-             "train new export");
+             "train new export data");
   table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
