@@ -127,7 +127,10 @@ class BFloat16Kernel final : public Kernel {
     out.element_bytes = static_cast<std::int64_t>(size_of(type.dtype));
     out.converted = type.dtype == DType::kBFloat16;
     out.copied = !share.whole && share.outer > 1;
-    if (share.whole && out.converted) {
+    if (share.summed) {
+      out.scratch = piece_bytes_;
+      piece_bytes_ += aligned(piece.bytes());
+    } else if (share.whole && out.converted) {
       out.whole_scratch = whole_bytes_;
       whole_bytes_ += aligned(piece.bytes());
     } else if (out.converted || out.copied) {
@@ -148,11 +151,20 @@ class BFloat16Kernel final : public Kernel {
     piece_bytes_ += aligned(inner);
   }
 
+  static void add(const Tensor& part, const Tensor& sum) {
+    const float* __restrict from = part.as<float>();
+    float* __restrict to = sum.as<float>();
+    const std::int64_t count = sum.count();
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+    for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+
   void widen(const Tensor& from, std::byte* to) const {
     widen_run(from.as<std::uint16_t>(), reinterpret_cast<float*>(to), from.count());
   }
 
   void widen_run(const std::uint16_t* from, float* to, std::int64_t count) const {
+    if (count <= kStretch) return conversion_.widen(from, to, count);
     const std::int64_t stretches = (count + kStretch - 1) / kStretch;
 #pragma omp parallel for schedule(static) if (count > kParallelElements)
     for (std::int64_t s = 0; s < stretches; ++s)
@@ -161,6 +173,7 @@ class BFloat16Kernel final : public Kernel {
   }
 
   void round_run(const float* from, std::uint16_t* to, std::int64_t count) const {
+    if (count <= kStretch) return conversion_.round(from, to, count);
     const std::int64_t stretches = (count + kStretch - 1) / kStretch;
 #pragma omp parallel for schedule(static) if (count > kParallelElements)
     for (std::int64_t s = 0; s < stretches; ++s)
@@ -225,6 +238,7 @@ class BFloat16Kernel final : public Kernel {
   void* output(const Operand& operand, const Tensor& to, std::int64_t unit, std::byte* workspace,
                std::byte* scratch) const {
     if (!to) return nullptr;
+    if (operand.share.summed) return unit == 0 ? to.data : scratch + operand.scratch;
     if (operand.share.whole) return operand.converted ? workspace + operand.whole_scratch : to.data;
     if (operand.converted || operand.copied) return scratch + operand.scratch;
     return at(to, unit * operand.share.step * operand.element_bytes);
@@ -232,6 +246,7 @@ class BFloat16Kernel final : public Kernel {
 
   void give_back(const Operand& operand, const Tensor& to, const Tensor& made,
                  std::int64_t unit) const {
+    if (to && operand.share.summed && unit > 0) return add(made, to);
     if (!to || (!operand.converted && !operand.copied)) return;
     if (operand.share.whole)
       return round_run(made.as<float>(), to.as<std::uint16_t>(), made.count());

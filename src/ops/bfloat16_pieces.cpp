@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kSmallPiece = 4096;     // elements of an operand: a piece fits the L1
+constexpr std::int64_t kSmallPiece = 2048;     // elements of an operand: a piece fits the L1
 constexpr std::int64_t kLargePiece = 1 << 20;  // elements of all operands: it fits the L3
 
 bool present(const TensorType& type) { return type.dtype != DType::kUndefined; }
@@ -111,24 +111,27 @@ Pieces elementwise(const KernelRequest& request) {
 /// Operators that work on each sample by itself; `whole` inputs are read by all samples.
 const std::map<std::string_view, std::vector<std::size_t>>& sample_operators() {
   static const std::map<std::string_view, std::vector<std::size_t>> kOperators = {
-      {"Attention", {}}, {"AttentionGrad", {}},  {"AveragePool", {}},   {"AveragePoolGrad", {}},
-      {"Conv", {1, 2}},  {"ConvInputGrad", {1}}, {"LayerNorm", {1, 2}}, {"LayerNormInputGrad", {2}},
-      {"MaxPool", {}},   {"MaxPoolGrad", {}},    {"RmsNorm", {1}},      {"RmsNormInputGrad", {2}},
+      {"Attention", {}},         {"AttentionGrad", {}}, {"AveragePool", {}},
+      {"AveragePoolGrad", {}},   {"Conv", {1, 2}},      {"ConvInputGrad", {1}},
+      {"ConvWeightGrad", {}},    {"LayerNorm", {1, 2}}, {"LayerNormInputGrad", {2}},
+      {"MaxPool", {}},           {"MaxPoolGrad", {}},   {"RmsNorm", {1}},
+      {"RmsNormInputGrad", {2}},
   };
   return kOperators;
 }
 
 Pieces samples(const KernelRequest& request, const std::vector<std::size_t>& whole) {
   Pieces out;
-  const Shape& result = request.outputs[0].shape;
-  if (result.rank() < 2 || result[0] < 2) return out;
   const std::string_view op = request.node.op->name;
+  const bool sums = op == "ConvWeightGrad";
+  const Shape& samples = (sums ? request.inputs : request.outputs)[0].shape;
+  if (samples.rank() < 2 || samples[0] < 2) return out;
   if (op == "LayerNorm" || op == "RmsNorm" || op == "LayerNormInputGrad" ||
       op == "RmsNormInputGrad") {
     const std::int64_t axis = request.node.attributes.integer("axis", -1);
-    if (axis == 0 || axis == -static_cast<std::int64_t>(result.rank())) return out;
+    if (axis == 0 || axis == -static_cast<std::int64_t>(samples.rank())) return out;
   }
-  const std::int64_t count = result[0];
+  const std::int64_t count = samples[0];
   std::int64_t elements = 0;
   const auto share = [&](const TensorType& type, bool is_whole) {
     if (is_whole || !present(type) || type.shape.rank() == 0 || type.shape[0] != count)
@@ -136,18 +139,17 @@ Pieces samples(const KernelRequest& request, const std::vector<std::size_t>& who
     elements += type.count() / count;
     return by_rows(type, 1);
   };
+  // A mask of less than four axes has no sample axis.
+  const std::size_t mask = op == "Attention" ? 3 : op == "AttentionGrad" ? 4 : SIZE_MAX;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const bool attention_mask = op.starts_with("Attention") &&
-                                request.inputs[i].shape.rank() == 4 &&
-                                request.inputs[i].shape[0] != count;
-    const bool is_whole = std::find(whole.begin(), whole.end(), i) != whole.end();
-    out.inputs.push_back(share(request.inputs[i], is_whole || attention_mask));
-    // A mask of less than four axes has no sample axis.
-    const std::size_t mask = op == "Attention" ? 3 : 4;
-    if (op.starts_with("Attention") && i == mask && request.inputs[i].shape.rank() < 4)
-      out.inputs.back() = all_of(request.inputs[i]);
+    const bool is_whole = std::find(whole.begin(), whole.end(), i) != whole.end() ||
+                          (i == mask && request.inputs[i].shape.rank() < 4);
+    out.inputs.push_back(share(request.inputs[i], is_whole));
   }
-  for (const TensorType& type : request.outputs) out.outputs.push_back(share(type, false));
+  for (const TensorType& type : request.outputs) {
+    out.outputs.push_back(share(type, sums));
+    out.outputs.back().summed = sums;
+  }
   out.units = count;
   out.units_per_piece =
       std::clamp<std::int64_t>(kLargePiece / std::max<std::int64_t>(1, elements), 1, count);

@@ -10,7 +10,8 @@ namespace pipetrain {
 
 /// The elements of piece i of a tensor are `outer` runs, `stride` apart, from i * step on.
 struct Share {
-  bool whole = true;  // every piece reads all of it
+  bool whole = true;    // every piece reads all of it
+  bool summed = false;  // a result to which every piece adds
   std::int64_t outer = 1, stride = 0;
   std::int64_t step = 0;  // elements between two pieces
   std::size_t axis = 0;   // of unit_shape: the one that counts units

@@ -48,6 +48,9 @@ std::vector<Case> cases() {
   const Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
   Attributes data_gradient = pads;
   data_gradient.set("output_shape", Ints{5, 8, 9, 9});
+  Attributes weight_gradient = pads;
+  weight_gradient.set("output_shape", Ints{8, 64, 3, 3});
+  weight_gradient.set("with_bias", std::int64_t{1});
   const Attributes pool{{"kernel", Ints{2, 2}},
                         {"strides", Ints{2, 2}},
                         {"pads", Ints{0, 0, 0, 0}},
@@ -66,6 +69,12 @@ std::vector<Case> cases() {
       {"MatMul", {}, {f({33, 40}), f({40, 21})}, {0, 1}, {}, 1e-5},
       {"Conv", pads, {f({5, 8, 9, 9}), f({16, 8, 3, 3}), f({16})}, {0, 1}, {0}},
       {"ConvInputGrad", data_gradient, {f({5, 16, 9, 9}), f({16, 8, 3, 3})}, {0, 1}, {0}},
+      {"ConvWeightGrad",
+       weight_gradient,
+       {f({5, 64, 64, 64}), f({5, 8, 64, 64})},
+       {0, 1},
+       {},
+       1e-5},
       {"LayerNorm", {{"axis", std::int64_t{-1}}}, {f({6, 5, 64}), f({64}), f({64})}, {0}, {0}},
       {"LayerNorm", {{"axis", std::int64_t{0}}}, {f({6, 64}), f({6, 64}), none}, {0}, {0}},
       {"BatchNorm", {}, {f({5, 3, 9, 9}), f({3}), f({3})}, {0}, {0}},

@@ -54,14 +54,12 @@ class MixedPrecision : public testing::Test {
 TEST_F(MixedPrecision, BitsDoNotDependOnTheCut) {
   config_.pipeline.micro_batches = 3;
   const std::vector<double> losses = run("one.onnx");
-  for (const int stages : {2, 3, 4}) {
-    for (const char* schedule : {"1f1b", "zb-h1"}) {
-      config_.pipeline.devices = stages;
-      config_.pipeline.schedule = schedule;
-      EXPECT_EQ(run("other.onnx"), losses) << schedule << stages;
-      EXPECT_TRUE(bytes_of(folder_.path() / "other.onnx") == bytes_of(folder_.path() / "one.onnx"))
-          << schedule << stages;
-    }
+  for (const auto& [stages, schedule] : {std::pair(2, "1f1b"), std::pair(4, "zb-h1")}) {
+    config_.pipeline.devices = stages;
+    config_.pipeline.schedule = schedule;
+    EXPECT_EQ(run("other.onnx"), losses) << schedule;
+    EXPECT_TRUE(bytes_of(folder_.path() / "other.onnx") == bytes_of(folder_.path() / "one.onnx"))
+        << schedule;
   }
 }
 
