@@ -30,6 +30,8 @@ struct StageStep {
       out_direct;  // index of the accumulation that a W contribution goes to, or -1
   std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
+  NodeId node;
+  double seconds = 0;  // that its runs have taken
 };
 
 struct Stage::Compiled {
@@ -47,6 +49,7 @@ struct Stage::Compiled {
   std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
   bool has_loss = false;
+  std::int64_t units = 0;  // forwards since the times of kernels were taken
 };
 
 struct Stage::ParameterState {
