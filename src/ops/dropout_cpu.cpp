@@ -122,12 +122,17 @@ void drop_out(const DropoutParameters& parameters, PhiloxKey key, std::int64_t f
     const std::int64_t skipped = within % kDropoutGroup;
     const std::int64_t size =
         std::min({kDropoutGroup - skipped, per_sample - within, count - done});
-    alignas(32) std::uint32_t numbers[kDropoutGroup];
+    alignas(32) std::uint32_t numbers[kDropoutGroup] = {};
     group_numbers(key, static_cast<std::uint64_t>(first_sample + sample),
                   static_cast<std::uint64_t>(within / kDropoutGroup), numbers);
-    size == kDropoutGroup
-        ? mask_group(numbers, parameters.threshold, scale, x + done, y + done, kDropoutGroup)
-        : mask_group(numbers + skipped, parameters.threshold, scale, x + done, y + done, size);
+    if (size == kDropoutGroup) {
+      mask_group(numbers, parameters.threshold, scale, x + done, y + done, kDropoutGroup);
+    } else {
+      for (std::int64_t i = 0; i < size; ++i) {
+        const std::uint32_t number = numbers[(skipped + i) % kDropoutGroup];
+        y[done + i] = number >= parameters.threshold ? x[done + i] * scale : 0.0f;
+      }
+    }
     done += size;
   }
 }

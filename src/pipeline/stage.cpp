@@ -306,6 +306,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   std::byte* source = parameter_block_ + static_cast<std::size_t>(from) * parameter_block_bytes_;
   std::byte* target = parameter_block_ + static_cast<std::size_t>(to) * parameter_block_bytes_;
   if (from != to) std::memcpy(target, source, parameter_block_bytes_);
+  std::vector<ParameterUpdate>& updates = compiled.updates;
+  updates.clear();
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     const ParameterState& parameter = *compiled.parameter_states[k];
     std::byte* gradient = gradient_address(compiled, k);
@@ -314,11 +316,11 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
     };
-    pipetrain::update(optimizer_, learning_rate, step, gradient_scale,
-                      floats(target + parameter.offset, parameter.type),
-                      std::span<const float>(floats(gradient, parameter.type)),
-                      state(parameter.state0), state(parameter.state1));
+    updates.push_back({floats(target + parameter.offset, parameter.type),
+                       std::span<const float>(floats(gradient, parameter.type)),
+                       state(parameter.state0), state(parameter.state1)});
   }
+  update_all(optimizer_, learning_rate, step, gradient_scale, updates);
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
 

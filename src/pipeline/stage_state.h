@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/kernel.h"
+#include "optim/update.h"
 #include "pipeline/moments.h"
 #include "pipeline/stage.h"
 #include "pipeline/stage_layout.h"
@@ -48,6 +49,7 @@ struct Stage::Compiled {
   std::vector<StatisticState*> statistic_states;   // as slice->statistics
   std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
+  std::vector<ParameterUpdate> updates;  // of the last update: room for the next
   bool has_loss = false;
   std::int64_t units = 0;  // forwards since the times of kernels were taken
 };

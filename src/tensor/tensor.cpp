@@ -1,6 +1,7 @@
 #include "tensor/tensor.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cmath>
@@ -33,10 +34,16 @@ std::string Shape::text() const { return fmt::format("({})", fmt::join(dims_, ",
 std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype), shape.text()); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
-  constexpr std::size_t kAlignment = 64;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, rounded ? rounded : kAlignment);
+  constexpr std::size_t kPage = 4096, kLarge = std::size_t{1} << 20;
+  const std::size_t alignment = bytes < kLarge ? 64 : kPage;
+  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* data = std::aligned_alloc(alignment, rounded ? rounded : alignment);
   PT_CHECK(data != nullptr, kResource, "cannot allocate {} bytes of memory", bytes);
+#ifdef MADV_POPULATE_WRITE
+  // All pages at once, which takes two thirds of the time of one after the other. A system that
+  // cannot do it leaves that to the first touch.
+  if (bytes >= kLarge) ::madvise(data, rounded, MADV_POPULATE_WRITE);
+#endif
   std::memset(data, 0, rounded);
   data_.reset(static_cast<std::byte*>(data));
 }
