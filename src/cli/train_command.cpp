@@ -10,10 +10,12 @@
 #include <iostream>
 #include <optional>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/events.h"
 #include "cli/resume_command_line.h"
 #include "cli/status_file.h"
@@ -198,6 +200,13 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   return save;
 }
 
+/// A configuration file that starts the run again.
+std::string config_of_run(const Options& options, const Session& session) {
+  Options copy = options;
+  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  return config_text(copy, "train", /*all=*/true);
+}
+
 /// The command that goes on with a run.
 std::string resume_words(const fs::path& folder) {
   return fmt::format("pipetrain --resume={}", printable(folder.string()));
@@ -274,6 +283,7 @@ int train_command(Options& options) {
   const std::string plan_path = (folder / "plan.json").string();
   write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
              options.run.model.path, session.order());
+  write_file(folder / "config.toml", config_of_run(options, session));
   write_profile(folder / "profile.json", session.profile(), session.graph(),
                 options.run.model.path);
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
