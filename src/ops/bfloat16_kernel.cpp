@@ -75,7 +75,8 @@ class BFloat16Kernel final : public Kernel {
         widen(in[i], context.workspace + operand.whole_scratch);
     }
     const std::int64_t count = (pieces_.units + body_.units - 1) / body_.units;
-    if (!pieces_.side_by_side) {
+    // Without a team of its own: an inner region is dearer inside another one.
+    if (!pieces_.side_by_side || threads_ == 1) {
       for (std::int64_t piece = 0; piece < count; ++piece) run_piece(piece, in, out, context, 0);
       return;
     }

@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kSmallPiece = 2048;     // elements of an operand: a piece fits the L1
+constexpr std::int64_t kSmallPiece = 8192;     // elements of an operand: a piece fits the L2
 constexpr std::int64_t kLargePiece = 1 << 20;  // elements of all operands: it fits the L3
 
 bool present(const TensorType& type) { return type.dtype != DType::kUndefined; }
