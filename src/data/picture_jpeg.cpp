@@ -1,10 +1,13 @@
 // JPEG, by libjpeg-turbo.
+// jpeglib.h wants cstdio before it.
+// clang-format off
+#include <cstdio>
 #include <jerror.h>
 #include <jpeglib.h>
+// clang-format on
 
 #include <algorithm>
 #include <csetjmp>
-#include <cstdio>
 #include <cstring>
 
 #include "base/error.h"
