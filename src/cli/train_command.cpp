@@ -10,10 +10,12 @@
 #include <iostream>
 #include <optional>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/events.h"
 #include "cli/resume_command_line.h"
 #include "cli/status_file.h"
@@ -207,6 +209,13 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   return save;
 }
 
+/// A configuration file that starts the run again.
+std::string config_of_run(const Options& options, const Session& session) {
+  Options copy = options;
+  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  return config_text(copy, "train", /*all=*/true);
+}
+
 /// The command that goes on with a run.
 std::string resume_words(const fs::path& folder) {
   return fmt::format("pipetrain --resume={}", printable(folder.string()));
@@ -289,6 +298,7 @@ int train_command(Options& options) {
   };
   write_plan_and_profile();
   const bool was_estimate = session.profile().is_estimate;
+  write_file(folder / "config.toml", config_of_run(options, session));
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
   StatusFile status(options.status_file);

@@ -27,6 +27,28 @@ Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); 
 void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
+/// Element j of rows[i] becomes element i of rows[j].
+[[gnu::always_inline]] inline void transpose(Vector (&rows)[8]) {
+  using Indices = int __attribute__((vector_size(32)));
+  Vector pairs[8], quads[8];
+  for (int r = 0; r < 8; r += 2) {
+    pairs[r] = __builtin_shuffle(rows[r], rows[r + 1], Indices{0, 8, 1, 9, 4, 12, 5, 13});
+    pairs[r + 1] = __builtin_shuffle(rows[r], rows[r + 1], Indices{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+  for (int r = 0; r < 8; r += 4) {
+    for (int half = 0; half < 2; ++half) {
+      quads[r + 2 * half] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
+                                              Indices{0, 1, 8, 9, 4, 5, 12, 13});
+      quads[r + 2 * half + 1] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
+                                                  Indices{2, 3, 10, 11, 6, 7, 14, 15});
+    }
+  }
+  for (int q = 0; q < 4; ++q) {
+    rows[q] = __builtin_shuffle(quads[q], quads[q + 4], Indices{0, 1, 2, 3, 8, 9, 10, 11});
+    rows[q + 4] = __builtin_shuffle(quads[q], quads[q + 4], Indices{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
 // One-dimensional transforms. `from` and `to` are vectors `step` apart.
 
 /// B': 6 inputs → 6 points.
@@ -246,12 +268,14 @@ void transform_weights(const Weights& w, std::int64_t inputs, std::int64_t panel
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
       const float* from = w.data + (panel * kPanel + half) * w.k_stride + c * w.c_stride;
-      Vector weights[9];
-      for (int i = 0; i < 9; ++i) {
-        for (int lane = 0; lane < kLanes; ++lane) {
-          weights[w.reversed ? 8 - i : i][lane] = from[lane * w.k_stride + i];
-        }
+      Vector rows[8], last, weights[9];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        rows[lane] = load(from + lane * w.k_stride);
+        last[lane] = from[lane * w.k_stride + 8];
       }
+      transpose(rows);
+      for (int i = 0; i < 8; ++i) weights[w.reversed ? 8 - i : i] = rows[i];
+      weights[w.reversed ? 0 : 8] = last;
       Vector lines[18];  // [row of the window][point]
       for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
       float* target = to + c * kPanel + half;
@@ -525,14 +549,13 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
         weight_gradient_line(points, 1, lines + j, 6);
       }
       float* to = dw + ((panel * kPanel + half) * shape.inputs + c) * 9;
-      for (int i = 0; i < 3; ++i) {
-        Vector row[3];
-        weight_gradient_line(lines + 6 * i, 1, row, 1);
-        for (int j = 0; j < 3; ++j) {
-          for (int lane = 0; lane < kLanes; ++lane) {
-            to[lane * shape.inputs * 9 + 3 * i + j] = row[j][lane];
-          }
-        }
+      Vector weights[9], rows[8];
+      for (int i = 0; i < 3; ++i) weight_gradient_line(lines + 6 * i, 1, weights + 3 * i, 1);
+      for (int i = 0; i < 8; ++i) rows[i] = weights[i];
+      transpose(rows);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        store(to + lane * shape.inputs * 9, rows[lane]);
+        to[lane * shape.inputs * 9 + 8] = weights[8][lane];
       }
     }
   }

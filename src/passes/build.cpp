@@ -7,6 +7,7 @@
 #include "passes/fuse_elementwise.h"
 #include "passes/layout.h"
 #include "passes/patterns.h"
+#include "passes/precision.h"
 
 namespace pipetrain {
 namespace {
@@ -56,6 +57,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   }
   // These make the graph what the CPU's kernels run fastest.
   if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
+  choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
   if (options.fuse_elementwise && options.with_gradients) fuse_elementwise(training);
   training.graph.verify();

@@ -119,10 +119,11 @@ void Session::open() {
              printable(name));
     sample_shapes_[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
+  std::optional<RawData> raw;
   if (config_.data.path != "synthetic") {
-    const RawData raw = read_source(config_.data.path, config_.data);
-    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(raw);
-    for (auto& [name, shape] : shapes_of_samples(model_.model, raw))
+    raw = read_source(config_.data.path, config_.data);
+    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(*raw);
+    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
   }
   choose_micro_batch();
@@ -130,7 +131,7 @@ void Session::open() {
   Variant full{micro_batch_, !trains, build(micro_batch_, trains, trains)};
   loss_.loss = std::string(name_of(full.graph->loss.kind));
   (trains ? training_ : evaluations_).push_back(std::move(full));
-  bind_data();
+  bind_data(raw ? &*raw : nullptr);
 }
 
 void Session::choose_micro_batch() {
@@ -184,12 +185,13 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
+  options.precision = config_.model.precision;
   if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
   options.fuse_elementwise = config_.pipeline.backend == Backend::kCpu && fuse;
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 
-void Session::bind_data() {
+void Session::bind_data(const RawData* raw) {
   const TrainingGraph& graph = this->graph();
   const auto sample_shape = [&](ValueId id) {
     const auto& dims = graph.graph[id].type.shape.dims();
@@ -210,7 +212,8 @@ void Session::bind_data() {
     label.ignore_index = loss.ignore_index;
     data_spec_.label = label;
   }
-  data_ = open_data(config_.data, data_spec_);
+  config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
+  data_ = open_data(config_.data, data_spec_, raw);
   const OptimizationConfig& optimization = config_.optimization;
   const auto samples = static_cast<std::int64_t>(data_.train->size());
   if (mode_ == SessionMode::kTrain) {

@@ -142,7 +142,7 @@ class Session {
   std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients,
                                        bool fuse = true) const;
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
-  void bind_data();
+  void bind_data(const RawData* raw);
   void cut_into_stages();
   void set_links();
   void choose_order();
