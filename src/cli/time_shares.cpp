@@ -20,13 +20,16 @@ void TimeAccount::round(Session& session, const Program& program, const RoundRes
   }
   sums.optimizer += update;
   sums.total += result.seconds * static_cast<double>(result.events.size());
-  const std::vector<RuntimeVariant> variants = session.runtime_variants();
-  for (std::size_t v = 0; v < times.size(); ++v) {
-    const Graph& graph = variants[v].training->graph;
-    for (std::size_t n = 0; n < times[v].seconds.size(); ++n) {
-      const KernelKind kind = kernel_kind(graph.nodes[n].op->name);
-      sums.kernels[static_cast<std::size_t>(kind)] += times[v].seconds[n];
+  if (kinds_.empty()) {
+    for (const RuntimeVariant& variant : session.runtime_variants()) {
+      std::vector<KernelKind>& kinds = kinds_.emplace_back();
+      for (const Node& node : variant.training->graph.nodes)
+        kinds.push_back(kernel_kind(node.op->name));
     }
+  }
+  for (std::size_t v = 0; v < times.size(); ++v) {
+    for (std::size_t n = 0; n < times[v].seconds.size(); ++n)
+      sums.kernels[static_cast<std::size_t>(kinds_[v][n])] += times[v].seconds[n];
   }
   if (rounds_ == 1 && session.profile().is_estimate && !times.empty())
     session.take_measured(times.front(), update);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "profile/kernel_kind.h"
 #include "train/session.h"
@@ -34,6 +35,7 @@ class TimeAccount {
     double total = 0;  // devices × seconds
   };
   Sums first_, later_;
+  std::vector<std::vector<KernelKind>> kinds_;  // [variant][node]
   int rounds_ = 0;
 };
 

@@ -19,8 +19,7 @@ struct BuildOptions {
 };
 
 /// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → choose
-/// precision and layouts → fuse → verify.
-/// `model` must have been through untie_copies().
+/// precision and layouts → fuse → verify. `model` must have been through untie_copies().
 TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options);

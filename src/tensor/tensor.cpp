@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -35,23 +34,17 @@ std::string Shape::text() const { return fmt::format("({})", fmt::join(dims_, ",
 std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype), shape.text()); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
-  constexpr std::size_t kLine = 64, kPage = 4096, kLarge = std::size_t{1} << 20;
+  constexpr std::size_t kLine = 64;
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const bool huge = bytes >= 2 * kHugePage;
-  const std::size_t alignment = huge ? kHugePage : bytes < kLarge ? kLine : kPage;
-  const std::size_t unit = std::min(alignment, kPage);
-  const std::size_t rounded = std::max(unit, (bytes + unit - 1) / unit * unit);
+  const bool large = bytes >= 2 * kHugePage;
+  const std::size_t alignment = large ? kHugePage : kLine;
+  const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
   void* data = nullptr;
-  PT_CHECK(posix_memalign(&data, alignment, rounded) == 0, kResource,
+  PT_CHECK(posix_memalign(&data, alignment, rounded ? rounded : kLine) == 0, kResource,
            "cannot allocate {} bytes of memory", bytes);
   // Products read operands down columns, where small pages cost up to a fifth of their time. Where
   // the system has no huge pages nothing happens.
-  if (huge) ::madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  // All pages at once, which takes two thirds of the time of one after the other. A system that
-  // cannot do it leaves that to the first touch.
-  if (bytes >= kLarge) ::madvise(data, rounded, MADV_POPULATE_WRITE);
-#endif
+  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   std::memset(data, 0, rounded);
   data_.reset(static_cast<std::byte*>(data));
 }
