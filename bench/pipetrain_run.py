@@ -63,7 +63,9 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
     `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
     """
     events = folder / "events.jsonl"
-    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16), "--max-steps", steps + 1,
+    # One batch is an epoch, at whose end pipetrain would save a checkpoint; peers save none.
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16), "--save-every", "never",
+               "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 else []
     command += ["--schedule", schedule] if schedule else []
