@@ -30,7 +30,7 @@ struct Inflater {
 };
 
 // zlib counts in 32 bits, so both sides are handed over in pieces.
-constexpr std::size_t kPiece = std::numeric_limits<uInt>::max() / 2;
+constexpr std::size_t kInflatePiece = std::numeric_limits<uInt>::max() / 2;
 
 }  // namespace
 
@@ -48,9 +48,9 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
   while (written < most) {
     if (written == out.size()) out.resize(std::max<std::size_t>(out.size() * 2, bytes.size() * 4));
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
-    stream.avail_in = static_cast<uInt>(std::min(kPiece, bytes.size() - read));
+    stream.avail_in = static_cast<uInt>(std::min(kInflatePiece, bytes.size() - read));
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
-    stream.avail_out = static_cast<uInt>(std::min(kPiece, out.size() - written));
+    stream.avail_out = static_cast<uInt>(std::min(kInflatePiece, out.size() - written));
     const uInt given_in = stream.avail_in, given_out = stream.avail_out;
     const int result = inflate(&stream, Z_NO_FLUSH);
     read += given_in - stream.avail_in;
@@ -117,9 +117,9 @@ void inflate_raw(std::span<const std::byte> bytes, std::span<std::byte> out,
   while (result == Z_OK) {
     const bool full = written == out.size();
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
-    stream.avail_in = static_cast<uInt>(std::min(kPiece, bytes.size() - read));
+    stream.avail_in = static_cast<uInt>(std::min(kInflatePiece, bytes.size() - read));
     stream.next_out = reinterpret_cast<Bytef*>(full ? &overflow : out.data() + written);
-    stream.avail_out = full ? 1 : static_cast<uInt>(std::min(kPiece, out.size() - written));
+    stream.avail_out = full ? 1 : static_cast<uInt>(std::min(kInflatePiece, out.size() - written));
     const uInt given_in = stream.avail_in, given_out = stream.avail_out;
     result = inflate(&stream, Z_NO_FLUSH);
     read += given_in - stream.avail_in;

@@ -61,14 +61,14 @@ void copy_pixels(const Pixels<Element>& in, const PictureBox& box, const Planes&
   }
 }
 
-bool is_whole(double value) { return value == std::floor(value); }
+bool is_on_a_pixel(double value) { return value == std::floor(value); }
 
 // Rows first: those that the columns' filters will ask for.
 template <class Element>
 void resample_pixels(const Pixels<Element>& in, const PictureBox& box, const Planes& out) {
   const bool same = box.width == static_cast<double>(out.width) &&
-                    box.height == static_cast<double>(out.height) && is_whole(box.left) &&
-                    is_whole(box.top);
+                    box.height == static_cast<double>(out.height) && is_on_a_pixel(box.left) &&
+                    is_on_a_pixel(box.top);
   if (same) {
     copy_pixels(in, box, out);
     return;

@@ -2,7 +2,8 @@
 // tensors that come in another format are reordered on the way in and out. The algorithm is direct
 // (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
 // outcome of a race, since it decides the bits. oneDNN's Winograd needs AVX-512; with tensors in
-// blocks of 8 channels ours (winograd_cpu.h) takes its place.
+// blocks of 8 channels ours (winograd_cpu.h) takes its place, and pictures smaller than the window
+// become one product (small_picture_cpu.h).
 #include <omp.h>
 
 #include <optional>
@@ -11,6 +12,7 @@
 #include "ops/conv.h"
 #include "ops/element_types.h"
 #include "ops/onednn_cpu.h"
+#include "ops/small_picture_cpu.h"
 #include "ops/winograd_cpu.h"
 
 namespace pipetrain {
@@ -123,6 +125,13 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 
+/// The same for pictures that are smaller than the window.
+std::optional<SmallPicture> own_small_picture(const KernelRequest& request, const TensorType& x,
+                                              const TensorType& w, const TensorType& y) {
+  if (x.layout != Layout::kBlocked8 || y.layout != Layout::kBlocked8) return {};
+  return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
   if (const auto shape =
@@ -135,6 +144,19 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
                            out[0].as<float>(), context.workspace, threads);
         },
         winograd_workspace_bytes(*shape, threads));
+  }
+  if (auto shape =
+          own_small_picture(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
+    const int threads = omp_get_max_threads();
+    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
+    return make_kernel(
+        [shape = std::move(*shape), threads](
+            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+          small_picture_forward(shape, in[0].as<float>(), in[1].as<float>(),
+                                data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+                                threads);
+        },
+        bytes);
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
@@ -172,6 +194,18 @@ std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
         },
         winograd_workspace_bytes(*shape, threads));
   }
+  if (auto shape =
+          own_small_picture(request, request.outputs[0], request.inputs[1], request.inputs[0])) {
+    const int threads = omp_get_max_threads();
+    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
+    return make_kernel(
+        [shape = std::move(*shape), threads](
+            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+          small_picture_input_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+                                       out[0].as<float>(), context.workspace, threads);
+        },
+        bytes);
+  }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const Problem p =
         make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
@@ -204,6 +238,19 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
                                    data_or_null<float>(out, 1), context.workspace, threads);
         },
         winograd_weight_gradient_workspace_bytes(*shape, threads));
+  }
+  if (auto shape =
+          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+    const int threads = omp_get_max_threads();
+    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
+    return make_kernel(
+        [shape = std::move(*shape), threads](
+            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+          small_picture_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+                                        out[0].as<float>(), data_or_null<float>(out, 1),
+                                        context.workspace, threads);
+        },
+        bytes);
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.outputs.size() > 1;

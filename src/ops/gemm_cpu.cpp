@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/vector8_cpu.h"
+
 namespace pipetrain {
 namespace {
 
-using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
+using Vector = Vector8;
 
 constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kRows = 6;       // of c in the inner loop: 12 vectors of sums in registers
@@ -19,10 +21,6 @@ constexpr std::int64_t kColumnBlock = 1024;  // columns of b packed together
 // Panels packed side by side, so that whole cache lines are read at a time.
 constexpr std::int64_t kRowPanels = 8, kColumnPanels = 16;
 constexpr std::int64_t kSlack = 16;  // floats that packing a may write behind its panels
-
-Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -46,16 +44,16 @@ void multiply(std::int64_t depth, const float* a, const float* b, const float* b
   }
 #pragma GCC unroll 4
   for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) {
-    const Vector b_low = load(b), b_high = load(b + kLanes);
+    const Vector b_low = load8(b), b_high = load8(b + kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
-      const Vector factor = fill(a[r]);
+      const Vector factor = fill8(a[r]);
       low[r] += factor * b_low;
       high[r] += factor * b_high;
     }
   }
   if (bias) {
-    const Vector bias_low = load(bias), bias_high = load(bias + kLanes);
+    const Vector bias_low = load8(bias), bias_high = load8(bias + kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
       low[r] += bias_low;
@@ -65,14 +63,14 @@ void multiply(std::int64_t depth, const float* a, const float* b, const float* b
   if (add) {
 #pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
-      low[r] += load(c + r * row);
-      high[r] += load(c + r * row + kLanes);
+      low[r] += load8(c + r * row);
+      high[r] += load8(c + r * row + kLanes);
     }
   }
 #pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
-    store(c + r * row, low[r]);
-    store(c + r * row + kLanes, high[r]);
+    store8(c + r * row, low[r]);
+    store8(c + r * row + kLanes, high[r]);
   }
 }
 
@@ -109,38 +107,15 @@ void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, 
   }
 }
 
-using Indices = int __attribute__((vector_size(32)));
-
-/// Element j of rows[i] becomes element i of rows[j].
-[[gnu::always_inline]] inline void transpose(Vector (&rows)[8]) {
-  Vector pairs[8], quads[8];
-  for (int r = 0; r < 8; r += 2) {
-    pairs[r] = __builtin_shuffle(rows[r], rows[r + 1], Indices{0, 8, 1, 9, 4, 12, 5, 13});
-    pairs[r + 1] = __builtin_shuffle(rows[r], rows[r + 1], Indices{2, 10, 3, 11, 6, 14, 7, 15});
-  }
-  for (int r = 0; r < 8; r += 4) {
-    for (int half = 0; half < 2; ++half) {
-      quads[r + 2 * half] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                              Indices{0, 1, 8, 9, 4, 5, 12, 13});
-      quads[r + 2 * half + 1] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                                  Indices{2, 3, 10, 11, 6, 7, 14, 15});
-    }
-  }
-  for (int q = 0; q < 4; ++q) {
-    rows[q] = __builtin_shuffle(quads[q], quads[q + 4], Indices{0, 1, 2, 3, 8, 9, 10, 11});
-    rows[q + 4] = __builtin_shuffle(quads[q], quads[q + 4], Indices{4, 5, 6, 7, 12, 13, 14, 15});
-  }
-}
-
 /// `depth` terms of 6 rows, which lie `stride` apart with their terms in order, as (depth, 6); may
 /// write two floats more.
 void transpose_six(const float* from, std::int64_t stride, std::int64_t depth, float* to) {
   std::int64_t k = 0;
   for (; k + kLanes <= depth; k += kLanes) {
     Vector rows[8] = {};
-    for (int r = 0; r < kRows; ++r) rows[r] = load(from + r * stride + k);
+    for (int r = 0; r < kRows; ++r) rows[r] = load8(from + r * stride + k);
     transpose(rows);
-    for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kRows, rows[i]);
+    for (int i = 0; i < kLanes; ++i) store8(to + (k + i) * kRows, rows[i]);
   }
   for (; k < depth; ++k) {
     for (int r = 0; r < kRows; ++r) to[k * kRows + r] = from[r * stride + k];
@@ -178,20 +153,6 @@ void pack_rows(const MatrixView& a, std::int64_t first, std::int64_t rows, std::
   }
 }
 
-/// Stores `depth` terms of 8 columns, which lie `stride` apart with their terms in order, 16 apart.
-void transpose_eight(const float* from, std::int64_t stride, std::int64_t depth, float* to) {
-  std::int64_t k = 0;
-  for (; k + kLanes <= depth; k += kLanes) {
-    Vector rows[8];
-    for (int r = 0; r < 8; ++r) rows[r] = load(from + r * stride + k);
-    transpose(rows);
-    for (int i = 0; i < kLanes; ++i) store(to + (k + i) * kColumns, rows[i]);
-  }
-  for (; k < depth; ++k) {
-    for (int r = 0; r < 8; ++r) to[k * kColumns + r] = from[r * stride + k];
-  }
-}
-
 /// Columns [first, first + columns), at most kColumnPanels panels of them, and terms [begin, begin
 /// + depth) of b as panels (depth, 16).
 void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns, std::int64_t begin,
@@ -199,8 +160,10 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
   const float* from = b.data + begin * b.row_stride + first * b.column_stride;
   const std::int64_t whole = columns / kColumns;
   if (b.column_stride == 1) {
+    constexpr std::int64_t kRowsAhead = 12;  // the hardware does not look beyond the end of a row
     for (std::int64_t k = 0; k < depth; ++k) {
       for (std::int64_t panel = 0; panel < whole; ++panel) {
+        __builtin_prefetch(from + (k + kRowsAhead) * b.row_stride + panel * kColumns);
         std::memcpy(to + (panel * depth + k) * kColumns, from + k * b.row_stride + panel * kColumns,
                     kColumns * sizeof(float));
       }
@@ -209,7 +172,7 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
     for (std::int64_t panel = 0; panel < whole; ++panel) {
       for (std::int64_t half = 0; half < kColumns; half += kLanes) {
         transpose_eight(from + (panel * kColumns + half) * b.column_stride, b.column_stride, depth,
-                        to + panel * depth * kColumns + half);
+                        to + panel * depth * kColumns + half, kColumns);
       }
     }
   }

@@ -15,11 +15,11 @@ struct BuildOptions {
   Layout picture_layout = Layout::kRowMajor;
   /// What products read and make is stored in: kFloat32, or kBFloat16 for mixed precision.
   DType precision = DType::kFloat32;
+  bool fuse_elementwise = false;  // needs gradients: an evaluation is not worth another cut
 };
 
 /// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → choose
-/// precision and layouts → verify.
-/// `model` must have been through untie_copies().
+/// precision and layouts → fuse → verify. `model` must have been through untie_copies().
 TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "graph/op.h"
 #include "optim/update.h"
@@ -138,6 +140,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
+  double start = steady_seconds();
   for (StageStep& step : steps) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
       step.in[i].data = address(step.in_at[i], step.in_direct[i]);
@@ -146,6 +149,9 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     with_context([&] { return "running node " + printable(step.name); },
                  [&] { step.kernel->run(step.in, step.out, context); });
     for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
+    const double end = steady_seconds();
+    step.seconds += end - start;
+    start = end;
   }
   if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
     for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
@@ -177,6 +183,7 @@ std::byte* Stage::forward(StageUnit& unit, int entry, bool count_statistics) {
   prepare(variant, unit.version_copy);
   unit.forward_out = forward_out_ + static_cast<std::size_t>(entry) * forward_out_bytes_;
   run(variant, variant.forward, unit, unit.forward_out, nullptr, false);
+  ++variant.units;
   if (count_statistics) collect_statistics(variant, unit, unit.forward_out);
   return unit.forward_out;
 }
@@ -299,6 +306,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   std::byte* source = parameter_block_ + static_cast<std::size_t>(from) * parameter_block_bytes_;
   std::byte* target = parameter_block_ + static_cast<std::size_t>(to) * parameter_block_bytes_;
   if (from != to) std::memcpy(target, source, parameter_block_bytes_);
+  std::vector<ParameterUpdate>& updates = compiled.updates;
+  updates.clear();
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     const ParameterState& parameter = *compiled.parameter_states[k];
     std::byte* gradient = gradient_address(compiled, k);
@@ -307,11 +316,11 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
     };
-    pipetrain::update(optimizer_, learning_rate, step, gradient_scale,
-                      floats(target + parameter.offset, parameter.type),
-                      std::span<const float>(floats(gradient, parameter.type)),
-                      state(parameter.state0), state(parameter.state1));
+    updates.push_back({floats(target + parameter.offset, parameter.type),
+                       std::span<const float>(floats(gradient, parameter.type)),
+                       state(parameter.state0), state(parameter.state1)});
   }
+  update_all(optimizer_, learning_rate, step, gradient_scale, updates);
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
 
@@ -393,6 +402,18 @@ bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
     return true;
   }
   return false;
+}
+
+void Stage::take_kernel_times(int variant, KernelTimes& out) {
+  Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
+  out.seconds.resize(compiled.training->graph.nodes.size(), 0.0);
+  for (auto* steps : {&compiled.prepare, &compiled.forward, &compiled.backward,
+                      &compiled.input_gradient, &compiled.weight_gradient, &compiled.finish}) {
+    for (StageStep& step : *steps)
+      out.seconds[static_cast<std::size_t>(step.node.index)] += std::exchange(step.seconds, 0.0);
+  }
+  if (index_ == 0) out.units += compiled.units;
+  compiled.units = 0;
 }
 
 std::string Stage::first_nonfinite(int version_copy) const {

@@ -157,6 +157,7 @@ class StageCompiler {
       const Node& node = graph[id];
       StageStep step;
       step.name = node.name;
+      step.node = id;
       step.kernel =
           make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
       workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes());
