@@ -1,5 +1,7 @@
 #include "ops/bfloat16_pieces.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -151,8 +153,10 @@ Pieces samples(const KernelRequest& request, const std::vector<std::size_t>& who
     out.outputs.back().summed = sums;
   }
   out.units = count;
+  // Several threads have more cache, and each piece wakes them a few times.
+  const std::int64_t most = omp_get_max_threads() > 1 ? 4 * kLargePiece : kLargePiece;
   out.units_per_piece =
-      std::clamp<std::int64_t>(kLargePiece / std::max<std::int64_t>(1, elements), 1, count);
+      std::clamp<std::int64_t>(most / std::max<std::int64_t>(1, elements), 1, count);
   return out;
 }
 

@@ -26,7 +26,7 @@ struct Pieces {
   std::vector<Share> inputs, outputs;
 };
 
-/// Depends on the types and the operator only.
+/// Depends on the types, the operator and the number of threads only.
 Pieces pieces_of(const KernelRequest& request);
 
 }  // namespace pipetrain
