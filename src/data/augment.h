@@ -44,7 +44,14 @@ class Augmentation {
 
  private:
   enum class Kind {
-    kFlip, kFlipVertically, kCrop, kResizedCrop, kCutout, kBrightness, kContrast, kSaturation,
+    kFlip,
+    kFlipVertically,
+    kCrop,
+    kResizedCrop,
+    kCutout,
+    kBrightness,
+    kContrast,
+    kSaturation,
     kNoise
   };
   struct Named;

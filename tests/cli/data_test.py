@@ -1,0 +1,82 @@
+"""Data from the outside: made, inspected, converted; pictures in folders trained on, changed at random by (seed, step, sample)."""
+
+import hashlib
+import random
+import unittest
+
+from program import Case, events
+
+SMALL = ["--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
+
+
+class Command(Case):
+    def test_make_inspect_convert(self):
+        self.succeed("data", "make", "glyphs", "--samples", "40", "-o", "g.npz")
+        out, _ = self.succeed("data", "inspect", "g.npz")
+        for part in ["NumPy archive", "train: 40 samples", "held out: 8 samples", "uint8 (28, 28)", "(labels)"]:
+            self.assertIn(part, out)
+        first = (self.folder / "g.npz").read_bytes()
+        self.refused("usage", "data", "make", "glyphs", "-o", "g.npz", says="--overwrite")
+        self.succeed("data", "make", "glyphs", "--samples", "40", "-o", "g.npz", "--overwrite")
+        self.assertEqual(first, (self.folder / "g.npz").read_bytes())
+        self.succeed("data", "make", "spirals", "--samples", "30", "-o", "s.csv")
+        self.assertEqual(len((self.folder / "s.csv").read_text().splitlines()), 31)
+        self.write("text.txt", "to be or not")
+        self.succeed("data", "make", "bytes", "--from", "text.txt", "-o", "t.bin")
+        self.assertIn("12 tokens", self.succeed("data", "inspect", "t.bin")[0])
+
+    def test_mistakes(self):
+        self.refused("usage", "data", says="data inspect PATH")
+        self.refused("usage", "data", "inspekt", "x", says="did you mean inspect?")
+        self.refused("usage", "data", "make", "digits", "-o", "d.npz", says="glyphs")
+        self.refused("usage", "data", "make", "bytes", "-o", "d.bin", says="--from")
+        self.refused("usage", "data", "make", "glyphs", "-o", "d.h5", says=".npz")
+        self.refused("usage", "data", "make", "glyphs", says="--output")
+        self.refused("data", "data", "inspect", "nowhere", says="nowhere")
+
+
+class Pictures(Case):
+    def setUp(self):
+        super().setUp()
+        source = random.Random(3)
+        for kind in range(3):
+            (self.folder / f"p/class{kind}").mkdir(parents=True)
+            for i in range(16):
+                pixels = bytes(min(255, 60 * kind + source.randrange(80)) for _ in range(20 * 16 * 3))
+                self.write(f"p/class{kind}/{i:02d}.ppm", b"P6\n20 16\n255\n" + pixels)
+        self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "3", "-o", "net.onnx")
+        self.train = ["train", "-m", "net.onnx", "--data", "p", *SMALL]
+
+    def losses(self, name, *more):
+        self.succeed(*self.train, "--run-dir", name, "-o", f"{name}.onnx", *more)
+        lines = events((self.folder / name / "events.jsonl").read_text())
+        return [line["loss"] for line in lines if line["event"] == "step"]
+
+    def test_no_bit_depends_on_workers_stages_or_resuming(self):
+        augment = ["--augment", "flip,crop:2,brightness:0.2", "--normalize", "imagenet", "--micro-batches", "4"]
+        plain = self.losses("plain", "--epochs", "2", "--micro-batches", "4", "--normalize", "imagenet")
+        whole = self.losses("whole", "--epochs", "2", *augment)
+        self.assertEqual(len(whole), 6)
+        self.assertNotEqual(plain, whole)
+        self.assertEqual(whole, self.losses("workers", "--epochs", "2", "--workers", "3", *augment))
+        self.assertEqual(whole, self.losses("stages", "--epochs", "2", "--gpus", "2", *augment))
+        digest = lambda name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+        self.assertEqual(digest("whole.onnx"), digest("stages.onnx"))
+        resumed = ["--resume=whole/checkpoints/step-000003", "--run-dir", "again", "-o", "again.onnx", "-q"]
+        self.succeed(*resumed)
+        self.assertEqual(digest("whole.onnx"), digest("again.onnx"))
+
+    def test_a_damaged_picture_is_named_or_left_out(self):
+        path = self.folder / "p/class1/07.ppm"
+        path.write_bytes(path.read_bytes()[:500])
+        err = self.refused("data", *self.train, "--epochs", "1", says=["07.ppm", "truncated"])
+        self.assertNotIn("internal", err)
+        self.losses("skipped", "--epochs", "1", "--on-bad-sample", "skip")
+
+    def test_too_many_classes_are_found_before_the_first_step(self):
+        self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "2", "-o", "two.onnx")
+        self.refused("data", "train", "-m", "two.onnx", "--data", "p", *SMALL, says="label 2 out of range 0..1")
+
+
+if __name__ == "__main__":
+    unittest.main()
