@@ -23,6 +23,9 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
             double gradient_scale, std::span<double> parameter, std::span<const double> gradient,
             std::span<double> state0, std::span<double> state1);
 
+/// Moves an average towards a parameter: average += (1 - decay) (parameter - average).
+void update_average(double decay, std::span<float> average, std::span<const float> parameter);
+
 /// Sum of squares in double, added up in an order that depends on the length only.
 double sum_of_squares(std::span<const float> values);
 double sum_of_squares(std::span<const double> values);

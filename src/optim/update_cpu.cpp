@@ -246,6 +246,16 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
+void update_average(double decay, std::span<float> average, std::span<const float> parameter) {
+  const auto enter = static_cast<float>(1 - decay);
+  for_pieces(average.size(), [=](std::size_t first, std::size_t last) {
+    float* __restrict to = average.data();
+    const float* __restrict from = parameter.data();
+#pragma omp simd
+    for (std::size_t i = first; i < last; ++i) to[i] += enter * (from[i] - to[i]);
+  });
+}
+
 double sum_of_squares(std::span<const float> values) {
   return sum_of_squares_of(values.size(), [=](std::size_t i) { return values[i]; });
 }

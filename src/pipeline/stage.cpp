@@ -307,10 +307,14 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
     };
-    pipetrain::update(optimizer_, learning_rate, step, gradient_scale,
-                      floats(target + parameter.offset, parameter.type),
-                      std::span<const float>(floats(gradient, parameter.type)),
+    const std::span<float> weights = floats(target + parameter.offset, parameter.type);
+    pipetrain::update(parameter.optimizer.settings,
+                      learning_rate * parameter.optimizer.learning_rate_scale, step, gradient_scale,
+                      weights, std::span<const float>(floats(gradient, parameter.type)),
                       state(parameter.state0), state(parameter.state1));
+    if (!parameter.average) continue;
+    if (step == 1) std::copy(weights.begin(), weights.end(), parameter.average);
+    update_average(optimizer_.average_decay, {parameter.average, count}, weights);
   }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
@@ -374,6 +378,8 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
                   value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
+    if (parameter.average)
+      std::memcpy(parameter.average, value.view().data, parameter.type.bytes());
     return true;
   }
   const auto found = running_.find(name);

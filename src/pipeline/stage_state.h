@@ -55,6 +55,8 @@ struct Stage::ParameterState {
   std::size_t offset = 0;  // in the block of a weight version
   float* state0 = nullptr;
   float* state1 = nullptr;
+  float* average = nullptr;  // moving average; null: none is kept
+  SettingsOfParameter optimizer = {};
 };
 
 /// Running mean and variance of one BatchNorm, and the moments merged since the last update (Chan

@@ -354,5 +354,13 @@ TEST(ClipFactor, IsPyTorchs) {
   EXPECT_EQ(clip_factor(100, 0), 1);
 }
 
+TEST(Average, GoesToTheParameterByItsDecay) {
+  std::vector<float> average = {4, -2}, parameter = {1, 1};
+  for (int step = 0; step < 5; ++step) update_average(0.75, average, parameter);
+  // p + (a - p) d^5
+  EXPECT_NEAR(average[0], 1 + 3 * 0.2373046875, 1e-6);
+  EXPECT_NEAR(average[1], 1 - 3 * 0.2373046875, 1e-6);
+}
+
 }  // namespace
 }  // namespace pipetrain
