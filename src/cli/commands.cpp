@@ -37,6 +37,8 @@ const std::vector<CommandSpec>& commands() {
       {"report", "RUN", "a run as one HTML page: curves, stages, a step, slowest kernels",
        report_run_command},
       {"eval", "MODEL", "loss and accuracy of a model on data", eval_command},
+      {"predict", "MODEL", "a model's outputs for data, as npz, CSV or JSON Lines",
+       predict_command},
       {"export", "CHECKPOINT",
        "write a checkpoint's weights into the model, also while it is trained", export_command},
       {"new", "NAME",
@@ -131,6 +133,7 @@ int show_schedule_command(Options& options) {
   schedule.svg = options.svg;
   schedule.csv = options.csv;
   schedule.output = options.output;
+  schedule.color = options.color;
   schedule.json = options.json;
   return schedule_command(schedule);
 }

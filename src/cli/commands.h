@@ -13,6 +13,7 @@ int profile_command(Options& options);
 int plan_command(Options& options);
 int simulate_command(Options& options);
 int eval_command(Options& options);
+int predict_command(Options& options);
 int export_command(Options& options);
 int verify_command(Options& options);
 int show_schedule_command(Options& options);

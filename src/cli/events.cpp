@@ -159,6 +159,7 @@ void EventLog::evaluation(const EvaluationReport& report) {
   line.number("loss", report.loss);
   line.number("accuracy", report.accuracy);
   line.number("perplexity", report.perplexity);
+  line.number("r2", report.r2);
   line.json["samples"] = report.samples;
   line.number("seconds", report.seconds);
   write(line);
@@ -198,8 +199,9 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
   line.json["output"] = output;
   if (summary.best)
-    line.json["best"] = {
-        {"metric", "val_loss"}, {"value", summary.best->loss}, {"step", summary.best->step}};
+    line.json["best"] = {{"metric", "val_" + summary.best->metric},
+                         {"value", summary.best->value},
+                         {"step", summary.best->step}};
   if (!summary.last_checkpoint.empty()) line.json["checkpoint"] = summary.last_checkpoint.string();
   write(line);
 }

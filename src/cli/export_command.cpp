@@ -55,6 +55,8 @@ int export_command(Options& options) {
            "{} is not the network that the checkpoint is of; give its file with --model",
            printable(options.run.model.path));
   const auto read = [&](const std::string& name) {
+    const auto average = found.checkpoint.optimizer.find(std::string(kAverageKey) + name);
+    if (average != found.checkpoint.optimizer.end()) return average->second;
     const auto tensor = found.checkpoint.weights.find(name);
     return tensor == found.checkpoint.weights.end() ? HostTensor() : tensor->second;
   };

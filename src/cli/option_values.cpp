@@ -1,33 +1,79 @@
 #include "cli/option_values.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "base/error.h"
 
 namespace pipetrain {
 namespace {
 
-/// "500", "30%" or "30ep": steps, a share of the run, or epochs, which also become a share.
-Milestone parse_milestone(const std::string& text, const OptimizationConfig& optimization) {
+/// A point or length of the run: "500" steps, "30%" of the run, "30ep" or "64000sa".
+struct RunLength {
+  double value = 0;
+  enum class Unit { kSteps, kShare, kEpochs, kSamples } unit = Unit::kSteps;
+};
+
+RunLength parse_length(const std::string& option, const std::string& text) {
+  RunLength out;
   std::string digits = text;
-  const bool percent = digits.ends_with('%');
-  const bool epochs = digits.ends_with("ep");
-  if (percent) digits.pop_back();
-  if (epochs) digits.resize(digits.size() - 2);
-  char* end = nullptr;
-  const double value = std::strtod(digits.c_str(), &end);
-  PT_CHECK(!digits.empty() && *end == 0 && std::isfinite(value) && value > 0, kUsage,
-           "--lr-milestones takes steps, percentages or epochs (500, 30%, 30ep), not \"{}\"",
-           printable(text));
-  PT_CHECK(percent || epochs || value == std::floor(value), kUsage,
-           "--lr-milestones takes whole steps, not \"{}\"", printable(text));
-  PT_CHECK(!epochs || (optimization.max_steps < 0 && optimization.epochs > 0), kUsage,
-           "--lr-milestones in epochs need --epochs; give steps or percentages with --max-steps");
-  if (percent) return {value / 100, /*is_share=*/true};
-  if (epochs) return {value / static_cast<double>(optimization.epochs), /*is_share=*/true};
-  return {value, /*is_share=*/false};
+  const auto ends = [&](std::string_view suffix, RunLength::Unit unit) {
+    if (!digits.ends_with(suffix)) return;
+    digits.resize(digits.size() - suffix.size());
+    out.unit = unit;
+  };
+  ends("%", RunLength::Unit::kShare);
+  ends("ep", RunLength::Unit::kEpochs);
+  ends("sa", RunLength::Unit::kSamples);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  PT_CHECK(!digits.empty() && error == std::errc() && end == digits.data() + digits.size() &&
+               std::isfinite(value) && value >= 0,
+           kUsage,
+           "{} takes steps, percentages, epochs or samples (500, 30%, 30ep, 64000sa), not \"{}\"",
+           option, printable(text));
+  PT_CHECK(out.unit != RunLength::Unit::kSteps || value == std::floor(value), kUsage,
+           "{} takes whole steps, not \"{}\"", option, printable(text));
+  out.value = out.unit == RunLength::Unit::kShare ? value / 100 : value;
+  return out;
+}
+
+/// As steps or a share of the run. Epochs of a run in epochs are a share of it.
+Milestone milestone_of(const std::string& option, const std::string& text,
+                       const OptimizationConfig& optimization) {
+  const RunLength length = parse_length(option, text);
+  switch (length.unit) {
+    case RunLength::Unit::kSteps:
+      return {length.value, /*is_share=*/false};
+    case RunLength::Unit::kShare:
+      return {length.value, /*is_share=*/true};
+    case RunLength::Unit::kSamples:
+      return {std::round(length.value / static_cast<double>(optimization.batch_size)), false};
+    case RunLength::Unit::kEpochs:
+      break;
+  }
+  PT_CHECK(optimization.max_steps < 0 && optimization.epochs > 0, kUsage,
+           "{} in epochs needs --epochs; give steps or percentages with --max-steps", option);
+  return {length.value / static_cast<double>(optimization.epochs), /*is_share=*/true};
+}
+
+void set_rate_step(Options& options) {
+  if (options.lr_step.empty()) return;
+  OptimizationConfig& optimization = options.run.optimization;
+  const RunLength length = parse_length("--lr-step", options.lr_step);
+  PT_CHECK(length.unit != RunLength::Unit::kShare && length.value > 0, kUsage,
+           "--lr-step takes steps, epochs or samples (500, 30ep, 64000sa), not \"{}\"",
+           printable(options.lr_step));
+  if (length.unit == RunLength::Unit::kEpochs) {
+    optimization.rate_every_epochs = length.value;
+    optimization.learning_rate.every_steps = 1;
+  } else if (length.unit == RunLength::Unit::kSamples) {
+    optimization.learning_rate.every_steps = std::max<std::int64_t>(
+        1, std::llround(length.value / static_cast<double>(optimization.batch_size)));
+  } else {
+    optimization.learning_rate.every_steps = static_cast<std::int64_t>(length.value);
+  }
 }
 
 void set_milestones(Options& options) {
@@ -37,7 +83,10 @@ void set_milestones(Options& options) {
       kUsage, "--lr-milestones belong to --lr-schedule multistep, not {}",
       name_of(optimization.learning_rate.kind));
   for (const std::string& text : options.milestones) {
-    optimization.learning_rate.milestones.push_back(parse_milestone(text, optimization));
+    optimization.learning_rate.milestones.push_back(
+        milestone_of("--lr-milestones", text, optimization));
+    PT_CHECK(optimization.learning_rate.milestones.back().value > 0, kUsage,
+             "--lr-milestones must lie behind the beginning, not at \"{}\"", printable(text));
   }
 }
 
@@ -48,9 +97,11 @@ void resolve_values(Options& options) {
   const OptimizerKind kind = optimizer_named(options.optimizer);
   const bool nesterov = run.optimization.optimizer.nesterov;
   const bool centered = run.optimization.optimizer.centered;
+  const double average_decay = run.optimization.optimizer.average_decay;
   run.optimization.optimizer = default_settings(kind);
   run.optimization.optimizer.nesterov = nesterov;
   run.optimization.optimizer.centered = centered;
+  run.optimization.optimizer.average_decay = average_decay;
   const auto number = [](const std::string& text, double& field) {
     if (!text.empty()) field = std::stod(text);
   };
@@ -67,22 +118,11 @@ void resolve_values(Options& options) {
            "--alpha and --centered belong to --optimizer rmsprop, not {}", options.optimizer);
   validate(settings);
   set_milestones(options);
-  std::string warmup = options.warmup;
-  if (!warmup.empty()) {
-    const bool percent = warmup.back() == '%';
-    const bool epochs = warmup.size() > 2 && warmup.compare(warmup.size() - 2, 2, "ep") == 0;
-    if (percent) warmup.pop_back();
-    if (epochs) warmup.resize(warmup.size() - 2);
-    char* end = nullptr;
-    const double value = std::strtod(warmup.c_str(), &end);
-    PT_CHECK(end && *end == 0 && std::isfinite(value) && value >= 0, kUsage,
-             "--warmup takes steps, a percentage or epochs (500, 5%, 1ep), not \"{}\"",
-             printable(options.warmup));
-    run.optimization.warmup =
-        percent  ? value / 100
-        : epochs ? value / static_cast<double>(std::max<std::int64_t>(1, run.optimization.epochs))
-                 : value;
-    run.optimization.warmup_is_fraction = percent || epochs;
+  set_rate_step(options);
+  if (!options.warmup.empty()) {
+    const Milestone end = milestone_of("--warmup", options.warmup, run.optimization);
+    run.optimization.warmup = end.value;
+    run.optimization.warmup_is_fraction = end.is_share;
   }
 }
 

@@ -22,7 +22,7 @@ struct Options {
   std::string device = "auto";
   int gpus = 0;
   std::string optimizer = "adamw";
-  std::string lr, weight_decay, momentum, warmup, beta1, beta2, epsilon, alpha;
+  std::string lr, lr_step, weight_decay, momentum, warmup, beta1, beta2, epsilon, alpha;
   std::vector<std::string> milestones;
   // Output
   std::string output;  // empty: RUN/trained.onnx; "-": standard output
@@ -50,6 +50,11 @@ struct Options {
   bool schedule_given = false;
   std::string svg, dot;  // plan, schedule: pictures to write
   std::string trace, trace_steps;
+  std::string follow, confusion, to;  // eval, predict
+  int top_k = 0;
+  std::string init = "keep";
+  std::int64_t num_classes = 0;
+  bool tensorboard = false;
   // plan of a profile of PipeDream's
   std::string pipedream_profile, compat, activation_compression;
   double bandwidth = 1e9;

@@ -51,6 +51,10 @@ void describe_model(Table& table, Options& options) {
              "train inspect");
   table.list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
              "train inspect");
+  table.choice("--init", options.init, {"keep", "random"},
+               "random: train from new weights instead of the file's", "train");
+  table.integer("--num-classes", options.num_classes, 2,
+                "replace the last layer by a new one for so many classes, keep the rest", "train");
   table.choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
                         "auto: merged copies are trained apart; graph: as the file shares them",
                         "train inspect");
@@ -79,6 +83,22 @@ void describe_loss(Table& table, Options& options) {
       .key = "output";
   inner.integer("--ignore-index", loss.ignore_index, -1000000000, "label that does not count",
                 kRunCommands);
+  inner
+      .real("--label-smoothing", loss.label_smoothing,
+            "share of a cross-entropy's target that is spread over all classes", kTrainCommands)
+      .key = "smoothing";
+  OptionSpec& weights = inner.add("--class-weights", "X,X,…",
+                                  "how much each class counts in a cross-entropy", kTrainCommands);
+  weights.key = "weights";
+  weights.set = [&loss](const std::string& v) {
+    loss.class_weights.clear();
+    for (const std::string& text : split_list_of(v)) {
+      loss.class_weights.push_back(parse_real("--class-weights", text));
+      PT_CHECK(loss.class_weights.back() >= 0, kUsage,
+               "--class-weights must not be negative, not {}", printable(text));
+    }
+  };
+  weights.get = [&loss] { return fmt::format("{}", fmt::join(loss.class_weights, ",")); };
   Table::nest(spec, std::move(inner));
 }
 

@@ -1,5 +1,7 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
 #include "cli/option_table.h"
+#include "train/metrics.h"
+#include "train/saving.h"
 
 namespace pipetrain {
 
@@ -30,11 +32,11 @@ void describe_rate_curve(OptionSpec& schedule, Options& options) {
   inner.real("--lr-gamma", rate.gamma, "factor of step, multistep, exponential", kTrainCommands)
       .key = "gamma";
   inner
-      .integer("--lr-step", rate.every_steps, 1, "of step and exponential: steps for one factor",
-               kTrainCommands)
+      .text("--lr-step", options.lr_step, "N|Nep|Nsa",
+            "of step and exponential: steps, epochs or samples for one factor", kTrainCommands)
       .key = "every";
   inner
-      .list("--lr-milestones", options.milestones, "N|P%|Nep,…",
+      .list("--lr-milestones", options.milestones, "N|P%|Nep|Nsa,…",
             "of multistep: when to apply the factor", kTrainCommands)
       .key = "at";
   inner.real("--lr-power", rate.power, "of polynomial", kTrainCommands).key = "power";
@@ -69,8 +71,51 @@ void describe_optimization(Table& table, Options& options) {
                  kTrainCommands)
       .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
-  table.late_real("--weight-decay", options.weight_decay, "adamw, lamb 0.01, lars 5e-4, else 0",
-                  kTrainCommands);
+  const auto rate_text = [](const std::vector<std::pair<std::string, double>>& rates) {
+    std::vector<std::string> all;
+    for (const auto& [glob, value] : rates) all.push_back(fmt::format("{}={}", glob, value));
+    return fmt::format("{}", fmt::join(all, " "));
+  };
+  OptionSpec& scale = table.add("--lr-scale", "GLOB=X",
+                                "factor of the learning rate of matching tensors", kTrainCommands);
+  scale.repeatable = true;
+  scale.set = [&optimization](const std::string& v) {
+    const auto [glob, value] = split_pair("--lr-scale", v);
+    optimization.rate_scales.emplace_back(glob, parse_real("--lr-scale", value));
+    PT_CHECK(optimization.rate_scales.back().second >= 0, kUsage,
+             "--lr-scale must not be negative, not {}; to leave tensors alone: --freeze",
+             printable(value));
+  };
+  scale.get = [&optimization, rate_text] { return rate_text(optimization.rate_scales); };
+  OptionSpec& decay = table.add(
+      "--weight-decay", "X|GLOB=X",
+      "adamw, lamb 0.01, lars 5e-4, else 0; adamw, lamb and lion leave biases and norms alone "
+      "(*=0.01: all tensors); of matching tensors",
+      kTrainCommands);
+  decay.repeatable = true;
+  decay.set = [&options, &optimization](const std::string& v) {
+    if (v.find('=') == std::string::npos) {
+      options.weight_decay = fmt::format("{}", parse_real("--weight-decay", v));
+      return;
+    }
+    const auto [glob, value] = split_pair("--weight-decay", v);
+    optimization.decays.emplace_back(glob, parse_real("--weight-decay", value));
+  };
+  decay.get = [&options, &optimization, rate_text] {
+    const std::string tensors = rate_text(optimization.decays);
+    return options.weight_decay + (options.weight_decay.empty() || tensors.empty() ? "" : " ") +
+           tensors;
+  };
+  OptionSpec& average =
+      table.real("--ema", optimization.optimizer.average_decay,
+                 "decay of a moving average of the weights, which is evaluated and written; 0: off",
+                 kTrainCommands);
+  average.set = [&optimization](const std::string& v) {
+    const double value = parse_real("--ema", v);
+    PT_CHECK(value >= 0 && value < 1, kUsage, "--ema takes a decay from 0 to below 1, not {}",
+             printable(v));
+    optimization.optimizer.average_decay = value;
+  };
   OptionSpec& schedule = table.add("--lr-schedule",
                                    "constant|cosine|linear|step|multistep|exponential|polynomial|"
                                    "inverse-sqrt|wsd|onecycle",
@@ -82,8 +127,8 @@ void describe_optimization(Table& table, Options& options) {
   schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
   describe_rate_curve(schedule, options);
   table
-      .text("--warmup", options.warmup, "N|P%|Nep",
-            "of the learning rate: steps, share of the run, epochs", kTrainCommands)
+      .text("--warmup", options.warmup, "N|P%|Nep|Nsa",
+            "of the learning rate: steps, share of the run, epochs, samples", kTrainCommands)
       .aliases = {"--warmup-steps"};
   table
       .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
@@ -93,6 +138,30 @@ void describe_optimization(Table& table, Options& options) {
       .integer("--seed", optimization.seed, 0, "of order, masks, held-out samples and new weights",
                "train profile plan simulate eval verify new data")
       .in_short_help = true;
+  OptionSpec& validate =
+      table.add("--val-every", "N|Nep|never", "steps or epochs between validations", "train");
+  validate.aliases = {"--eval-every"};
+  validate.set = [&optimization](const std::string& v) {
+    const SaveEvery every = SaveEvery::parse(v);
+    PT_CHECK(every.unit != SaveEvery::Unit::kSeconds, kUsage,
+             "--val-every takes steps or epochs (500, 2ep, never), not {}", printable(v));
+    optimization.evaluate_every = every.unit == SaveEvery::Unit::kNever ? 0 : every.value;
+    optimization.evaluate_by_steps = every.unit == SaveEvery::Unit::kSteps;
+  };
+  validate.get = [&optimization] {
+    return optimization.evaluate_every == 0
+               ? std::string("never")
+               : fmt::format("{}{}", optimization.evaluate_every,
+                             optimization.evaluate_by_steps ? "" : "ep");
+  };
+  table
+      .integer("--patience", optimization.patience, 0,
+               "validations without a better one that end the run; 0: never", "train")
+      .aliases = {"--early-stopping"};
+  OptionSpec& best = table.add("--best-metric", "loss|accuracy|perplexity|r2",
+                               "of validations: which model is the best", "train");
+  best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
+  best.get = [&optimization] { return optimization.best_metric; };
   table.choice_of<bool>("--on-nan", optimization.stop_on_nonfinite,
                         {{"stop", true}, {"ignore", false}},
                         "what to do when the loss is not finite", kTrainCommands);

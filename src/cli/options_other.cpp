@@ -5,6 +5,14 @@ namespace pipetrain {
 
 void describe_planning(Table& table, Options& options) {
   table.group = "Command";
+  table.text("--follow", options.follow, "RUN",
+             "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
+  table.integer("--top-k", options.top_k, 1,
+                "also how often the right class is among the k likeliest", "eval");
+  table.text("--confusion", options.confusion, "FILE|-",
+             "which class was taken for which, as CSV: a row for each label", "eval");
+  table.choice("--to", options.to, {"npz", "csv", "jsonl"},
+               "form of the outputs; by the name of --output, else jsonl", "predict");
   table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
              "eval");
   table.real("--jitter", options.jitter,

@@ -63,7 +63,7 @@ void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor export report data")
+            "train plan profile new schedule doctor export report predict data")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
@@ -75,6 +75,7 @@ void describe_output(Table& table, Options& options) {
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
              "inspect profile plan simulate eval verify schedule trace doctor");
+  table.flag("--tensorboard", options.tensorboard, "also write RUN/tb for TensorBoard", "train");
   OptionSpec& trace = table.text("--trace", options.trace, "FILE",
                                  "a timeline of some steps, for ui.perfetto.dev", "train");
   Table trace_settings;
@@ -109,7 +110,7 @@ void describe_general(Table& table, Options& options) {
   table.flag("--quiet", options.quiet, "errors only", "*").aliases = {"-q"};
   table.flag("--verbose", options.verbose, "more messages", "*").aliases = {"-v"};
   table.choice("--color", options.color, {"auto", "always", "never"},
-               "auto: on a terminal without NO_COLOR", "train eval schedule");
+               "auto: on a terminal without NO_COLOR", "schedule");
   table.flag("--man", options.man, "the manual page, as roff", "help");
   table.flag("--markdown", options.markdown, "the reference of all commands, as Markdown", "help");
   table.flag("--help", options.help, "this", "*").aliases = {"-h"};

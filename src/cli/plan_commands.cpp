@@ -1,4 +1,4 @@
-// pipetrain profile, plan, simulate, eval: products that a person can read and a script can edit.
+// pipetrain profile, plan, simulate: products that a person can read and a script can edit.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +37,7 @@ void prepare(Options& options, const std::string& command) {
   resolve_plan(options);
   resolve_device(options, command);
   // A topology that is named stands for devices that are not at hand.
-  options.run.pipeline.estimate = !options.run.pipeline.topology.empty() && command != "eval";
+  options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
 }
 
 std::vector<std::string> split_list(const std::string& text) {
@@ -49,34 +49,6 @@ std::vector<std::string> split_list(const std::string& text) {
     begin = end + 1;
   }
   return out;
-}
-
-/// "accuracy>=0.97" against a report. Error (kAssertion) when it does not hold.
-void check_assertion(const std::string& text, const EvaluationReport& report) {
-  for (const std::string_view comparison : {">=", "<=", ">", "<"}) {
-    const std::size_t at = text.find(comparison);
-    if (at == std::string::npos) continue;
-    const std::string name = text.substr(0, at);
-    char* end = nullptr;
-    const std::string number = text.substr(at + comparison.size());
-    const double limit = std::strtod(number.c_str(), &end);
-    PT_CHECK(end && end != number.c_str() && *end == 0, kUsage, "--assert: \"{}\" is not a number",
-             printable(number));
-    std::optional<double> value = name == "loss"         ? std::optional(report.loss)
-                                  : name == "accuracy"   ? report.accuracy
-                                  : name == "perplexity" ? report.perplexity
-                                                         : std::nullopt;
-    PT_CHECK(value.has_value(), kUsage,
-             "--assert: there is no metric \"{}\" here; loss, accuracy or perplexity",
-             printable(name));
-    const bool holds = comparison == ">="   ? *value >= limit
-                       : comparison == "<=" ? *value <= limit
-                       : comparison == ">"  ? *value > limit
-                                            : *value < limit;
-    PT_CHECK(holds, kAssertion, "--assert {} does not hold: {} is {:.6g}", text, name, *value);
-    return;
-  }
-  PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
 }
 
 /// When the fullest device holds most, by the plan's numbers, and of what.
@@ -289,32 +261,6 @@ int simulate_command(Options& options) {
                                .dump(2) +
                            "\n"
                      : table);
-  return 0;
-}
-
-int eval_command(Options& options) {
-  prepare(options, "eval");
-  PT_CHECK(options.run.data.path != "synthetic", kUsage, "eval needs --data PATH");
-  Session session(options.run, SessionMode::kEvaluate);
-  session.open();
-  session.plan();
-  session.start();
-  const EvaluationReport report = evaluate(session, 0, 0);
-  if (options.json) {
-    Json json = {{"schema", "pipetrain.eval/1"},
-                 {"loss", report.loss},
-                 {"samples", report.samples},
-                 {"seconds", report.seconds}};
-    if (report.accuracy) json["accuracy"] = *report.accuracy;
-    if (report.perplexity) json["perplexity"] = *report.perplexity;
-    print(json.dump(2) + "\n");
-  } else {
-    std::string text = fmt::format("loss {:.6f}", report.loss);
-    if (report.accuracy) text += fmt::format("  accuracy {:.4f}", *report.accuracy);
-    if (report.perplexity) text += fmt::format("  perplexity {:.4f}", *report.perplexity);
-    print(fmt::format("{}  samples {}\n", text, report.samples));
-  }
-  if (!options.assertion.empty()) check_assertion(options.assertion, report);
   return 0;
 }
 

@@ -15,6 +15,8 @@ namespace fs = std::filesystem;
 
 /// Whether an option belongs to what is trained and how, and not to where results go.
 bool is_kept(const OptionSpec& spec) {
+  // What a run begins with has been done when it goes on.
+  if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
   return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
 }
@@ -133,6 +135,14 @@ std::vector<Setting> settings_to_keep(const Options& options, const Session& ses
       settings.emplace_back(name, followable(name, value));
   }
   return settings;
+}
+
+std::string checkpoint_setting(const Checkpoint& checkpoint, const std::string& option) {
+  std::string value;
+  for (const auto& [name, set] : checkpoint.run.settings) {
+    if (name == option) value = set;
+  }
+  return value;
 }
 
 }  // namespace pipetrain

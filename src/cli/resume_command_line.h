@@ -29,4 +29,7 @@ void take_over(const Checkpoint& checkpoint, Options& options);
 /// What a checkpoint is to remember of the command line.
 std::vector<Setting> settings_to_keep(const Options& options, const Session& session);
 
+/// The value that a checkpoint's run had for an option; empty when it was not set.
+std::string checkpoint_setting(const Checkpoint& checkpoint, const std::string& option);
+
 }  // namespace pipetrain

@@ -235,8 +235,10 @@ Json summary_json(const Shown& shown) {
   return json;
 }
 
-bool colours_wanted() {
+bool colours_wanted(const std::string& color) {
+  if (color != "auto") return color == "always";
   const char* refused = std::getenv("NO_COLOR");
+  if (!refused || !*refused) refused = std::getenv("PIPETRAIN_NO_COLOR");
   const char* terminal = std::getenv("TERM");
   return isatty(STDOUT_FILENO) != 0 && (!refused || !*refused) &&
          (!terminal || std::string_view(terminal) != "dumb");
@@ -280,7 +282,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
   if (options.svg == "-" || options.csv == "-" || options.output == "-") return;
   RowsOptions rows;
   rows.width = options.width > 0 ? options.width : columns_of_terminal();
-  rows.colour = colours_wanted();
+  rows.colour = colours_wanted(options.color);
   rows.unitless = times.unitless;
   rows.most_rows = 48;
   print(render_rows(program, simulation.events, rows));

@@ -28,6 +28,7 @@ struct ScheduleCommandOptions {
   std::string svg;      // files to write; empty: none
   std::string csv;      // "-": standard output
   std::string output;   // "-": standard output
+  std::string color = "auto";  // or always, never
   bool json = false;
 };
 

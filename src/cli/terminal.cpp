@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "base/error.h"
@@ -25,6 +26,10 @@ std::string duration_text(double seconds) {
 }
 
 std::size_t terminal_width() {
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const long wanted = std::strtol(columns, nullptr, 10);
+    if (wanted > 20 && wanted < 10000) return static_cast<std::size_t>(wanted);
+  }
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
 }
@@ -93,6 +98,7 @@ void Progress::evaluation(const EvaluationReport& report) {
       fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
   if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
   if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
+  if (report.r2) text += fmt::format("  R² {:.4f}", *report.r2);
   line(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds), true);
 }
 

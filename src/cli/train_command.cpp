@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -20,10 +21,13 @@
 #include "cli/resume_command_line.h"
 #include "cli/status_file.h"
 #include "cli/step_recorder.h"
+#include "cli/tensorboard.h"
 #include "cli/terminal.h"
 #include "cli/time_shares.h"
+#include "onnx_io/new_head.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
+#include "train/fresh_weights.h"
 #include "train/resume.h"
 #include "train/signals.h"
 #include "train/trainer.h"
@@ -77,14 +81,49 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
           runs.string(), error.message());
 }
 
+/// A run's folder that goes again unless the run begins.
+class UnusedFolder {
+ public:
+  explicit UnusedFolder(fs::path folder) : folder_(std::move(folder)) {}
+  UnusedFolder(const UnusedFolder&) = delete;
+  UnusedFolder& operator=(const UnusedFolder&) = delete;
+  ~UnusedFolder() {
+    if (folder_.empty()) return;
+    std::error_code ignored;
+    fs::remove(folder_ / "model.onnx", ignored);
+    fs::remove(folder_, ignored);  // if that was all
+  }
+  fs::path keep() { return std::exchange(folder_, {}); }
+
+ private:
+  fs::path folder_;
+};
+
+/// Makes the model with another number of classes in the folder of the run, which becomes the model
+/// of the run. Returns the folder.
+fs::path replace_classifier(Options& options) {
+  const fs::path from = options.run.model.path;
+  const fs::path folder = make_run_folder(options, {});
+  const fs::path to = folder / "model.onnx";
+  const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
+                                    options.run.optimization.seed);
+  log_info("train", "note     {} has a new head in {}: \"{}\"{} for {} classes instead of {}",
+           printable(from.string()), printable(to.string()), printable(head.weight),
+           head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
+           options.num_classes, head.classes_before);
+  options.run.model.path = to.string();
+  return folder;
+}
+
 class Watcher final : public TrainingObserver {
  public:
   Watcher(Session& session, TimeAccount& account, Progress& progress, EventLog& events,
-          StepRecorder& recorder, StatusFile& status, Signals& signals)
+          TensorBoard& board, StepRecorder& recorder, StatusFile& status, Signals& signals)
       : session_(session),
         account_(account),
         progress_(progress),
         events_(events),
+        board_(board),
         recorder_(recorder),
         status_(status),
         signals_(signals) {}
@@ -94,6 +133,7 @@ class Watcher final : public TrainingObserver {
   }
   void on_step(const StepReport& report) override {
     events_.step(report);
+    board_.step(report);
     progress_.step(report);
     status_.step(report);
     if (signals_.take_status()) {
@@ -103,6 +143,7 @@ class Watcher final : public TrainingObserver {
   }
   void on_evaluation(const EvaluationReport& report) override {
     events_.evaluation(report);
+    board_.evaluation(report);
     progress_.evaluation(report);
   }
   void on_checkpoint(const SaveOutcome& outcome) override {
@@ -123,6 +164,7 @@ class Watcher final : public TrainingObserver {
   TimeAccount& account_;
   Progress& progress_;
   EventLog& events_;
+  TensorBoard& board_;
   StepRecorder& recorder_;
   StatusFile& status_;
   Signals& signals_;
@@ -213,6 +255,8 @@ SaveSettings save_settings(const Options& options, const Session& session, const
 std::string config_of_run(const Options& options, const Session& session) {
   Options copy = options;
   copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  // The model in the folder has its new head already.
+  std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
   return config_text(copy, "train", /*all=*/true);
 }
 
@@ -248,6 +292,11 @@ int train_command(Options& options) {
   const std::optional<FoundCheckpoint> found = checkpoint_to_resume(options);
   const bool goes_on = found && !options.resume_weights_only;
   if (goes_on) take_over(found->checkpoint, options);
+  // The head has been replaced already, in the model of the run.
+  if (goes_on && options.num_classes > 0) {
+    options.run.model.path = checkpoint_setting(found->checkpoint, "--model");
+    options.arguments.clear();
+  }
   const fs::path resumed = goes_on ? folder_to_resume(options, *found) : fs::path();
   resolve_model(options, "train");
   resolve_plan(options);
@@ -260,6 +309,9 @@ int train_command(Options& options) {
       optimization.epochs == 1)
     optimization.max_steps = 100;
 
+  // A new head makes another model, which is then trained, resumed and written like any other.
+  std::optional<UnusedFolder> early;
+  if (options.num_classes > 0 && !goes_on) early.emplace(replace_classifier(options));
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   Session session(options.run);
@@ -269,7 +321,7 @@ int train_command(Options& options) {
   if (goes_on) introduce_resume(session, *found);
   if (options.dry_run) return 0;
 
-  const fs::path folder = make_run_folder(options, resumed);
+  const fs::path folder = early ? early->keep() : make_run_folder(options, resumed);
   const FolderLock lock(folder);
   delete_unfinished(folder);
   delete_unfinished(folder / "checkpoints");
@@ -302,6 +354,7 @@ int train_command(Options& options) {
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
   StatusFile status(options.status_file);
+  TensorBoard board(options.tensorboard ? folder / "tb" : fs::path());
   Progress progress(options.log_every, options.quiet);
   TrainingSummary summary;
   TimeAccount account;
@@ -321,6 +374,11 @@ int train_command(Options& options) {
       training.cut = cut ? &*cut : nullptr;
     } else {
       session.start();
+      if (options.init == "random") {
+        for (const auto& [name, value] :
+             fresh_weights(session.model(), options.run.optimization.seed))
+          session.runtime().write(name, value);
+      }
       if (found) restore_weights(session, found->checkpoint);
     }
     session.release_initial_weights();
@@ -332,7 +390,7 @@ int train_command(Options& options) {
     }
     log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
              memory, predicted);
-    Watcher watcher(session, account, progress, events, recorder, status, signals);
+    Watcher watcher(session, account, progress, events, board, recorder, status, signals);
     signals.watch_stops();
     summary = train(session, watcher, training);
     progress.finish();
@@ -352,8 +410,11 @@ int train_command(Options& options) {
     throw;
   }
   const bool out_of_time = summary.end == RunEnd::kTime;
-  events.run_end(out_of_time ? "max_time" : "ok", 0, summary, output);
-  status.end(out_of_time ? "max_time" : "ok", 0);
+  const char* end = out_of_time                       ? "max_time"
+                    : summary.end == RunEnd::kStalled ? "early_stop"
+                                                      : "ok";
+  events.run_end(end, 0, summary, output);
+  status.end(end, 0);
   const double predicted = session.predicted_step_seconds();
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
@@ -370,6 +431,13 @@ int train_command(Options& options) {
     log_info("train", "shares   {}", text);
   if (const std::string text = recorder.explanation(); !text.empty())
     log_info("train", "time     {}", text);
+  if (summary.end == RunEnd::kStalled) {
+    log_info("train",
+             "early    no better {} in {} evaluations; the best, {:.6g} after step {}, is "
+             "in {}",
+             summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step,
+             (folder / "checkpoints" / "best").string());
+  }
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {
     log_info("train", "         accuracy {:.2f} % on {} held-out samples",
              *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);

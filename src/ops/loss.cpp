@@ -10,8 +10,17 @@ namespace pipetrain {
 CrossEntropy cross_entropy_of(const Attributes& attributes, const Shape& logits) {
   PT_CHECK(logits.rank() == 2 && logits[1] > 0, kModel,
            "SoftmaxCrossEntropy logits must be (rows, classes), got {}", logits.text());
-  CrossEntropy out{logits[0], logits[1], attributes.integer("ignore_index", -100),
+  CrossEntropy out{logits[0],
+                   logits[1],
+                   attributes.integer("ignore_index", -100),
+                   {},
                    attributes.real("label_smoothing", 0.0)};
+  for (const double weight : attributes.reals("class_weights", {})) {
+    PT_CHECK(weight >= 0, kModel, "a class weight must not be negative, got {}", weight);
+    out.weights.push_back(static_cast<float>(weight));
+  }
+  PT_CHECK(out.weights.empty() || static_cast<std::int64_t>(out.weights.size()) == out.classes,
+           kModel, "{} class weights for {} classes", out.weights.size(), out.classes);
   PT_CHECK(out.smoothing >= 0.0 && out.smoothing < 1.0, kModel,
            "label smoothing must be at least 0 and below 1, got {}", out.smoothing);
   return out;

@@ -1,7 +1,7 @@
 // Losses: what their definitions and kernels share. A loss is a sum over the micro-batch; the
 // runtime divides by the samples or tokens of the whole mini-batch through `gy`.
 //
-//   SoftmaxCrossEntropy{ignore_index, label_smoothing}(logits (R, C), labels (R))
+//   SoftmaxCrossEntropy{ignore_index, label_smoothing, class_weights}(logits (R, C), labels (R))
 //       -> loss_sum, correct, log_sum_exp (R)
 //   BinaryCrossEntropy(x, target) -> loss_sum, correct      x: logits
 //   SquaredError(x, target) -> loss_sum                     AbsoluteError(x, target) -> loss_sum
@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "graph/op.h"
 #include "ops/kernel.h"
@@ -20,7 +21,8 @@ struct CrossEntropy {
   std::int64_t rows = 0;
   std::int64_t classes = 0;
   std::int64_t ignore_index = -100;
-  double smoothing = 0;  // share of the target that is spread evenly over all classes
+  std::vector<float> weights;  // of the classes; empty: all 1
+  double smoothing = 0;        // share of the target that is spread evenly over all classes
 };
 
 CrossEntropy cross_entropy_of(const Attributes& attributes, const Shape& logits);

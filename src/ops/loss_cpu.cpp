@@ -25,6 +25,24 @@ struct RowLoss {
   bool correct;
 };
 
+/// What the weights of classes make of one row.
+struct WeightedRow {
+  float of_label;   // weight of the label
+  float mean;       // of the weights
+  float mean_of_x;  // of the logits times their weights
+};
+WeightedRow weighted_row(const CrossEntropy& loss, const float* x, std::int64_t label) {
+  const float* __restrict weights = loss.weights.data();
+  float sum = 0, sum_of_x = 0;
+#pragma omp simd reduction(+ : sum, sum_of_x)
+  for (std::int64_t c = 0; c < loss.classes; ++c) {
+    sum += weights[c];
+    sum_of_x += weights[c] * x[c];
+  }
+  const auto classes = static_cast<float>(loss.classes);
+  return {weights[label], sum / classes, sum_of_x / classes};
+}
+
 float row_mean(const float* x, std::int64_t classes) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -75,6 +93,13 @@ class CrossEntropyCpu final : public Kernel {
       const RowLoss result = row_loss(x + row * loss_.classes, loss_.classes, label,
                                       static_cast<float>(loss_.smoothing));
       losses[row] = result.loss;
+      if (!loss_.weights.empty() && label >= 0) {
+        const float* logits = x + row * loss_.classes;
+        const WeightedRow weighted = weighted_row(loss_, logits, label);
+        const auto smoothing = static_cast<float>(loss_.smoothing);
+        losses[row] = (1 - smoothing) * weighted.of_label * (result.log_sum - logits[label]) +
+                      smoothing * (weighted.mean * result.log_sum - weighted.mean_of_x);
+      }
       correct[row] = result.correct ? 1.0f : 0.0f;
       if (log_sums) log_sums[row] = result.log_sum;
     }
@@ -107,6 +132,17 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
       continue;
     }
     const float log_sum = in[2].as<float>()[row];
+    if (!loss.weights.empty()) {
+      const WeightedRow weighted = weighted_row(loss, x, labels[row]);
+      const float* __restrict weights = loss.weights.data();
+      const float total = (1 - smoothing) * weighted.of_label + smoothing * weighted.mean;
+#pragma omp simd
+      for (std::int64_t c = 0; c < loss.classes; ++c) {
+        dx[c] = (vector_math::exp_nonpositive(x[c] - log_sum) * total - spread * weights[c]) * gy;
+      }
+      dx[labels[row]] -= (1 - smoothing) * weighted.of_label * gy;
+      continue;
+    }
 #pragma omp simd
     for (std::int64_t c = 0; c < loss.classes; ++c) {
       dx[c] = (vector_math::exp_nonpositive(x[c] - log_sum) - spread) * gy;

@@ -26,16 +26,21 @@ void cross_entropy(const CrossEntropy& loss, Tensors in, Tensors out) {
     const T* x = in[0].as<T>() + row * loss.classes;
     const T* best = std::max_element(x, x + loss.classes);
     double sum = 0;
-    double mean = 0;
+    double mean = 0;  // of the logits, by the weights of their classes
+    double mean_weight = 0;
+    const auto weight = [&](std::int64_t c) {
+      return loss.weights.empty() ? 1.0 : loss.weights[static_cast<std::size_t>(c)];
+    };
     for (std::int64_t c = 0; c < loss.classes; ++c) {
       sum += std::exp(static_cast<double>(x[c]) - static_cast<double>(*best));
-      mean += x[c] / static_cast<double>(loss.classes);
+      mean += weight(c) * x[c] / static_cast<double>(loss.classes);
+      mean_weight += weight(c) / static_cast<double>(loss.classes);
     }
     const double log_sum = static_cast<double>(*best) + std::log(sum);
     if (log_sums) log_sums[row] = static_cast<T>(log_sum);
     if (labels[row] == loss.ignore_index) continue;
-    const double target = (1 - loss.smoothing) * x[labels[row]] + loss.smoothing * mean;
-    loss_sum += log_sum - target;
+    loss_sum += (1 - loss.smoothing) * weight(labels[row]) * (log_sum - x[labels[row]]) +
+                loss.smoothing * (mean_weight * log_sum - mean);
     correct += best - x == labels[row] ? 1 : 0;
   }
   store<T>(out, 0, loss_sum);
@@ -54,11 +59,16 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
       std::fill_n(dx, loss.classes, T{0});
       continue;
     }
+    const auto weight = [&](std::int64_t c) {
+      return loss.weights.empty() ? 1.0 : loss.weights[static_cast<std::size_t>(c)];
+    };
+    const double spread = loss.smoothing / static_cast<double>(loss.classes);
+    double total = (1 - loss.smoothing) * weight(labels[row]);  // of the targets
+    for (std::int64_t c = 0; c < loss.classes; ++c) total += spread * weight(c);
     for (std::int64_t c = 0; c < loss.classes; ++c) {
       const double probability = std::exp(static_cast<double>(x[c]) - in[2].as<T>()[row]);
-      const double target = (c == labels[row] ? 1 - loss.smoothing : 0.0) +
-                            loss.smoothing / static_cast<double>(loss.classes);
-      dx[c] = static_cast<T>((probability - target) * gy);
+      const double target = ((c == labels[row] ? 1 - loss.smoothing : 0.0) + spread) * weight(c);
+      dx[c] = static_cast<T>((probability * total - target) * gy);
     }
   }
 }

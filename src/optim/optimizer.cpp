@@ -151,4 +151,23 @@ std::string_view state_name(const OptimizerSettings& settings, int slot) {
   return slot == 0 ? "mean" : "mean_square";
 }
 
+SettingsOfParameter settings_of(const OptimizerSettings& settings, const std::string& parameter) {
+  SettingsOfParameter out{settings};
+  out.settings.own.clear();
+  const auto found = settings.own.find(parameter);
+  if (found == settings.own.end()) return out;
+  out.learning_rate_scale = found->second.learning_rate_scale;
+  out.settings.weight_decay = found->second.weight_decay.value_or(settings.weight_decay);
+  return out;
+}
+
+bool has_decoupled_decay(OptimizerKind kind) {
+  return kind == OptimizerKind::kAdamW || kind == OptimizerKind::kLamb ||
+         kind == OptimizerKind::kLion;
+}
+
+int kept_slots(const OptimizerSettings& settings) {
+  return state_slots(settings) + (settings.average_decay > 0 ? 1 : 0);
+}
+
 }  // namespace pipetrain

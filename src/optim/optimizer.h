@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace pipetrain {
@@ -16,6 +19,13 @@ enum class OptimizerKind : std::uint8_t {
   kLamb,
   kLars,
   kLion
+};
+
+/// What one parameter has of its own.
+struct ParameterRates {
+  double learning_rate_scale = 1;
+  std::optional<double> weight_decay = {};
+  friend bool operator==(const ParameterRates&, const ParameterRates&) = default;
 };
 
 /// The formulas are PyTorch's, so that a recipe carries over unchanged; PyTorch has no LAMB, LARS
@@ -33,7 +43,22 @@ struct OptimizerSettings {
   double epsilon = 1e-8;  // Adam, AdamW, RMSprop, Adagrad, LAMB
   // Added to the gradient (L2). AdamW, LAMB and Lion move the parameter by it instead.
   double weight_decay = 0;
+  /// Decay of an exponential moving average of the parameters, kept beside them; 0: none. As
+  /// PyTorch's AveragedModel: the first update is copied.
+  double average_decay = 0;
+  std::map<std::string, ParameterRates> own = {};  // by name, of parameters that have some
 };
+
+/// The settings of one parameter, without `own`, and what its learning rate is multiplied with.
+struct SettingsOfParameter {
+  OptimizerSettings settings;
+  double learning_rate_scale = 1;
+};
+SettingsOfParameter settings_of(const OptimizerSettings& settings, const std::string& parameter);
+
+/// Whether the decay moves the parameter and not its gradient: AdamW, LAMB, Lion. These leave norms
+/// and biases alone by default.
+bool has_decoupled_decay(OptimizerKind kind);
 
 /// The command line's defaults, PyTorch's or the papers' but for SGD, which has momentum 0.9.
 OptimizerSettings default_settings(OptimizerKind kind);
@@ -47,6 +72,8 @@ void validate(const OptimizerSettings& settings);
 
 /// How many numbers the optimizer remembers for each parameter: 0, 1 or 2.
 int state_slots(const OptimizerSettings& settings);
+/// The same with the moving average.
+int kept_slots(const OptimizerSettings& settings);
 
 /// "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars", "lion".
 std::string_view name_of(OptimizerKind kind);

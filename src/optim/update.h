@@ -25,6 +25,8 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
 
 /// One parameter of an update of many: as the arguments of update().
 struct ParameterUpdate {
+  const OptimizerSettings* settings;
+  double learning_rate;
   std::span<float> parameter;
   std::span<const float> gradient;
   std::span<float> state0, state1;
@@ -32,8 +34,11 @@ struct ParameterUpdate {
 
 /// update() of each of them, with the same bits: threads share the elements of a large tensor, and
 /// among themselves all small ones.
-void update_all(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                double gradient_scale, std::span<const ParameterUpdate> parameters);
+void update_all(std::int64_t step, double gradient_scale,
+                std::span<const ParameterUpdate> parameters);
+
+/// Moves an average towards a parameter: average += (1 - decay) (parameter - average).
+void update_average(double decay, std::span<float> average, std::span<const float> parameter);
 
 /// Sum of squares in double, added up in an order that depends on the length only.
 double sum_of_squares(std::span<const float> values);

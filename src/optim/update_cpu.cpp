@@ -246,11 +246,11 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
-void update_all(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                double gradient_scale, std::span<const ParameterUpdate> parameters) {
+void update_all(std::int64_t step, double gradient_scale,
+                std::span<const ParameterUpdate> parameters) {
   const auto update_one = [&](const ParameterUpdate& one) {
-    update(settings, learning_rate, step, gradient_scale, one.parameter, one.gradient, one.state0,
-           one.state1);
+    update(*one.settings, one.learning_rate, step, gradient_scale, one.parameter, one.gradient,
+           one.state0, one.state1);
   };
   std::size_t small = 0;
   for (const ParameterUpdate& one : parameters) {
@@ -266,6 +266,16 @@ void update_all(const OptimizerSettings& settings, double learning_rate, std::in
     const ParameterUpdate& one = parameters[static_cast<std::size_t>(k)];
     if (one.parameter.size() < kParallelElements) update_one(one);
   }
+}
+
+void update_average(double decay, std::span<float> average, std::span<const float> parameter) {
+  const auto enter = static_cast<float>(1 - decay);
+  for_pieces(average.size(), [=](std::size_t first, std::size_t last) {
+    float* __restrict to = average.data();
+    const float* __restrict from = parameter.data();
+#pragma omp simd
+    for (std::size_t i = first; i < last; ++i) to[i] += enter * (from[i] - to[i]);
+  });
 }
 
 double sum_of_squares(std::span<const float> values) {

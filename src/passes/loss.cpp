@@ -124,6 +124,11 @@ class LossBuilder {
     scale.type = {DType::kFloat32, Shape{}};
     scale.role = Role::kLossScale;
     loss.loss_scale = builder_.add_value(std::move(scale));
+    const bool classifies =
+        loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kCausalLm;
+    PT_CHECK(classifies || (options_.label_smoothing == 0 && options_.class_weights.empty()),
+             kUsage, "--label-smoothing and --class-weights belong to cross-entropy, not to {}",
+             name_of(loss.kind));
     switch (loss.kind) {
       case LossKind::kCrossEntropy:
       case LossKind::kCausalLm:
@@ -192,8 +197,17 @@ class LossBuilder {
     add_label(DType::kInt64, Shape(label_dims));
     logits = builder_.reshape(logits, Shape{rows, loss.classes});
     const ValueId labels = builder_.reshape(loss.label, Shape{rows});
-    const auto results = builder_.add_all("SoftmaxCrossEntropy", {logits, labels},
-                                          {{"ignore_index", loss.ignore_index}});
+    PT_CHECK(options_.label_smoothing >= 0 && options_.label_smoothing < 1, kUsage,
+             "--label-smoothing must be at least 0 and below 1, not {}", options_.label_smoothing);
+    Attributes attributes = {{"ignore_index", loss.ignore_index}};
+    if (options_.label_smoothing > 0) attributes.set("label_smoothing", options_.label_smoothing);
+    if (!options_.class_weights.empty()) {
+      PT_CHECK(static_cast<std::int64_t>(options_.class_weights.size()) == loss.classes, kUsage,
+               "--class-weights has {} numbers, the model {} classes",
+               options_.class_weights.size(), loss.classes);
+      attributes.set("class_weights", options_.class_weights);
+    }
+    const auto results = builder_.add_all("SoftmaxCrossEntropy", {logits, labels}, attributes);
     set_results(results[0], results[1]);
     const std::string_view task = loss.kind == LossKind::kCausalLm ? "language model"
                                   : shape.rank() == 2              ? "classifier"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "passes/training_graph.h"
 
@@ -15,6 +16,8 @@ struct LossOptions {
   std::string output;         // name of the model output to look at; empty: by rule
   LabelHint labels = LabelHint::kUnknown;
   std::int64_t ignore_index = -100;
+  double label_smoothing = 0;         // of cross-entropies
+  std::vector<double> class_weights;  // of cross-entropies; empty: all 1
 };
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the

@@ -156,6 +156,25 @@ class Classifier {
     return {TensorUse::kFrozen, "not in a weight position"};
   }
 
+  /// Whether weight decay is meant for a tensor: not for vectors, biases and what norms hold.
+  bool decays(const std::string& name, const Shape& shape) const {
+    const auto wide =
+        std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
+    if (shape.rank() <= 1 || name.ends_with("bias")) return false;
+    if (const OnnxNode* node = reached_slot(name, 0)) {
+      if (node->op_type.find("Normalization") != std::string::npos || node->op_type == "PRelu")
+        return false;
+      // Biases that are stored as matrices: (1, N) of Gemm, (directions, N) of recurrent layers.
+      const std::size_t bias_slot = node->op_type == "Gemm" ? 2 : 3;
+      const auto is_bias = [&](const Use& use) {
+        return use.node == node && use.slot == bias_slot;
+      };
+      const std::vector<Use>& uses = uses_of(name);
+      return std::none_of(uses.begin(), uses.end(), is_bias);
+    }
+    return wide > 1;
+  }
+
  private:
   static constexpr int kMaximumDepth = 32;
 
@@ -259,13 +278,14 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                        const HostTensor& value, const OnnxMetadata& metadata) {
     if (!is_float(dtype)) return;
     TensorRule rule = classifier.classify(name, shape, value, metadata);
+    rule.decays = classifier.decays(name, shape);
     if (rule.use != TensorUse::kRunningStatistic) {
       if (!options.train_only.empty()) {
         const bool chosen = matches_any(options.train_only, name);
         rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen,
-                chosen ? "--train-only" : "not in --train-only"};
+                chosen ? "--train-only" : "not in --train-only", rule.decays};
       }
-      if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze"};
+      if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze", rule.decays};
     }
     rules[name] = rule;
   };
@@ -312,9 +332,11 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
     OnnxInitializer copy = originals[original];
     copy.name = std::move(name);
     copies.push_back({copy.name, original, node, slot});
-    rules[copy.name] = {use, use == TensorUse::kTrained
-                                 ? "copy of " + printable(original) + ", trained apart"
-                                 : "running statistic, merged with " + printable(original)};
+    rules[copy.name] = {use,
+                        use == TensorUse::kTrained
+                            ? "copy of " + printable(original) + ", trained apart"
+                            : "running statistic, merged with " + printable(original),
+                        rules[original].decays};
     model.initializers.push_back(std::move(copy));
   };
 

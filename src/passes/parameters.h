@@ -16,6 +16,7 @@ enum class TensorUse : std::uint8_t { kTrained, kFrozen, kRunningStatistic };
 struct TensorRule {
   TensorUse use = TensorUse::kFrozen;
   std::string reason;  // "weight of Conv", "scalar constant", …: printed by `inspect`
+  bool decays = true;  // false: a bias, or gain or shift of a norm, which weight decay leaves alone
 };
 
 struct ParameterOptions {

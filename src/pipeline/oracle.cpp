@@ -333,7 +333,8 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
     const int slots = state_slots(options_.optimizer);
     if (slots > 0 && !state0) state0 = HostTensor(weight.type());
     if (slots > 1 && !state1) state1 = HostTensor(weight.type());
-    update(options_.optimizer, source.learning_rate(unit), number,
+    const SettingsOfParameter own = settings_of(options_.optimizer, name);
+    update(own.settings, source.learning_rate(unit) * own.learning_rate_scale, number,
            program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
            std::span<const float>(gradient.span<float>()),
            state0 ? state0.span<float>() : std::span<float>(),

@@ -107,6 +107,9 @@ class Runtime {
   /// What a stage remembers, between rounds. In an asynchronous round it may be asked for inside
   /// UnitSource::updated(), by the stage that has been updated, with the version named there.
   StageContent content(int stage, int version = 0) const;
+  /// Between rounds: puts the moving averages of all parameters in the place of the weights, and
+  /// back.
+  void exchange_averages();
   /// Puts back what content() gave, or as much of it as the stage holds, with its numbers of
   /// versions. Between rounds.
   void restore(int stage, const StageContent& content);

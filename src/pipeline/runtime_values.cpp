@@ -41,6 +41,12 @@ void Runtime::write(const std::string& name, const HostTensor& value) {
   }
 }
 
+void Runtime::exchange_averages() {
+  for (auto& replicas : stages_) {
+    for (Copy& copy : replicas) copy.stage->exchange_averages(copy.base_version);
+  }
+}
+
 StageContent Runtime::content(int stage, int version) const {
   const Copy& copy = this->copy(stage, 0);
   StageContent out = copy.stage->content(block_of(copy, stage, version));

@@ -308,6 +308,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   if (from != to) std::memcpy(target, source, parameter_block_bytes_);
   std::vector<ParameterUpdate>& updates = compiled.updates;
   updates.clear();
+  std::vector<float*>& averages = compiled.averages;
+  averages.clear();
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     const ParameterState& parameter = *compiled.parameter_states[k];
     std::byte* gradient = gradient_address(compiled, k);
@@ -316,11 +318,20 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
     };
-    updates.push_back({floats(target + parameter.offset, parameter.type),
+    updates.push_back({&parameter.optimizer.settings,
+                       learning_rate * parameter.optimizer.learning_rate_scale,
+                       floats(target + parameter.offset, parameter.type),
                        std::span<const float>(floats(gradient, parameter.type)),
                        state(parameter.state0), state(parameter.state1)});
+    averages.push_back(parameter.average);
   }
-  update_all(optimizer_, learning_rate, step, gradient_scale, updates);
+  update_all(step, gradient_scale, updates);
+  for (std::size_t k = 0; k < updates.size(); ++k) {
+    if (!averages[k]) continue;
+    const std::span<float> weights = updates[k].parameter;
+    if (step == 1) std::copy(weights.begin(), weights.end(), averages[k]);
+    update_average(optimizer_.average_decay, {averages[k], weights.size()}, weights);
+  }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
 
@@ -383,6 +394,8 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
                   value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
+    if (parameter.average)
+      std::memcpy(parameter.average, value.view().data, parameter.type.bytes());
     return true;
   }
   const auto found = running_.find(name);

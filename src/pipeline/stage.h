@@ -119,6 +119,8 @@ class Stage {
   /// weight or running statistic is missing or of another type.
   StageContent content(int version_copy) const;
   void set_content(const StageContent& content);
+  /// Puts the moving averages where the weights are, and these where those were.
+  void exchange_averages(int version_copy);
   /// Reads the gradient that the last update of a parameter was made with; false when there is none
   /// here.
   bool read_gradient(const std::string& name, HostTensor& out) const;

@@ -74,7 +74,9 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
     if (!parameter.trained) continue;
     if (states > 0) parameter.state0 = bump.take(parameter.type.bytes());
     if (states > 1) parameter.state1 = bump.take(parameter.type.bytes());
-    memory.optimizer += static_cast<std::size_t>(states) * aligned(parameter.type.bytes());
+    if (optimizer.average_decay > 0) parameter.average = bump.take(parameter.type.bytes());
+    memory.optimizer +=
+        static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
   }
   std::size_t temporary = 0;
   for (const ArenaVariant& variant : variants) {

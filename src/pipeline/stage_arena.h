@@ -41,6 +41,7 @@ struct ParameterPlace {
   std::size_t offset = 0;  // in the block of one version
   bool trained = false;
   std::size_t state0 = kNoPlace, state1 = kNoPlace;  // offsets of optimizer state
+  std::size_t average = kNoPlace;                    // and of the moving average
 };
 
 /// Offsets in the arena, and sizes. Slots and entries lie one behind the other.

@@ -60,8 +60,9 @@ class StageCompiler {
         return offset == kNoPlace ? nullptr : reinterpret_cast<float*>(base + offset);
       };
       index[place.name] = stage_.parameters_.size();
-      stage_.parameters_.push_back(
-          {place.name, place.type, place.offset, state(place.state0), state(place.state1)});
+      stage_.parameters_.push_back({place.name, place.type, place.offset, state(place.state0),
+                                    state(place.state1), state(place.average),
+                                    settings_of(stage_.optimizer_, place.name)});
     }
     for (const std::size_t offset : arena.accumulators)
       stage_.accumulators_.push_back(offset == kNoPlace ? nullptr : base + offset);

@@ -1,5 +1,6 @@
 #include "pipeline/stage_content.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -58,6 +59,8 @@ StageContent Stage::content(int version_copy) const {
     for (int slot = 0; slot < 2; ++slot) {
       if (states[slot]) out.states[slot][parameter.name] = copy_of(parameter.type, states[slot]);
     }
+    if (parameter.average)
+      out.averages[parameter.name] = copy_of(parameter.type, parameter.average);
   }
   return out;
 }
@@ -73,7 +76,22 @@ void Stage::set_content(const StageContent& content) {
     for (int slot = 0; slot < 2; ++slot) {
       if (states[slot]) copy_to(states[slot], parameter.type, content.states[slot], parameter.name);
     }
+    // Without an average to go on with it begins at the weights.
+    if (parameter.average &&
+        !copy_to(parameter.average, parameter.type, content.averages, parameter.name))
+      copy_to(parameter.average, parameter.type, content.weights, parameter.name);
   }
+}
+
+void Stage::exchange_averages(int version_copy) {
+  std::byte* block =
+      parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
+  for (const ParameterState& parameter : parameters_) {
+    if (!parameter.average) continue;
+    auto* weights = reinterpret_cast<float*>(block + parameter.offset);
+    std::swap_ranges(weights, weights + parameter.type.count(), parameter.average);
+  }
+  copy_generation_[static_cast<std::size_t>(version_copy)] = ++weight_generation_;
 }
 
 }  // namespace pipetrain

@@ -13,6 +13,7 @@ namespace pipetrain {
 struct StageContent {
   std::map<std::string, HostTensor> weights;    // the newest parameters, and running statistics
   std::map<std::string, HostTensor> states[2];  // the optimizer's, by slot and parameter
+  std::map<std::string, HostTensor> averages;   // moving averages of the parameters
   /// Asynchronous rounds: older versions of the parameters that units in flight may still read, by
   /// their number in the round.
   std::map<int, std::map<std::string, HostTensor>> stashed;

@@ -50,6 +50,7 @@ struct Stage::Compiled {
   std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
   std::vector<ParameterUpdate> updates;  // of the last update: room for the next
+  std::vector<float*> averages;          // of the same parameters; null: none is kept
   bool has_loss = false;
   std::int64_t units = 0;  // forwards since the times of kernels were taken
 };
@@ -60,6 +61,8 @@ struct Stage::ParameterState {
   std::size_t offset = 0;  // in the block of a weight version
   float* state0 = nullptr;
   float* state1 = nullptr;
+  float* average = nullptr;  // moving average; null: none is kept
+  SettingsOfParameter optimizer = {};
 };
 
 /// Running mean and variance of one BatchNorm, and the moments merged since the last update (Chan

@@ -15,8 +15,21 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
 }
 
+double counted_weight(const Session& session, const Tensor& label, std::int64_t counted) {
+  const std::vector<double>& weights = session.config().model.loss.class_weights;
+  if (weights.empty()) return static_cast<double>(counted);
+  const Loss& loss = session.graph().loss;
+  double sum = 0;
+  for (const std::int64_t value : label.span<const std::int64_t>()) {
+    // The kernels have yet to refuse what is no class.
+    if (value >= 0 && value < loss.classes && value != loss.ignore_index)
+      sum += weights[static_cast<std::size_t>(value)];
+  }
+  return sum > 0 ? sum : 1;
+}
+
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
-                    std::int64_t samples, bool evaluation, std::uint64_t step, std::int64_t counted,
+                    std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<RoundUnit>& units) {
   const std::int64_t micro = session.micro_batch();
   const auto count = static_cast<std::size_t>((samples + micro - 1) / micro);
@@ -27,7 +40,7 @@ void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
     const std::int64_t size = std::min(micro, samples - unit.first_sample);
     unit.variant = session.variant(size, evaluation);
     unit.step = step;
-    unit.loss_scale = 1.0 / static_cast<double>(counted);
+    unit.loss_scale = 1.0 / weight;
     unit.columns.resize(columns.size());
     for (std::size_t c = 0; c < columns.size(); ++c) {
       const std::size_t sample_bytes =
@@ -46,13 +59,15 @@ void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, s
   step_ = step;
   learning_rate_ = learning_rate;
   counted_ = counted_elements(session_.graph().loss, columns.back(), samples);
-  cut_into_units(session_, columns, samples, evaluation_, step, counted_, units_);
+  weight_ = evaluation_ ? static_cast<double>(counted_)
+                        : counted_weight(session_, columns.back(), counted_);
+  cut_into_units(session_, columns, samples, evaluation_, step, weight_, units_);
 }
 
 double BatchUnits::loss() const {
   double sum = 0;
   for (const RoundUnit& unit : units_) sum += unit.loss_sum;
-  return sum / static_cast<double>(counted_);
+  return sum / weight_;
 }
 
 double BatchUnits::correct() const {
@@ -100,6 +115,7 @@ void StreamUnits::load(int number) {
   }
   slot.samples = static_cast<std::int64_t>(batch->samples);
   slot.counted = counted_elements(session_.graph().loss, batch->columns.back(), slot.samples);
+  slot.weight = counted_weight(session_, batch->columns.back(), slot.counted);
   std::vector<Tensor> columns;
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
     const Tensor& column = batch->columns[c];
@@ -107,7 +123,7 @@ void StreamUnits::load(int number) {
     std::memcpy(slot.memory[c].view().data, column.data, column.bytes());
     columns.push_back({column.type, slot.memory[c].view().data});
   }
-  cut_into_units(session_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.counted,
+  cut_into_units(session_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.weight,
                  slot.units);
   slot.left = static_cast<int>(slot.units.size());
 }
@@ -122,8 +138,8 @@ void StreamUnits::release(int unit) {
       loss += part.loss_sum;
       correct += part.correct;
     }
-    on_done_({first_step_ + static_cast<std::uint64_t>(released_), done.samples,
-              loss / static_cast<double>(done.counted), correct, done.counted});
+    on_done_({first_step_ + static_cast<std::uint64_t>(released_), done.samples, loss / done.weight,
+              correct, done.counted});
     ++released_;
   }
   changed_.notify_all();

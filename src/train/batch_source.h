@@ -16,10 +16,13 @@ namespace pipetrain {
 /// Elements of the labels that count towards the loss: all but ignore_index.
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
 
+/// What they count for: their number, or the sum of the weights of their classes while training.
+double counted_weight(const Session& session, const Tensor& label, std::int64_t counted);
+
 /// Points the units of a mini-batch at their samples. columns: each (samples, …), which stay where
-/// they are; `counted` elements of the labels count.
+/// they are; `weight` is what the counted elements of the labels count for.
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
-                    std::int64_t samples, bool evaluation, std::uint64_t step, std::int64_t counted,
+                    std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<RoundUnit>& units);
 
 /// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
@@ -35,7 +38,7 @@ class BatchUnits final : public UnitSource {
   double learning_rate(int) const override { return learning_rate_; }
   std::int64_t updates_before() const override { return static_cast<std::int64_t>(step_); }
 
-  double loss() const;     // of the whole mini-batch
+  double loss() const;     // of the whole mini-batch: a mean, by weights of classes
   double correct() const;  // count
   std::int64_t counted() const { return counted_; }
 
@@ -46,6 +49,7 @@ class BatchUnits final : public UnitSource {
   std::uint64_t step_ = 0;
   double learning_rate_ = 0;
   std::int64_t counted_ = 1;
+  double weight_ = 1;
 };
 
 /// Mini-batches of a round without a drain, cut into micro-batches: read when a stage asks for the
@@ -84,6 +88,7 @@ class StreamUnits final : public UnitSource {
     std::vector<RoundUnit> units;
     std::vector<HostTensor> memory;
     std::int64_t samples = 0, counted = 1;
+    double weight = 1;
     int left = 0;  // units not yet released
   };
   void load(int batch);

@@ -17,12 +17,16 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "train/safetensors.h"
 
 namespace pipetrain {
+
+/// Before the names of moving averages among what the optimizer remembers.
+inline constexpr std::string_view kAverageKey = "average/";
 
 /// A name and a value as text.
 using Setting = std::pair<std::string, std::string>;
@@ -39,7 +43,9 @@ struct RunRecord {
 /// The best evaluation so far.
 struct BestResult {
   std::int64_t step = 0;
-  double loss = 0;
+  double value = 0;
+  std::string metric = "loss";  // train/metrics.h
+  std::int64_t stalled = 0;     // evaluations since then
 };
 
 struct Checkpoint {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/open_data.h"
@@ -63,10 +64,18 @@ struct OptimizationConfig {
   std::int64_t epochs = 1;
   std::int64_t max_steps = -1;  // -1: by epochs
   OptimizerSettings optimizer;
+  /// By patterns of names, the later ones win: factors of the learning rate, and weight decays in
+  /// place of the optimizer's (and of none for norms and biases where the decay is decoupled).
+  std::vector<std::pair<std::string, double>> rate_scales, decays;
   LearningRateSettings learning_rate;
-  double warmup = 0;  // steps, or a fraction of the run when warmup_is_fraction
+  double rate_every_epochs = 0;  // learning_rate.every_steps in epochs; 0: as it stands there
+  double warmup = 0;             // steps, or a fraction of the run when warmup_is_fraction
   bool warmup_is_fraction = false;
   double clip_norm = 0;
+  std::string best_metric = "loss";  // of held-out data: which checkpoint is the best
+  std::int64_t patience = 0;         // evaluations without a better one that end the run; 0: never
+  double evaluate_every = 1;         // epochs, or steps when evaluate_by_steps; 0: never
+  bool evaluate_by_steps = false;
   std::uint64_t seed = 1;
   bool shuffle = true;
   bool drop_last = false;

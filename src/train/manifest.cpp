@@ -74,7 +74,10 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   body["batches_per_epoch"] = checkpoint.batches_per_epoch;
   body["learning_rate"] = checkpoint.learning_rate;
   if (checkpoint.best)
-    body["best"] = {{"step", checkpoint.best->step}, {"val_loss", checkpoint.best->loss}};
+    body["best"] = {{"step", checkpoint.best->step},
+                    {"metric", checkpoint.best->metric},
+                    {"value", checkpoint.best->value},
+                    {"stalled", checkpoint.best->stalled}};
   body["schedule"] = {{"cuts", checkpoint.cuts},
                       {"round_start", checkpoint.round_start},
                       {"round_batches", checkpoint.round_batches},
@@ -111,9 +114,11 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   out.total_steps = root.at("total_steps").integer(0);
   out.batches_per_epoch = root.at("batches_per_epoch").integer(1);
   out.learning_rate = root.at("learning_rate").real();
-  if (root.has("best"))
-    out.best =
-        BestResult{root.at("best").at("step").integer(0), root.at("best").at("val_loss").real()};
+  if (root.has("best")) {
+    const DocumentField best = root.at("best");
+    out.best = BestResult{best.at("step").integer(0), best.at("value").real(),
+                          best.at("metric").text(), best.at("stalled").integer(0)};
+  }
   const DocumentField schedule = root.at("schedule");
   for (std::size_t i = 0; i < schedule.at("cuts").size(); ++i)
     out.cuts.push_back(static_cast<int>(schedule.at("cuts").item(i).integer(0, 1 << 30)));

@@ -1,5 +1,7 @@
 #include "train/resume.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -11,6 +13,14 @@ namespace {
 
 std::string text_of(double value) { return fmt::format("{}", value); }
 std::string text_of(bool value) { return value ? "true" : "false"; }
+
+/// "conv*=0.1,fc*=10"
+std::string rates_of(const std::vector<std::pair<std::string, double>>& rates) {
+  std::string text;
+  for (const auto& [glob, value] : rates)
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", glob, value);
+  return text;
+}
 
 std::string milestones_of(const LearningRateSettings& rate) {
   std::string text;
@@ -58,7 +68,9 @@ std::vector<Setting> numbers_of(const Session& session) {
           {"warmup", text_of(optimization.warmup) +
                          (optimization.warmup_is_fraction ? " of the run" : " steps")},
           {"lr-gamma", text_of(rate.gamma)},
-          {"lr-step", fmt::format("{}", rate.every_steps)},
+          {"lr-step", optimization.rate_every_epochs > 0
+                          ? text_of(optimization.rate_every_epochs) + " epochs"
+                          : fmt::format("{}", rate.every_steps)},
           {"lr-milestones", milestones_of(rate)},
           {"lr-power", text_of(rate.power)},
           {"lr-decay-fraction", text_of(rate.decay_fraction)},
@@ -71,7 +83,12 @@ std::vector<Setting> numbers_of(const Session& session) {
           {"alpha", text_of(optimizer.alpha)},
           {"eps", text_of(optimizer.epsilon)},
           {"weight-decay", text_of(optimizer.weight_decay)},
-          {"clip-norm", text_of(optimization.clip_norm)}};
+          {"clip-norm", text_of(optimization.clip_norm)},
+          {"ema", text_of(optimizer.average_decay)},
+          {"lr-scale", rates_of(optimization.rate_scales)},
+          {"weight-decay of tensors", rates_of(optimization.decays)},
+          {"label-smoothing", text_of(config.model.loss.label_smoothing)},
+          {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
 }
 
 /// Mini-batches of the round that are done, in units.
@@ -108,6 +125,8 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
       for (const auto& [name, values] : content.states[slot])
         out.optimizer[state_key(optimizer, slot) + name] = values;
     }
+    for (const auto& [name, values] : content.averages)
+      out.optimizer[std::string(kAverageKey) + name] = values;
     for (const auto& [version, parameters] : content.stashed)
       out.stashed[version].insert(parameters.begin(), parameters.end());
     out.updates.push_back(content.updates);
@@ -180,6 +199,9 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
     for (const auto& [name, values] : checkpoint.optimizer) {
       if (name.starts_with(key)) content.states[slot][name.substr(key.size())] = values;
     }
+  }
+  for (const auto& [name, values] : checkpoint.optimizer) {
+    if (name.starts_with(kAverageKey)) content.averages[name.substr(kAverageKey.size())] = values;
   }
   for (int s = 0; s < session.stages(); ++s) {
     const auto stage = static_cast<std::size_t>(s);

@@ -21,6 +21,7 @@
 #include "profile/profile.h"
 #include "train/export.h"
 #include "train/model_order.h"
+#include "train/predict.h"
 
 namespace pipetrain {
 namespace {
@@ -45,7 +46,8 @@ LabelHint label_hint(const RawData& raw) {
   return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
 }
 
-/// Shapes of the samples by input name: by the arrays' names, else by position.
+}  // namespace
+
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
   std::map<std::string, Shape> out;
   std::vector<const RawColumn*> unnamed;
@@ -71,8 +73,6 @@ bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
                              a.attributes.text("members", "") == b.attributes.text("members", "");
                     });
 }
-
-}  // namespace
 
 LoadedModel load_model(const ModelConfig& config) {
   LoadedModel loaded;
@@ -110,6 +110,7 @@ int Session::batches_in_flight() const {
 
 void Session::open() {
   model_ = load_model(config_.model);
+  set_parameter_rates();
   for (const auto& [name, shape] : config_.model.shapes) {
     const bool known =
         std::any_of(model_.model.inputs.begin(), model_.model.inputs.end(),
@@ -132,6 +133,35 @@ void Session::open() {
   loss_.loss = std::string(name_of(full.graph->loss.kind));
   (trains ? training_ : evaluations_).push_back(std::move(full));
   bind_data(raw ? &*raw : nullptr);
+}
+
+void Session::set_parameter_rates() {
+  OptimizationConfig& optimization = config_.optimization;
+  std::map<std::string, ParameterRates>& own = optimization.optimizer.own;
+  own.clear();
+  for (const auto& [name, rule] : model_.rules) {
+    if (rule.use == TensorUse::kTrained && !rule.decays &&
+        has_decoupled_decay(optimization.optimizer.kind))
+      own[name].weight_decay = 0;
+  }
+  const auto each = [&](const char* option, const auto& rates, const auto& set) {
+    for (const auto& [glob, value] : rates) {
+      bool used = false;
+      for (const auto& [name, rule] : model_.rules) {
+        if (!matches_glob(glob, name)) continue;
+        used = true;
+        if (rule.use == TensorUse::kTrained) set(own[name], value);
+      }
+      PT_CHECK(used, kUsage,
+               "{}: no tensor of the model matches \"{}\"; list them with: pipetrain inspect "
+               "--params",
+               option, printable(glob));
+    }
+  };
+  each("--lr-scale", optimization.rate_scales,
+       [](ParameterRates& rates, double value) { rates.learning_rate_scale = value; });
+  each("--weight-decay", optimization.decays,
+       [](ParameterRates& rates, double value) { rates.weight_decay = value; });
 }
 
 void Session::choose_micro_batch() {
@@ -184,6 +214,9 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.output_node = config_.model.output_node;
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
+  // What makes training harder is no part of what is measured.
+  if (!training) options.loss.label_smoothing = 0;
+  if (!training) options.loss.class_weights.clear();
   options.with_gradients = with_gradients;
   options.precision = config_.model.precision;
   if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
@@ -322,7 +355,7 @@ void Session::choose_order() {
     request.stages = programs_of_run_->stages();
     if (!can_reorder(costs_, request.stages)) return;
     request.micro_batches = static_cast<int>(micro_batches_);
-    request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
+    request.optimizer_bytes_per_parameter_byte = kept_slots(config_.optimization.optimizer);
     request.loads = programs_of_run_->loads(request.micro_batches);
     request.recompute = pipeline.recompute;
     if (topology_ && !topology_->levels.empty()) {
@@ -458,7 +491,7 @@ void Session::plan_stages_of_chain() {
   request.memory_limit_bytes =
       planner_limit_ * static_cast<std::size_t>(programs_of_run_->devices()) /
       static_cast<std::size_t>(std::max(request.stages, programs_of_run_->devices()));
-  request.optimizer_bytes_per_parameter_byte = state_slots(config_.optimization.optimizer);
+  request.optimizer_bytes_per_parameter_byte = kept_slots(config_.optimization.optimizer);
   request.recompute = config_.pipeline.recompute;
   if (topology_ && !topology_->levels.empty()) {
     request.transfer = {topology_->levels.front().latency_seconds,
@@ -673,9 +706,13 @@ int Session::variant(std::int64_t samples, bool evaluation) const {
 }
 
 std::vector<std::string> Session::export_model(const std::string& path, bool overwrite_input) {
-  return export_weights(
+  const bool averaged = config_.optimization.optimizer.average_decay > 0;
+  if (averaged) runtime_->exchange_averages();
+  const auto changes = export_weights(
       model_, [&](const std::string& name) { return runtime_->read(name); },
       data_.synthetic && total_steps_ > 0, path, overwrite_input);
+  if (averaged) runtime_->exchange_averages();
+  return changes;
 }
 
 }  // namespace pipetrain

@@ -138,6 +138,7 @@ class Session {
     bool evaluation = false;
     std::unique_ptr<TrainingGraph> graph;
   };
+  void set_parameter_rates();
   void choose_micro_batch();
   std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients,
                                        bool fuse = true) const;

@@ -37,9 +37,15 @@ class Training {
     const double warmup = settings_.warmup_is_fraction
                               ? settings_.warmup * static_cast<double>(session.total_steps())
                               : settings_.warmup;
+    if (settings_.rate_every_epochs > 0) {
+      schedule_.every_steps =
+          std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
+                                                 static_cast<double>(session.batches_per_epoch())));
+    }
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
     if (session.total_steps() > 0) validate(schedule_, session.total_steps());
     if (options.resumed) summary_.best = options.resumed->best;
+    check_metric();
   }
 
   TrainingSummary run() {
@@ -57,12 +63,14 @@ class Training {
       }
       look_at_requests();
       const bool last = step == session_.total_steps();
-      const bool epoch_ends = step % session_.batches_per_epoch() == 0 || last;
       bool improved = false;
-      if (epoch_ends && session_.evaluation_data() && (last || summary_.end == RunEnd::kDone)) {
+      if (is_evaluated(step, last) && (last || summary_.end == RunEnd::kDone)) {
         summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
         observer_.on_evaluation(*summary_.last_evaluation);
         improved = note_best(*summary_.last_evaluation);
+        if (settings_.patience > 0 && summary_.best && !last &&
+            summary_.best->stalled >= settings_.patience)
+          summary_.end = RunEnd::kStalled;
       }
       if (const char* reason = decide_to_save(step, improved, last)) save(step, reason);
       report_saves();
@@ -152,12 +160,44 @@ class Training {
     }
   }
 
+  /// Before the first step, not after the first epoch.
+  void check_metric() const {
+    const Loss& loss = session_.graph().loss;
+    EvaluationReport measured;
+    if (loss.correct) measured.accuracy = 0;
+    if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
+    if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
+    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "--best-metric {}: a {} has none",
+             settings_.best_metric, loss.task);
+    PT_CHECK(
+        settings_.patience == 0 || (session_.evaluation_data() && settings_.evaluate_every > 0),
+        kUsage, "--patience looks at held-out data; give --val-split or --val-data");
+  }
+
+  bool is_evaluated(std::int64_t step, bool last) const {
+    if (!session_.evaluation_data() || settings_.evaluate_every <= 0) return false;
+    const double every =
+        settings_.evaluate_every *
+        (settings_.evaluate_by_steps ? 1 : static_cast<double>(session_.batches_per_epoch()));
+    const auto steps = std::max<std::int64_t>(1, std::llround(every));
+    return last || step % steps == 0;
+  }
+
   /// Whether an evaluation is the best so far.
   bool note_best(const EvaluationReport& report) {
-    if (!std::isfinite(report.loss) || (summary_.best && report.loss >= summary_.best->loss))
-      return false;
-    summary_.best = BestResult{report.step, report.loss};
-    return true;
+    const std::string& metric = settings_.best_metric;
+    const std::optional<double> value = metric_of(report, metric);
+    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, session_.graph().loss.task);
+    std::optional<BestResult>& best = summary_.best;
+    if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
+    const bool better = std::isfinite(*value) &&
+                        (!best || (grows(metric) ? *value > best->value : *value < best->value));
+    if (better) {
+      best = BestResult{report.step, *value, metric};
+    } else if (best) {
+      ++best->stalled;
+    }
+    return better;
   }
 
   /// Null when nothing asks for a checkpoint after a step.
@@ -171,6 +211,7 @@ class Training {
   const char* reason_to_save(std::int64_t step, bool improved, bool last) {
     if (summary_.end == RunEnd::kStopped) return "signal";
     if (summary_.end == RunEnd::kTime) return "time";
+    if (summary_.end == RunEnd::kStalled && !improved) return "final";
     if (std::exchange(save_wanted_, false)) return "asked";
     const bool on = options_.save.every.unit != SaveEvery::Unit::kNever;
     if (improved && on) return "best";
@@ -286,8 +327,35 @@ class Training {
 
 }  // namespace
 
+namespace {
+
+/// Puts the moving averages, where there are some, in the place of the weights for a while.
+class Averaged {
+ public:
+  explicit Averaged(Session& session)
+      : session_(session),
+        averages_(session.config().optimization.optimizer.average_decay > 0 &&
+                  session.total_steps() > 0) {
+    if (averages_) session_.runtime().exchange_averages();
+  }
+  ~Averaged() {
+    if (averages_) session_.runtime().exchange_averages();
+  }
+  Averaged(const Averaged&) = delete;
+  Averaged& operator=(const Averaged&) = delete;
+
+ private:
+  Session& session_;
+  bool averages_;
+};
+
+}  // namespace
+
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   const double start = now();
+  const Averaged averaged(session);
+  const bool regression = session.graph().loss.kind == LossKind::kSquaredError;
+  Spread spread;
   const Dataset& dataset = *session.evaluation_data();
   const std::int64_t total = session.evaluated_samples();
   BatchUnits units(session, /*evaluation=*/true);
@@ -310,6 +378,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
     session.runtime().run(program, units);
+    if (regression) spread.add(columns.back());
     loss_sum += units.loss() * static_cast<double>(units.counted());
     correct += units.correct();
     counted += units.counted();
@@ -322,6 +391,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   report.loss = loss_sum / static_cast<double>(counted);
   const Loss& loss = session.graph().loss;
   if (loss.correct) report.accuracy = correct / static_cast<double>(counted);
+  if (regression && spread.total() > 0) report.r2 = 1 - loss_sum / spread.total();
   if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
   report.seconds = now() - start;
   return report;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pipeline/runtime.h"
+#include "train/metrics.h"
 #include "train/saving.h"
 #include "train/session.h"
 
@@ -28,18 +29,8 @@ struct StepReport {
   std::vector<double> stage_busy;  // share of the step each device computed
 };
 
-struct EvaluationReport {
-  std::int64_t step = 0;
-  double epoch = 0;
-  double loss = 0;
-  std::optional<double> accuracy;
-  std::optional<double> perplexity;
-  std::int64_t samples = 0;
-  double seconds = 0;
-};
-
 /// Why a run ended.
-enum class RunEnd : std::uint8_t { kDone, kStopped, kTime };
+enum class RunEnd : std::uint8_t { kDone, kStopped, kTime, kStalled };
 
 struct TrainingSummary {
   std::int64_t steps = 0;  // done in all, those before a resume included

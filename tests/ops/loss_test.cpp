@@ -62,10 +62,44 @@ TEST(SoftmaxCrossEntropy, SmoothedLabels) {
   }
 }
 
+// torch.nn.functional.cross_entropy(x, y, weight=w, label_smoothing=s, reduction="sum") in float64.
+TEST(SoftmaxCrossEntropy, WeightedClasses) {
+  struct Case {
+    double smoothing, loss;
+    std::vector<double> gradient;  // of half the loss
+  };
+  const Case cases[] = {
+      {0,
+       9.19880510675914,
+       {0.06752292987778533, 0.18354635329109822, -0.25106928316888366, -0.16666666666666669,
+        0.08333333333333333, 0.08333333333333333, 0.9811352024343174, -0.9820298819311879,
+        0.0008946794968705335}},
+      {0.1,
+       9.198959697548794,
+       {0.05843934176803216, 0.14817361603230825, -0.20661295780034056, -0.13611111111111113,
+        0.06388888888888888, 0.07222222222222222, 0.9400973623531735, -0.9159622192001483,
+        -0.024135143153025153}},
+  };
+  for (const Case& one : cases) {
+    const Attributes attributes = {{"label_smoothing", one.smoothing},
+                                   {"class_weights", Reals{0.5, 2, 1.5}}};
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const auto out = run_op("SoftmaxCrossEntropy", attributes, {logits(), labels()}, backend);
+      expect_values(out[0], {}, {one.loss});
+      const auto gradient = run_op("SoftmaxCrossEntropyGrad", attributes,
+                                   {logits(), labels(), out[2], HostTensor::scalar(0.5f)}, backend);
+      expect_values(gradient[0], {3, 3}, one.gradient);
+    }
+  }
+}
+
 TEST(SoftmaxCrossEntropy, Gradients) {
   const InputSpec some = label_spec({1, -100, 4, 0});
   check_gradients("SoftmaxCrossEntropy", ignoring(-100), {{{4, 5}, -3, 3}, some});
   check_gradients("SoftmaxCrossEntropy", {{"label_smoothing", 0.2}}, {{{4, 5}, -3, 3}, some});
+  check_gradients("SoftmaxCrossEntropy",
+                  {{"label_smoothing", 0.2}, {"class_weights", Reals{1, 0.5, 3, 0, 2}}},
+                  {{{4, 5}, -3, 3}, some});
 }
 
 TEST(SoftmaxCrossEntropy, CpuAgreesWithReference) {

@@ -81,5 +81,19 @@ TEST(Optimizer, RefusesSettingsWithoutMeaning) {
   EXPECT_THROW(validate({.kind = kSgd, .weight_decay = -1e-4}), Error);
 }
 
+TEST(Optimizer, AParameterMayHaveRatesOfItsOwn) {
+  OptimizerSettings settings = default_settings(OptimizerKind::kAdamW);
+  settings.own["head"] = {.learning_rate_scale = 10};
+  settings.own["bias"] = {.weight_decay = 0};
+  EXPECT_EQ(settings_of(settings, "head").learning_rate_scale, 10);
+  EXPECT_EQ(settings_of(settings, "head").settings.weight_decay, settings.weight_decay);
+  EXPECT_EQ(settings_of(settings, "bias").settings.weight_decay, 0);
+  EXPECT_EQ(settings_of(settings, "other").settings.weight_decay, settings.weight_decay);
+  EXPECT_EQ(settings_of(settings, "other").learning_rate_scale, 1);
+  EXPECT_EQ(kept_slots(settings), 2);
+  settings.average_decay = 0.9;
+  EXPECT_EQ(kept_slots(settings), 3);
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -379,13 +379,14 @@ TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
           const auto state = [&](int slot) {
             return slots > slot ? array(count, 0) : std::span<float>();
           };
-          list->push_back({array(count, seed), array(count, seed + 50), state(0), state(1)});
+          list->push_back(
+              {&settings, 0.01, array(count, seed), array(count, seed + 50), state(0), state(1)});
           for (float& x : list->back().state0) x = 0;
           for (float& x : list->back().state1) x = 0;
         }
       }
       for (std::int64_t step = 1; step <= 2; ++step) {
-        update_all(settings, 0.01, step, 0.5, together);
+        update_all(step, 0.5, together);
         for (const ParameterUpdate& one : alone)
           update(settings, 0.01, step, 0.5, one.parameter, one.gradient, one.state0, one.state1);
       }
@@ -393,6 +394,14 @@ TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
         EXPECT_TRUE(std::ranges::equal(together[k].parameter, alone[k].parameter)) << k;
     }
   }
+}
+
+TEST(Average, GoesToTheParameterByItsDecay) {
+  std::vector<float> average = {4, -2}, parameter = {1, 1};
+  for (int step = 0; step < 5; ++step) update_average(0.75, average, parameter);
+  // p + (a - p) d^5
+  EXPECT_NEAR(average[0], 1 + 3 * 0.2373046875, 1e-6);
+  EXPECT_NEAR(average[1], 1 - 3 * 0.2373046875, 1e-6);
 }
 
 }  // namespace

@@ -140,5 +140,32 @@ TEST(Parameters, Globs) {
   EXPECT_FALSE(matches_glob("?", ""));
 }
 
+TEST(Parameters, BiasesAndNormsAreNotDecayed) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("conv.w", rising({6, 4, 1, 1}));
+  builder.initializer("conv.b", rising({6}));
+  builder.initializer("norm.gain", rising({6}));
+  builder.initializer("norm.shift", rising({6}));
+  builder.initializer("norm.mean", filled({6}, 0));
+  builder.initializer("norm.var", filled({6}, 1));
+  builder.initializer("scale.gamma", rising({6, 1, 1}));
+  builder.initializer("one.w", rising({1, 150}));
+  builder.initializer("one.b", rising({1, 1}));
+  builder.initializer("class.b", rising({1, 5}));
+  builder.initializer("class.w", rising({1, 5}));
+  builder.node("Conv", {"x", "conv.w", "conv.b"}, {"c"});
+  builder.node("BatchNormalization", {"c", "norm.gain", "norm.shift", "norm.mean", "norm.var"},
+               {"n"});
+  builder.node("Mul", {"n", "scale.gamma"}, {"s"});
+  builder.node("Flatten", {"s"}, {"f"});
+  builder.node("Gemm", {"f", "one.w", "one.b"}, {"o"}, {OnnxAttribute::of_int("transB", 1)});
+  builder.node("Gemm", {"o", "class.w", "class.b"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"conv.w", "one.w", "class.w"})
+    EXPECT_TRUE(rules.at(name).decays) << name;
+  for (const char* name : {"conv.b", "norm.gain", "norm.shift", "scale.gamma", "one.b", "class.b"})
+    EXPECT_FALSE(rules.at(name).decays) << name;
+}
+
 }  // namespace
 }  // namespace pipetrain

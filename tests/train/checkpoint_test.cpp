@@ -99,7 +99,7 @@ TEST(Checkpoint, ComesBackAsItWas) {
   EXPECT_EQ(read.learning_rate, 0.1);
   ASSERT_TRUE(read.best);
   EXPECT_EQ(read.best->step, 8);
-  EXPECT_EQ(read.best->loss, 0.25);
+  EXPECT_EQ(read.best->value, 0.25);
   EXPECT_EQ(read.cuts, written.cuts);
   EXPECT_EQ(read.round_start, 10);
   EXPECT_EQ(read.round_batches, 8);

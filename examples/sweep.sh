@@ -1,0 +1,13 @@
+#!/bin/sh -e
+# One run for each learning rate; a run that diverges (exit code 6) is passed over. Needs jq for the table.
+cd "$(dirname "$0")/.."
+: "${PIPETRAIN:=build/pipetrain}" "${EPOCHS:=3}" "${RATES:=1e-4 1e-3 1e-2}" "${OUT:=runs/examples}"
+for lr in $RATES; do
+  code=0
+  "$PIPETRAIN" --model models/digits-cnn.onnx --data models/digits.csv.gz --val-split 0.2 --epochs "$EPOCHS" --lr "$lr" \
+    --device cpu --run-dir "$OUT/sweep-$lr" --overwrite -q || code=$?
+  [ "$code" = 0 ] || [ "$code" = 6 ] || exit "$code"
+done
+for lr in $RATES; do
+  jq -r --arg lr "$lr" 'select(.event == "run_end") | [$lr, .status, .best.value] | @tsv' "$OUT/sweep-$lr/events.jsonl"
+done

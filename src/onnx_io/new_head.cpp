@@ -1,0 +1,216 @@
+#include "onnx_io/new_head.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "onnx_io/model_file.h"
+#include "pt_onnx.pb.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr int kFloat = 1;  // TensorProto.FLOAT
+
+bool is_between(const std::string& op) {
+  static const std::set<std::string> ops = {
+      "Softmax", "LogSoftmax", "Sigmoid",           "Identity",      "Flatten", "Reshape",
+      "Squeeze", "Cast",       "GlobalAveragePool", "GlobalMaxPool", "Relu",    "Dropout"};
+  return ops.contains(op);
+}
+
+class Head {
+ public:
+  Head(onnx::Graph& graph, std::int64_t classes, std::uint64_t seed)
+      : graph_(graph), classes_(classes), random_(seed, 0x6865616473) {}
+
+  NewHead replace(const std::string& output) {
+    find_layer(output);
+    const std::string op = layer_->op_type();
+    PT_CHECK(layer_->input_size() >= 2, kModel, "the layer of \"{}\" has no weight",
+             printable(output));
+    onnx::Tensor& weight = tensor(layer_->input(1));
+    // Which axis of the weight is the classes, and what each class sums over.
+    int axis = 0;
+    if (op == "MatMul") axis = weight.dims_size() - 1;
+    if (op == "Gemm") axis = integer("transB") != 0 ? 0 : 1;
+    const std::int64_t before = weight.dims(axis);
+    std::int64_t all = 1;
+    for (const std::int64_t d : weight.dims()) all *= d;
+    const double bound =
+        1 / std::sqrt(static_cast<double>(all / std::max<std::int64_t>(1, before)));
+    refill(weight, axis, bound);
+    NewHead head{layer_->input(1), {}, before};
+    if (op != "MatMul" && layer_->input_size() > 2 && !layer_->input(2).empty())
+      head.bias = layer_->input(2);
+    if (!added_bias_.empty()) head.bias = added_bias_;
+    if (!head.bias.empty()) {
+      onnx::Tensor& bias = tensor(head.bias);
+      PT_CHECK(bias.dims_size() >= 1 && bias.dims(bias.dims_size() - 1) == before, kModel,
+               "the bias \"{}\" of the last layer is not one number for each of {} classes",
+               printable(head.bias), before);
+      refill(bias, bias.dims_size() - 1, bound);
+    }
+    follow_shapes(before);
+    return head;
+  }
+
+ private:
+  const onnx::Node* producer(const std::string& value) const {
+    for (const onnx::Node& node : graph_.node()) {
+      for (const std::string& made : node.output()) {
+        if (made == value) return &node;
+      }
+    }
+    return nullptr;
+  }
+
+  bool is_initializer(const std::string& name) const {
+    return std::any_of(graph_.initializer().begin(), graph_.initializer().end(),
+                       [&](const onnx::Tensor& t) { return t.name() == name; });
+  }
+
+  void find_layer(std::string value) {
+    const std::string output = value;
+    changed_.insert(value);
+    for (int depth = 0; depth < 16; ++depth) {
+      const onnx::Node* node = producer(value);
+      PT_CHECK(node, kModel, "\"{}\" does not come from a layer with weights", printable(output));
+      const std::string& op = node->op_type();
+      if (op == "Gemm" || op == "Conv" || (op == "MatMul" && is_initializer(node->input(1)))) {
+        layer_ = node;
+        changed_.insert(value);
+        return;
+      }
+      if (op == "Add" && added_bias_.empty() && node->input_size() == 2 &&
+          (is_initializer(node->input(0)) || is_initializer(node->input(1)))) {
+        const int bias = is_initializer(node->input(0)) ? 0 : 1;
+        added_bias_ = node->input(bias);
+        value = node->input(1 - bias);
+      } else {
+        PT_CHECK(is_between(op) && node->input_size() >= 1, kModel,
+                 "--num-classes: \"{}\" comes from {}, which is no last layer of a classifier (a "
+                 "Gemm, MatMul or Conv); name its output with --logits",
+                 printable(output), printable(op));
+        // A Reshape may spell out the number of classes.
+        PT_CHECK(op != "Reshape" || node->input_size() < 2 || keeps_classes(node->input(1)), kModel,
+                 "--num-classes: the Reshape behind the last layer holds the number of classes");
+        value = node->input(0);
+      }
+      changed_.insert(value);
+    }
+    PT_FAIL(kModel, "\"{}\" has no last layer near", printable(output));
+  }
+
+  /// Whether the last number of a shape is -1 or copied (0).
+  bool keeps_classes(const std::string& name) const {
+    for (const onnx::Tensor& t : graph_.initializer()) {
+      if (t.name() != name) continue;
+      std::int64_t last = 1;
+      if (t.int64_data_size() > 0) {
+        last = t.int64_data(t.int64_data_size() - 1);
+      } else if (t.raw_data().size() >= sizeof last) {
+        std::memcpy(&last, t.raw_data().data() + t.raw_data().size() - sizeof last, sizeof last);
+      }
+      return last <= 0;
+    }
+    return true;
+  }
+
+  std::int64_t integer(const std::string& name) const {
+    for (const onnx::Attribute& attribute : layer_->attribute()) {
+      if (attribute.name() == name) return attribute.i();
+    }
+    return 0;
+  }
+
+  onnx::Tensor& tensor(const std::string& name) {
+    int uses = 0;
+    for (const onnx::Node& node : graph_.node())
+      uses += static_cast<int>(std::count(node.input().begin(), node.input().end(), name));
+    for (onnx::Tensor& found : *graph_.mutable_initializer()) {
+      if (found.name() != name) continue;
+      PT_CHECK(uses == 1, kModel,
+               "--num-classes: \"{}\" of the last layer is used at {} places, so it cannot be "
+               "replaced",
+               printable(name), uses);
+      PT_CHECK(found.data_type() == kFloat, kModel,
+               "--num-classes: \"{}\" of the last layer is not float32", printable(name));
+      return found;
+    }
+    PT_FAIL(kModel, "--num-classes: \"{}\" of the last layer is not stored in the file",
+            printable(name));
+  }
+
+  void refill(onnx::Tensor& tensor, int axis, double bound) {
+    tensor.set_dims(axis, classes_);
+    std::int64_t count = 1;
+    for (const std::int64_t d : tensor.dims()) count *= d;
+    PT_CHECK(count < (std::int64_t{1} << 28), kUsage, "--num-classes {} is too many", classes_);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& x : values) x = static_cast<float>(bound * (2 * random_.uniform() - 1));
+    tensor.clear_float_data();
+    tensor.set_raw_data(values.data(), values.size() * sizeof(float));
+  }
+
+  /// Declared shapes of what the layer reaches get the new number of classes.
+  void follow_shapes(std::int64_t before) {
+    for (auto* list : {graph_.mutable_output(), graph_.mutable_value_info()}) {
+      for (onnx::ValueInfo& info : *list) {
+        if (!changed_.contains(info.name())) continue;
+        if (!info.has_type() || !info.type().has_tensor_type() ||
+            !info.type().tensor_type().has_shape())
+          continue;
+        onnx::TensorShape* shape = info.mutable_type()->mutable_tensor_type()->mutable_shape();
+        // The first axis is the samples, whatever its size.
+        for (int d = 1; d < shape->dim_size(); ++d) {
+          if (shape->dim(d).dim_value() == before) {
+            shape->mutable_dim(d)->set_dim_value(classes_);
+            break;
+          }
+        }
+      }
+    }
+  }
+
+  onnx::Graph& graph_;
+  std::int64_t classes_;
+  RandomStream random_;
+  const onnx::Node* layer_ = nullptr;
+  std::string added_bias_;
+  std::set<std::string> changed_;  // values behind the layer
+};
+
+}  // namespace
+
+NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
+                     const std::string& output, std::int64_t classes, std::uint64_t seed) {
+  const Buffer bytes = read_model_file(from);
+  onnx::Model model;
+  PT_CHECK(model.ParseFromArray(bytes.data(), static_cast<int>(bytes.bytes())), kModel,
+           "{} is damaged", printable(from.string()));
+  onnx::Graph& graph = *model.mutable_graph();
+  for (const onnx::Tensor& tensor : graph.initializer()) {
+    PT_CHECK(tensor.external_data_size() == 0, kModel,
+             "--num-classes: {} keeps weights in other files, which is not supported; save the "
+             "model as one file first",
+             printable(from.string()));
+  }
+  PT_CHECK(graph.output_size() > 0, kModel, "{} has no output", printable(from.string()));
+  return with_context(
+      [&] { return printable(from.string()); },
+      [&] {
+        const NewHead head =
+            Head(graph, classes, seed).replace(output.empty() ? graph.output(0).name() : output);
+        std::string text;
+        PT_CHECK(model.SerializeToString(&text), kModel, "the model is too large");
+        write_file(to, text);
+        return head;
+      });
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,108 @@
+#include "train/fresh_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/random.h"
+#include "onnx_io/model_file.h"
+
+namespace pipetrain {
+namespace {
+
+/// How a tensor is drawn: uniform within `bound`, normal, or `constant`.
+struct Draw {
+  double bound = 0;
+  double deviation = 0;
+  double constant = 0;
+};
+
+class Drawing {
+ public:
+  explicit Drawing(const OnnxModel& model) : model_(model) {}
+
+  Draw rule(const std::string& name) const {
+    for (const OnnxNode& node : model_.nodes) {
+      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+        if (node.inputs[slot] != name) continue;
+        // A weight may be turned around before it is used.
+        const bool turned = node.op_type == "Transpose" || node.op_type == "Identity";
+        const std::string& used = turned ? node.outputs[0] : name;
+        for (const OnnxNode& user : model_.nodes) {
+          for (std::size_t at = 0; at < user.inputs.size(); ++at) {
+            if (user.inputs[at] != used) continue;
+            if (const auto draw = rule_in(user, at, name, node.op_type == "Transpose"))
+              return *draw;
+          }
+        }
+      }
+    }
+    const bool gain = name.find("gamma") != std::string::npos || name.ends_with("scale");
+    const OnnxInitializer* tensor = model_.find_initializer(name);
+    const bool vector = tensor && tensor->shape.rank() <= 1;
+    if (gain || (vector && name.ends_with("weight"))) return {.constant = 1};
+    if (vector) return {};
+    return {.deviation = 0.02};
+  }
+
+ private:
+  Shape shape_of(const std::string& name) const {
+    const OnnxInitializer* tensor = model_.find_initializer(name);
+    return tensor ? tensor->shape : Shape{};
+  }
+
+  static Draw within(double fan) { return {.bound = fan > 0 ? 1 / std::sqrt(fan) : 0}; }
+
+  /// Inputs that each output of the weight of a layer sums over.
+  double fan_in(const OnnxNode& node, const Shape& shape, bool turned) const {
+    if (shape.rank() < 2) return static_cast<double>(shape.count());
+    if (node.op_type.starts_with("Conv"))
+      return static_cast<double>(shape.count()) / static_cast<double>(shape[0]);
+    const bool outputs_first =
+        turned || (node.op_type == "Gemm" && node.int_attribute("transB", 0) != 0);
+    return static_cast<double>(shape[shape.rank() - (outputs_first ? 1 : 2)]);
+  }
+
+  std::optional<Draw> rule_in(const OnnxNode& node, std::size_t slot, const std::string& name,
+                              bool turned) const {
+    const std::string& op = node.op_type;
+    if (op.starts_with("Conv") || op == "Gemm" || op == "MatMul") {
+      const bool weight = slot == 1 || (op == "MatMul" && slot == 0);
+      const std::string& layer = weight || node.inputs.size() < 2 ? name : node.inputs[1];
+      return within(fan_in(node, shape_of(layer), turned));
+    }
+    if (op == "LSTM" || op == "GRU" || op == "RNN")
+      return within(static_cast<double>(node.int_attribute("hidden_size", 0)));
+    if (op == "BatchNormalization" && slot >= 3) return Draw{.constant = slot == 4 ? 1.0 : 0.0};
+    if (op.find("Normalization") != std::string::npos)
+      return Draw{.constant = slot == 1 ? 1.0 : 0.0};
+    if (op == "PRelu") return Draw{.constant = 0.25};
+    if (op == "Gather") return Draw{.deviation = 0.02};
+    return {};
+  }
+
+  const OnnxModel& model_;
+};
+
+}  // namespace
+
+std::map<std::string, HostTensor> fresh_weights(const LoadedModel& model, std::uint64_t seed) {
+  const Drawing drawing(model.model);
+  std::map<std::string, HostTensor> out;
+  for (const auto& [name, rule] : model.rules) {
+    const OnnxInitializer* tensor = model.model.find_initializer(name);
+    if (rule.use == TensorUse::kFrozen || !tensor) continue;
+    const Draw draw = drawing.rule(name);
+    HostTensor value(TensorType{DType::kFloat32, tensor->shape});
+    RandomStream random(seed, hash_bytes(std::as_bytes(std::span(name))));
+    for (float& x : value.span<float>()) {
+      x = static_cast<float>(draw.deviation > 0 ? draw.deviation * random.normal()
+                             : draw.bound > 0   ? draw.bound * (2 * random.uniform() - 1)
+                                                : draw.constant);
+    }
+    out[name] = std::move(value);
+  }
+  return out;
+}
+
+}  // namespace pipetrain

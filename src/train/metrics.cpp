@@ -1,0 +1,63 @@
+#include "train/metrics.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::array<std::string_view, 5> kMetrics = {"loss", "accuracy", "perplexity", "r2",
+                                                      "top-k"};
+
+}  // namespace
+
+std::string metric_named(std::string_view name) {
+  std::string_view plain = name;
+  if (plain.starts_with("val_") || plain.starts_with("val-")) plain.remove_prefix(4);
+  for (const std::string_view metric : kMetrics) {
+    if (metric == plain) return std::string(metric);
+  }
+  PT_FAIL(kUsage, "there is no metric \"{}\"; one of: loss, accuracy, perplexity, r2, top-k",
+          printable(std::string(name)));
+}
+
+std::optional<double> metric_of(const EvaluationReport& report, std::string_view metric) {
+  if (metric == "loss") return report.loss;
+  if (metric == "accuracy") return report.accuracy;
+  if (metric == "perplexity") return report.perplexity;
+  if (metric == "top-k") return report.top_k;
+  return report.r2;
+}
+
+bool grows(std::string_view metric) { return metric != "loss" && metric != "perplexity"; }
+
+void Spread::add(const Tensor& targets) {
+  const auto values = targets.span<const float>();
+  const auto rows = static_cast<std::size_t>(targets.type.shape[0]);
+  if (rows == 0) return;
+  const std::size_t columns = values.size() / rows;
+  mean_.resize(columns);
+  squares_.resize(columns);
+  for (std::size_t c = 0; c < columns; ++c) {
+    double mean = 0, squares = 0;
+    for (std::size_t r = 0; r < rows; ++r) mean += values[r * columns + c];
+    mean /= static_cast<double>(rows);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const double off = values[r * columns + c] - mean;
+      squares += off * off;
+    }
+    const double both = count_ + static_cast<double>(rows), apart = mean - mean_[c];
+    squares_[c] += squares + apart * apart * count_ * static_cast<double>(rows) / both;
+    mean_[c] += apart * static_cast<double>(rows) / both;
+  }
+  count_ += static_cast<double>(rows);
+}
+
+double Spread::total() const {
+  double sum = 0;
+  for (const double squares : squares_) sum += squares;
+  return sum;
+}
+
+}  // namespace pipetrain

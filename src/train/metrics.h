@@ -1,0 +1,49 @@
+// What evaluations measure, by name: for the best model, early stopping and assertions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+/// One pass over held-out data. What the task does not have is absent.
+struct EvaluationReport {
+  std::int64_t step = 0;
+  double epoch = 0;
+  double loss = 0;  // without label smoothing and class weights
+  std::optional<double> accuracy;
+  std::optional<double> perplexity;
+  std::optional<double> r2;     // of regressions: share of the variance that is explained
+  std::optional<double> top_k;  // accuracy of the k likeliest classes, where that was asked for
+  int k = 0;
+  std::int64_t samples = 0;
+  double seconds = 0;
+};
+
+/// "loss", "accuracy", "perplexity", "r2"; "val_loss" … mean the same. Error (kUsage) with the
+/// nearest one for another name.
+std::string metric_named(std::string_view name);
+/// The value of a metric in a report; empty where the task has none.
+std::optional<double> metric_of(const EvaluationReport& report, std::string_view metric);
+/// Whether more is better.
+bool grows(std::string_view metric);
+
+/// The sum of squared deviations of targets from the mean of their column, over many batches: what
+/// the error of a regression is compared with. Merged as by Chan et al. 1983.
+class Spread {
+ public:
+  /// Targets (samples, …), float32.
+  void add(const Tensor& targets);
+  double total() const;
+
+ private:
+  std::vector<double> mean_, squares_;
+  double count_ = 0;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,55 @@
+// A model's outputs for samples, without a loss: on one device, batch by batch.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/raw_data.h"
+#include "train/config.h"
+#include "train/metrics.h"
+#include "train/session.h"
+
+namespace pipetrain {
+
+/// Shapes of the samples by input name: by the arrays' names, else by position.
+std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw);
+
+class Predictor {
+ public:
+  /// `sample_shapes`: of inputs that the file leaves open. A model with a fixed batch keeps it.
+  Predictor(const ModelConfig& model, Backend backend, std::int64_t batch,
+            const std::map<std::string, Shape>& sample_shapes);
+
+  /// Inputs and outputs as they are computed, forward only.
+  const TrainingGraph& graph() const { return graph_; }
+  std::int64_t batch() const { return graph_.micro_batch; }
+  /// What the data are bound to.
+  DataSpec data_spec() const;
+  /// Replaces parameters and running statistics by name; others stay.
+  void set_weights(const std::map<std::string, HostTensor>& weights);
+  /// Outputs for samples `first` to `first + samples` (at most a batch) of a data set, whose first
+  /// columns are the model's inputs. Each is (samples, …), unless its first axis is not the batch.
+  std::vector<HostTensor> run(const Dataset& data, std::size_t first, std::size_t samples) const;
+
+ private:
+  Backend backend_;
+  TrainingGraph graph_;
+};
+
+/// Which class was taken for which, and how often the right one was among the k likeliest.
+struct Confusion {
+  std::int64_t classes = 0;
+  std::vector<std::int64_t> counts;  // [label × classes + prediction]
+  std::int64_t in_top_k = 0, counted = 0;
+};
+
+/// Compares a classifier's output `output` (samples, classes[, …]) with the labels in the last
+/// column of a data set. Of equal values the first is the likelier. Error (kUsage) when the model
+/// is no classifier.
+Confusion confuse(const Predictor& predictor, const Dataset& data, const std::string& output,
+                  std::int64_t ignore_index, int k);
+
+}  // namespace pipetrain

@@ -1,0 +1,43 @@
+"""The examples run as they stand, at a small size."""
+
+import pathlib
+import shutil
+import subprocess
+import os
+import unittest
+
+from program import PROGRAM, SECONDS, Case
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+class Examples(Case):
+    def run_example(self, name, **size):
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PIPETRAIN_")}
+        clean |= {"PIPETRAIN": PROGRAM, "PIPETRAIN_CACHE_DIR": self.cache, "OUT": str(self.folder)} | size
+        done = subprocess.run(["sh", "-e", EXAMPLES / name], env=clean, capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_digits(self):
+        self.assertIn("top3", self.run_example("digits.sh", EPOCHS="1", STAGES="2"))
+
+    def test_new_head(self):
+        self.assertEqual(len(self.run_example("new_head.sh", EPOCHS="1").splitlines()), 3)
+
+    def test_language_model(self):
+        self.run_example("language_model.sh", STEPS="2")
+        self.assertTrue((self.folder / "gpt-trained.onnx").exists())
+
+    def test_sweep(self):
+        if not shutil.which("jq"):
+            self.skipTest("no jq")
+        lines = self.run_example("sweep.sh", EPOCHS="1", RATES="1e-3 1e-2").splitlines()
+        self.assertEqual([line.split("\t")[1] for line in lines], ["ok", "ok"])
+
+    def test_the_slurm_script_is_shell(self):
+        subprocess.run(["sh", "-n", EXAMPLES / "job.slurm"], check=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,272 @@
+"""Fine-tuning: parts of a network at their own rates, new heads, averages of weights, early stopping; and what of it a run that is resumed keeps."""
+
+import hashlib
+import json
+import struct
+import subprocess
+import unittest
+import zipfile
+
+from program import DATA, MODEL, PROGRAM, Case, digits, events
+
+SMALL = ["-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1",
+         "--lr-schedule", "constant"]
+SGD = [*SMALL, "--optimizer", "sgd", "--momentum", "0", "--lr", "0.125"]
+
+
+def floats(path):
+    """Tensors of a safetensors file by name, as lists of numbers."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    data = content[8 + length:]
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return tensors
+
+
+class FineTuning(Case):
+    def sha(self, name):
+        return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+
+    def weights(self, step, run="run", file="weights"):
+        return floats(self.folder / run / "checkpoints" / f"step-{step:06}" / f"{file}.safetensors")
+
+    def train(self, *arguments, run="run"):
+        return self.succeed("train", *arguments, "--run-dir", run, "--save-every", "1", "--keep", "all", "-q")
+
+    def close(self, a, b, tolerance=1e-6):
+        self.assertEqual(len(a), len(b))
+        for x, y in zip(a, b):
+            self.assertAlmostEqual(x, y, delta=tolerance * max(1, abs(y)))
+
+    def test_rates_by_pattern_scale_the_step(self):
+        self.train(*SGD, "--max-steps", "1", run="plain")
+        self.train(*SGD, "--max-steps", "1", "--lr-scale", "*=0", "--lr-scale", "*weight=0.5", run="scaled")
+        self.train(*SGD, "--max-steps", "1", "--lr", "0", run="none")
+        before, plain, scaled = self.weights(1, "none"), self.weights(1, "plain"), self.weights(1, "scaled")
+        moved = 0
+        for name, start in before.items():
+            if "running" in name:
+                continue
+            if name.endswith("weight"):
+                self.close(scaled[name], [w + 0.5 * (p - w) for w, p in zip(start, plain[name])])
+                moved += scaled[name] != start
+            else:
+                self.assertEqual(scaled[name], start)
+        self.assertGreater(moved, 1)
+        self.refused("usage", "train", *SGD, "--lr-scale", "nothing*=1", says=["--lr-scale", "nothing*"])
+
+    def test_adamw_leaves_biases_and_norms_alone_unless_told(self):
+        # With a learning rate of 1 / 2 and a decay of 1, the decay alone halves a weight.
+        adamw = [*SMALL, "--optimizer", "adamw", "--lr", "0.5", "--max-steps", "1"]
+        self.train(*adamw, "--weight-decay", "0", run="none")
+        self.train(*adamw, "--weight-decay", "1", run="usual")
+        self.train(*adamw, "--weight-decay", "*=1", run="all")
+        self.train(*SMALL, "--lr", "0", "--max-steps", "1", run="start")
+        start, none = self.weights(1, "start"), self.weights(1, "none")
+        for name, w in start.items():
+            if "running" in name:
+                continue
+            norm_or_bias = name.endswith("bias") or "norm" in name
+            halved = [n - 0.5 * x for n, x in zip(none[name], w)]
+            self.close(self.weights(1, "all")[name], halved)
+            self.close(self.weights(1, "usual")[name], none[name] if norm_or_bias else halved)
+
+    def test_an_average_is_what_its_formula_says(self):
+        self.train(*SGD, "--max-steps", "4", "--ema", "0.75", "--val-split", "0.1", "-o", "average.onnx")
+        average = self.weights(1)
+        for step in range(2, 5):
+            for name, w in self.weights(step).items():
+                average[name] = [a + 0.25 * (x - a) for a, x in zip(average[name], w)]
+        kept = self.weights(4, file="optimizer")
+        names = [name for name in kept if name.startswith("average/")]
+        self.assertGreater(len(names), 3)
+        for name in names:
+            self.close(kept[name], average[name.removeprefix("average/")])
+        # What is written and evaluated is the average; what is trained is not.
+        self.succeed("export", "--from", "run", "-o", "exported.onnx")
+        self.assertEqual(self.sha("exported.onnx"), self.sha("average.onnx"))
+        self.train(*SGD, "--max-steps", "4", "--val-split", "0.1", run="plain")
+        self.assertEqual(self.weights(4), self.weights(4, "plain"))
+        losses = [[e["loss"] for e in events((self.folder / run / "events.jsonl").read_text()) if e["event"] == "val"]
+                  for run in ["run", "plain"]]
+        self.assertNotEqual(losses[0], losses[1])
+
+    def test_everything_goes_on_to_the_bit(self):
+        settings = [*SMALL, "--optimizer", "adamw", "--ema", "0.9", "--lr-scale", "*bias=3", "--weight-decay", "*weight=0.1",
+                    "--label-smoothing", "0.1", "--class-weights", "1,2,1,1,0.5,1,1,1,3,1", "--val-split", "0.2",
+                    "--best-metric", "accuracy", "--patience", "30", "--freeze", "block.conv1*", "--gpus", "2"]
+        self.train(*settings, "--max-steps", "12", run="whole")
+        self.train(*settings, "--max-steps", "12", "--max-time", "1000", run="other")
+        self.succeed("train", "--resume=other/checkpoints/step-000005", "--run-dir", "rest", "-q")
+        self.assertEqual(self.sha("rest/trained.onnx"), self.sha("whole/trained.onnx"))
+        ends = [events((self.folder / run / "events.jsonl").read_text())[-1] for run in ["whole", "rest"]]
+        self.assertEqual(ends[0]["best"], ends[1]["best"])
+        self.assertEqual(ends[0]["best"]["metric"], "val_accuracy")
+
+    def test_smoothing_and_class_weights_change_training_and_not_what_is_measured(self):
+        for words in [["--label-smoothing", "0.2"], ["--class-weights", "5,1,1,1,1,1,1,1,1,1"],
+                      ["--loss", "cross-entropy:smoothing=0.2"]]:
+            with self.subTest(words):
+                self.train(*SGD, "--lr", "0", "--max-steps", "1", "--val-split", "0.2", "--overwrite", *words)
+                self.train(*SGD, "--lr", "0", "--max-steps", "1", "--val-split", "0.2", "--overwrite", run="plain")
+                kinds = [{e["event"]: e.get("loss") for e in events((self.folder / run / "events.jsonl").read_text())}
+                         for run in ["run", "plain"]]
+                self.assertNotEqual(kinds[0]["step"], kinds[1]["step"])
+                self.assertEqual(kinds[0]["val"], kinds[1]["val"])
+        self.refused("usage", "train", *SGD, "--class-weights", "1,2", says=["--class-weights", "2 numbers", "10 classes"])
+        self.refused("usage", "train", *SGD, "--label-smoothing", "1", says="--label-smoothing")
+
+    def test_patience_ends_a_run_that_gets_no_better(self):
+        out, err = self.succeed("train", *SGD, "--lr", "0", "--epochs", "50", "--val-split", "0.2", "--patience", "2", "--bn", "frozen",
+                                "--run-dir", "run")
+        end = events((self.folder / "run/events.jsonl").read_text())[-1]
+        self.assertEqual((end["status"], end["exit_code"], end["best"]["step"]), ("early_stop", 0, 8))
+        self.assertEqual(end["steps"], 24)  # one epoch of 8 steps to be the best, two without a better one
+        self.refused("usage", "train", *SGD, "--patience", "2", says=["--patience", "--val-split"])
+        self.refused("usage", "train", *SGD, "--val-split", "0.2", "--best-metric", "r2", says=["--best-metric r2", "classifier"])
+        self.assertIn("no better loss in 2 evaluations", err)
+        self.assertTrue((self.folder / "run/checkpoints/best").exists())
+
+    def test_validation_may_come_in_steps(self):
+        self.train(*SGD, "--max-steps", "7", "--val-split", "0.2", "--val-every", "3")
+        steps = [e["step"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "val"]
+        self.assertEqual(steps, [3, 6, 7])
+
+    def test_a_new_head_keeps_the_rest(self):
+        five = [row for row in digits() if int(row.rpartition(",")[2]) < 5]
+        data = self.write("five.csv", "\n".join(five) + "\n")
+        self.succeed("train", "-m", MODEL, "--data", data, "--num-classes", "5", "--epochs", "6", "--lr", "3e-3",
+                     "--val-split", "0.2", "--device", "cpu", "--gpus", "2", "--threads", "1", "--run-dir", "run", "-q",
+                     "-o", "five.onnx")
+        out, _ = self.succeed("inspect", "five.onnx")
+        self.assertIn("5", out)
+        self.succeed("eval", "five.onnx", "--data", data, "--device", "cpu", "--assert", "accuracy>=0.95")
+        # Without a step the file has fresh numbers in the head and the old ones elsewhere.
+        self.train("-m", MODEL, "--data", data, "--num-classes", "5", "--max-steps", "1", "--lr", "0", "--device", "cpu",
+                   run="none")
+        self.train(*SMALL, "--max-steps", "1", "--lr", "0", run="ten")
+        new, old = self.weights(1, "none"), self.weights(1, "ten")
+        changed = sorted(name for name in new if len(new[name]) != len(old[name]))
+        self.assertEqual(len(changed), 2)  # weight and bias
+        for name in new:
+            if name not in changed and "running" not in name:
+                self.assertEqual(new[name], old[name])
+        # The run goes on like any other.
+        self.succeed("--resume=none", "--max-steps", "2", "-q")
+        self.train("-m", MODEL, "--data", data, "--num-classes", "5", "--max-steps", "3", "--device", "cpu", "--resume=auto",
+                   run="none")
+        self.refused("usage", "train", "-m", MODEL, "--num-classes", "1", says="--num-classes")
+
+    def test_new_weights_are_a_function_of_the_seed(self):
+        for run, seed in [("a", 1), ("b", 1), ("c", 2)]:
+            self.train(*SMALL, "--max-steps", "1", "--lr", "0", "--init", "random", "--seed", str(seed), run=run)
+        self.train(*SMALL, "--max-steps", "1", "--lr", "0", run="file")
+        a, b, c, file = (self.weights(1, run) for run in ["a", "b", "c", "file"])
+        self.assertEqual(a, b)
+        for name, values in a.items():
+            if name.endswith("weight") and len(values) > 100:
+                self.assertNotEqual(values, c[name])
+                self.assertNotEqual(values, file[name])
+                spread = max(abs(v) for v in values)
+                self.assertLess(abs(sum(values) / len(values)), spread / 5)  # uniform about zero
+
+
+class Measuring(Case):
+    def setUp(self):
+        super().setUp()
+        self.rows = digits()[:200]
+        self.data = self.write("rows.csv", "\n".join(self.rows) + "\n")
+        self.succeed("train", "-m", MODEL, "--data", self.data, "--epochs", "5", "--lr", "3e-3", "--device", "cpu", "-q",
+                     "-o", "m.onnx", "--run-dir", "run", "--tensorboard")
+
+    def predicted(self):
+        out, _ = self.succeed("predict", "m.onnx", "--data", self.data)
+        return [next(iter(row.values())) for row in map(json.loads, out.splitlines())]
+
+    def test_predictions_are_what_eval_counts(self):
+        rows = self.predicted()
+        labels = [int(row.rpartition(",")[2]) for row in self.rows]
+        self.assertEqual(len(rows), 200)
+        ranks = [sorted(range(10), key=lambda c: (-row[c], c)) for row in rows]
+        out, _ = self.succeed("eval", "m.onnx", "--data", self.data, "--device", "cpu", "--json", "--top-k", "3",
+                              "--confusion", "confusion.csv")
+        report = json.loads(out)
+        self.assertAlmostEqual(report["accuracy"], sum(r[0] == y for r, y in zip(ranks, labels)) / 200)
+        self.assertAlmostEqual(report["top3"], sum(y in r[:3] for r, y in zip(ranks, labels)) / 200)
+        table = [[int(x) for x in line.split(",")[1:]] for line in (self.folder / "confusion.csv").read_text().splitlines()[1:]]
+        for label in range(10):
+            for guess in range(10):
+                self.assertEqual(table[label][guess], sum(r[0] == guess and y == label for r, y in zip(ranks, labels)))
+        self.succeed("eval", "m.onnx", "--data", self.data, "--device", "cpu", "--top-k", "3", "--assert", "top3>=0.1")
+        self.refused("assertion", "eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", "loss<=0")
+        self.refused("usage", "eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", "acuracy>=1", says="acuracy")
+
+    def test_predictions_in_every_form(self):
+        rows = self.predicted()
+        self.succeed("predict", "m.onnx", "--data", self.data, "-o", "p.csv", "--batch-size", "7")
+        lines = (self.folder / "p.csv").read_text().splitlines()
+        self.assertEqual(len(lines), 201)
+        for row, line in zip(rows, lines[1:]):
+            for a, b in zip(row, line.split(",")):
+                self.assertAlmostEqual(a, float(b), places=4)
+        self.succeed("predict", "m.onnx", "--data", self.data, "-o", "p.npz")
+        with zipfile.ZipFile(self.folder / "p.npz") as archive:
+            self.assertIsNone(archive.testzip())
+            content = archive.read(archive.namelist()[0])
+        (length,) = struct.unpack("<H", content[8:10])
+        self.assertEqual((10 + length) % 64, 0)
+        self.assertIn("'shape': (200, 10, )", content[10:10 + length].decode())
+        values = struct.unpack("<2000f", content[10 + length:])
+        self.assertEqual(list(values[:10]), list(struct.unpack("<10f", struct.pack("<10f", *rows[0]))))
+
+    def test_standard_input_and_output(self):
+        done = subprocess.run([PROGRAM, "predict", str(self.folder / "m.onnx"), "--data", "-", "--format", "csv", "--to", "csv"],
+                              input="\n".join(self.rows[:3]).encode(), capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(done.stdout.decode().splitlines()), 4)
+
+    def test_every_checkpoint_is_evaluated(self):
+        out, _ = self.succeed("eval", "--follow", "run", "--data", self.data, "--device", "cpu", "--json")
+        steps = [json.loads(line)["step"] for line in out.splitlines()]
+        kept = sorted(int(path.name[5:]) for path in (self.folder / "run/checkpoints").glob("step-*"))
+        self.assertEqual(steps, kept)
+        self.assertGreaterEqual(len(steps), 3)
+
+    def test_event_files_are_records_with_sums(self):
+        (path,) = (self.folder / "run/tb").iterdir()
+        self.assertRegex(path.name, r"^events\.out\.tfevents\.\d+\.")
+        content = path.read_bytes()
+        table = []
+        for n in range(256):
+            for _ in range(8):
+                n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
+            table.append(n)
+
+        def masked(data):
+            crc = 0xFFFFFFFF
+            for byte in data:
+                crc = crc >> 8 ^ table[(crc ^ byte) & 255]
+            crc ^= 0xFFFFFFFF
+            return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+        at, count = 0, 0
+        while at < len(content):
+            (length,) = struct.unpack("<Q", content[at:at + 8])
+            data = content[at + 12:at + 12 + length]
+            self.assertEqual(struct.unpack("<I", content[at + 8:at + 12])[0], masked(content[at:at + 8]))
+            self.assertEqual(struct.unpack("<I", content[at + 12 + length:at + 16 + length])[0], masked(data))
+            at += 16 + length
+            count += 1
+        steps = [e for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+        self.assertEqual(count, len(steps) + 1)
+        self.assertIn(b"brain.Event:2", content[:64])
+        self.assertIn(b"train/loss", content)
+
+
+if __name__ == "__main__":
+    unittest.main()
