@@ -47,6 +47,7 @@ struct Stage::Compiled {
   std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
   bool has_loss = false;
+  bool reads_loss_scale = false;
 };
 
 struct Stage::ParameterState {
@@ -68,7 +69,8 @@ struct Stage::StatisticState {
   Moments moments;
 };
 
-/// Compiles every variant of a stage: memory, kernels, operands.
+/// Compiles every variant of a stage: memory, kernels, operands. A stage on a device has its
+/// StageDevice already.
 void compile_stage(Stage& stage, int index, const std::vector<StageVariant>& variants,
                    Backend backend);
 

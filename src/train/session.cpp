@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/plugin.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
@@ -175,7 +176,9 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
-  if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
+  // On GPUs everything is row-major so far.
+  if (config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty())
+    options.picture_layout = convolution_layout();
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 
@@ -230,6 +233,10 @@ std::vector<std::int64_t> Session::training_batch_sizes() const {
   return sizes;
 }
 
+/// Kernels are not yet measured on GPUs. Cuts depend on ratios: those of a data-centre GPU.
+const DeviceSpeed kSomeGpu = {
+    .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
+
 void Session::measure() {
   const TrainingGraph& graph = this->graph();
   topology_ = config_.pipeline.topology.empty()
@@ -252,6 +259,8 @@ void Session::measure() {
                                         .bytes_per_second = topology_->memory_bytes_per_second});
   } else if (!config_.pipeline.profile_path.empty()) {
     profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else if (!config_.pipeline.gpu_ids.empty()) {
+    profile_ = estimate_profile(graph, kSomeGpu);
   } else {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
@@ -288,6 +297,9 @@ void Session::choose_order() {
 }
 
 void Session::add_notes() {
+  if (!config_.pipeline.gpu_ids.empty() && config_.pipeline.profile_path.empty())
+    plan_.notes.emplace_back(
+        "what the nodes cost on a GPU is estimated from operations and bytes, not measured");
   if (!order_.empty())
     plan_.notes.emplace_back(
         "the nodes are cut in another order than the file's, which is in the plan");
@@ -575,6 +587,7 @@ RuntimeOptions Session::runtime_options() const {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
+  for (const int id : config_.pipeline.gpu_ids) options.devices.push_back(&cuda_plugin().open(id));
   return options;
 }
 
