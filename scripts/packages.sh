@@ -7,8 +7,8 @@ fail() {
 }
 
 # What building pipetrain takes. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.
-BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev libcli11-dev
-  libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libssl-dev)
+BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev
+  libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev liblzma-dev libpng-dev libjpeg62-turbo-dev libssl-dev)
 
 # need_packages NAME…: asks apt-get for those that are not installed; if there are none, it does not touch apt. Where
 # OFFLINE is set it only says what is missing.

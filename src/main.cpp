@@ -1,6 +1,7 @@
 // Error → message and exit code. libgomp reads its environment before main, so the program sets it
 // and starts itself once more: waiting OpenMP threads must not spin for long on cores that other
 // stages need.
+#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/config_file.h"
+#include "cli/option_documents.h"
 #include "cli/options.h"
 
 namespace {
@@ -20,37 +23,74 @@ namespace {
 void restart_with_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("PIPETRAIN_RESTARTED")) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
-  // About a tenth of a millisecond: a team that sleeps between two kernels wakes later than that.
-  setenv("GOMP_SPINCOUNT", "20000", 0);
+  // About ten microseconds, which bridges the gap between two kernels (a small network takes half
+  // as long again without it). A thread that spins for longer keeps the core from the one it waits
+  // for when other programs compute: ten times as much made steps a third longer there.
+  setenv("GOMP_SPINCOUNT", "2000", 0);
   setenv("PIPETRAIN_RESTARTED", "1", 1);
   execv("/proc/self/exe", argv);  // on failure: go on, only slower
 }
 
+/// Blocks of a megabyte and more go back to the system when they are freed: by itself the allocator
+/// keeps ever larger ones, which a run that reads, measures and then trains holds to its end.
+void give_back_large_blocks() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
+}
+
+/// Where the command stands among the arguments: the first word that is neither an option nor the
+/// value of one. Their number when there is none.
+std::size_t place_of_command(const std::vector<std::string>& arguments) {
+  using namespace pipetrain;
+  Options options;
+  const std::vector<OptionSpec> specs = describe_options(options);
+  const auto takes_next = [&](std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto named = [&](const OptionSpec& spec) {
+      return !spec.is_switch() &&
+             (spec.name == name ||
+              std::find(spec.aliases.begin(), spec.aliases.end(), name) != spec.aliases.end());
+    };
+    return std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& spec) {
+      return named(spec) || std::any_of(spec.parts.begin(), spec.parts.end(), named);
+    });
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") break;
+    if (arguments[i].empty() || arguments[i][0] != '-' || arguments[i] == "-") return i;
+    if (takes_next(arguments[i])) ++i;
+  }
+  return arguments.size();
+}
+
 int run(std::vector<std::string> arguments) {
   using namespace pipetrain;
-  std::string command = "train";
   if (arguments.empty() || arguments[0] == "-h" ||
       (arguments[0] == "--help" && arguments.size() == 1)) {
     std::fputs(short_help().c_str(), stdout);
     return 0;
   }
-  if (arguments[0] == "help") {
-    std::fputs((arguments.size() > 1 ? full_help(arguments[1]) : short_help()).c_str(), stdout);
-    return 0;
+  std::string command = "train";
+  const auto& known = commands();
+  const auto named = [&](const std::string& word) {
+    return std::any_of(known.begin(), known.end(),
+                       [&](const CommandSpec& spec) { return spec.name == word; });
+  };
+  const std::size_t at = place_of_command(arguments);
+  // A model without a command is trained.
+  const auto is_model = [](const std::string& word) { return word.ends_with(".onnx"); };
+  if (at < arguments.size() && (named(arguments[at]) || (at == 0 && !is_model(arguments[0])))) {
+    command = arguments[at];
+    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  if (arguments[0][0] != '-') {
-    const auto& known = commands();
-    const auto found = std::find_if(known.begin(), known.end(),
-                                    [&](const CommandSpec& c) { return c.name == arguments[0]; });
-    if (found == known.end()) {
-      std::vector<std::string> names;
-      for (const CommandSpec& c : known) names.push_back(c.name);
-      const std::string near = nearest(arguments[0], names);
-      PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(arguments[0]),
-              near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
-    }
-    command = arguments[0];
-    arguments.erase(arguments.begin());
+  if (!named(command)) {
+    std::vector<std::string> names;
+    for (const CommandSpec& spec : known) names.push_back(spec.name);
+    const std::string near = nearest(command, names);
+    PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(command),
+            near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
   }
   Options options = parse_options(command, arguments);
   if (options.version) {
@@ -61,7 +101,11 @@ int run(std::vector<std::string> arguments) {
     std::fputs(full_help(command).c_str(), stdout);
     return 0;
   }
-  for (const CommandSpec& spec : commands()) {
+  if (!options.print_config.empty()) {
+    std::fputs(config_text(options, command, options.print_config == "all").c_str(), stdout);
+    return 0;
+  }
+  for (const CommandSpec& spec : known) {
     if (spec.name == command) return spec.run(options);
   }
   return 1;
@@ -83,6 +127,7 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   restart_with_passive_waiting(argv);
+  give_back_large_blocks();
   try {
     const int result = run({argv + 1, argv + argc});
     flush_output();

@@ -20,24 +20,36 @@ namespace pipetrain {
 
 const std::vector<CommandSpec>& commands() {
   static const std::vector<CommandSpec> list = {
-      {"train", "train a model through pipeline stages (what is done when no command is named)",
+      {"train", "[MODEL]",
+       "train a model through pipeline stages (what is done when no command is named)",
        train_command},
-      {"inspect", "what a model is, and whether and how it can be trained", inspect_command},
-      {"profile", "measure the kernels of a training step", profile_command},
-      {"plan", "where the model is cut, and what step time and memory that predicts", plan_command},
-      {"simulate", "compare schedules and numbers of micro-batches on a plan", simulate_command},
-      {"verify", "whether a schedule gives the bits that one device gives", verify_command},
-      {"schedule", "show, export or check a schedule, without a model", show_schedule_command},
-      {"trace", "trace diff: why a measured step took longer than predicted",
+      {"inspect", "MODEL", "what a model is, and whether and how it can be trained",
+       inspect_command},
+      {"profile", "MODEL", "measure the kernels of a training step", profile_command},
+      {"plan", "MODEL", "where the model is cut, and what step time and memory that predicts",
+       plan_command},
+      {"simulate", "MODEL", "compare schedules and numbers of micro-batches on a plan",
+       simulate_command},
+      {"verify", "MODEL", "whether a schedule gives the bits that one device gives",
+       verify_command},
+      {"schedule", "list|show|export|check [NAME|FILE]",
+       "show, export or check a schedule, without a model", show_schedule_command},
+      {"trace", "diff FILE", "trace diff: why a measured step took longer than predicted",
        compare_traces_command},
-      {"report", "a run as one HTML page: curves, stages, a step, slowest kernels",
+      {"report", "RUN", "a run as one HTML page: curves, stages, a step, slowest kernels",
        report_run_command},
-      {"eval", "loss and accuracy of a model on data", eval_command},
-      {"export", "write a checkpoint's weights into the model, also while it is trained",
-       export_command},
-      {"new", "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
+      {"eval", "MODEL", "loss and accuracy of a model on data", eval_command},
+      {"export", "CHECKPOINT",
+       "write a checkpoint's weights into the model, also while it is trained", export_command},
+      {"new", "NAME",
+       "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
        new_command},
-      {"doctor", "what this machine offers", doctor_command},
+      {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
+       "what a data set is, the same in another format, or one to try things with", data_command},
+      {"doctor", "", "what this machine offers", doctor_command},
+      {"completion", "bash|zsh|fish", "print what makes a shell complete commands and options",
+       completion_command},
+      {"help", "[COMMAND]", "what a command does and takes", help_command},
   };
   return list;
 }
@@ -58,13 +70,7 @@ void choose_gpus(PipelineConfig& pipeline, int count) {
 
 void resolve_device(Options& options, const std::string& command) {
   PipelineConfig& pipeline = options.run.pipeline;
-  std::string device = options.device;
-  if (device == "auto") {
-    if (const char* wanted = std::getenv("PIPETRAIN_DEVICE"); wanted && *wanted) device = wanted;
-  }
-  PT_CHECK(device == "auto" || device == "cpu" || device == "cuda" || device == "reference", kUsage,
-           "PIPETRAIN_DEVICE cannot be \"{}\"; one of: auto, cpu, cuda, reference",
-           printable(device));
+  const std::string& device = options.device;
   const std::string start =
       fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
                   pipeline.devices ? printable(options.run.model.path) : "x.onnx");

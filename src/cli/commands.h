@@ -19,7 +19,10 @@ int show_schedule_command(Options& options);
 int compare_traces_command(Options& options);
 int report_run_command(Options& options);
 int new_command(Options& options);
+int data_command(Options& options);
 int doctor_command(Options& options);
+int completion_command(Options& options);
+int help_command(Options& options);
 
 /// Decides what the stages run on. Error (kResource) with commands that would work when it is not
 /// there.

@@ -91,8 +91,10 @@ void EventLog::run_start(const Options& options, const Session& session, const s
   json["version"] = PIPETRAIN_VERSION;
   Options copy = options;
   for (const OptionSpec& spec : describe_options(copy)) {
-    if (spec.get && (" " + spec.commands + " ").find(" train ") != std::string::npos)
-      json["config"][spec.name.substr(2)] = spec.get();
+    if (!spec.applies_to("train")) continue;
+    if (spec.get) json["config"][spec.name.substr(2)] = spec.get();
+    for (const OptionSpec& part : spec.parts)
+      if (part.get) json["config"][part.name.substr(2)] = part.get();
   }
   json["seed"] = options.run.optimization.seed;
   json["pid"] = getpid();

@@ -53,6 +53,7 @@ TrainingGraph build(const Options& options, const LoadedModel& model) {
   build.lower.output_node = options.run.model.output_node;
   build.lower.mode = {true, options.run.model.batch_norm, options.run.model.dropout};
   build.loss = options.run.model.loss;
+  build.precision = options.run.model.precision;
   build.picture_layout = convolution_layout();
   return build_training_graph(model.model, model.rules, build);
 }

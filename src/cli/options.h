@@ -1,5 +1,6 @@
 // What the command line can say, as plain data. Every option stands once, in describe_options()
-// (option_table.cpp): the parser, the help and the record of the run all come from there.
+// (option_table.cpp): the parser, the help, the manual page, the completions, the keys of the
+// configuration file and the record of the run all come from there.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,9 @@
 #include "train/config.h"
 
 namespace pipetrain {
+
+/// An option's own name and a value for it. A value that begins with a colon sets parts only.
+using Assignment = std::pair<std::string, std::string>;
 
 struct Options {
   RunConfig run;
@@ -58,9 +62,15 @@ struct Options {
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
+  int samples = 0;  // data make
   std::vector<std::string> arguments;  // what is not a flag
-  /// Options and values as they were set, in order: by this command line, and in all.
-  std::vector<std::pair<std::string, std::string>> given, settings;
+  std::vector<std::string> configs;    // --config: files, the later ones win
+  std::string print_config;            // empty: no; "given" or "all"
+  std::string color = "auto";
+  bool man = false, markdown = false;  // help: as which document
+  /// Options and values as they were set, in order: by configuration files, the environment and
+  /// this command line; and in all, with those of a checkpoint.
+  std::vector<Assignment> given, settings;
 };
 
 /// One option: how it is named, parsed and printed.
@@ -76,6 +86,15 @@ struct OptionSpec {
   std::function<std::string()> get;  // what it is now: the default before parsing
   bool repeatable = false;
   std::string optional_value;  // of a switch: what may stand after "="
+  std::string environment;     // the variable that says it where the command line does not
+  /// Options that are of interest together with this one only: settings behind a colon of its
+  /// value, "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the
+  /// same.
+  std::vector<OptionSpec> parts;
+  std::string key;
+
+  bool is_switch() const { return value.empty(); }
+  bool applies_to(const std::string& command) const;
 };
 
 std::vector<OptionSpec> describe_options(Options& options);
@@ -83,22 +102,30 @@ std::vector<OptionSpec> describe_options(Options& options);
 /// A subcommand.
 struct CommandSpec {
   std::string name;
+  std::string arguments;  // what it takes besides options: "MODEL"
   std::string summary;
   int (*run)(Options&) = nullptr;
 };
 const std::vector<CommandSpec>& commands();
 
-/// Parses the arguments of one command. Error (kUsage) with the nearest name for what is unknown.
+/// Parses the arguments of one command: command line before environment before configuration files.
+/// Error (kUsage) with the nearest name for what is unknown.
 Options parse_options(const std::string& command, const std::vector<std::string>& arguments);
 
 /// The options that settings (names and values) make. Those that the command does not have are
 /// left out.
-Options options_of(const std::string& command,
-                   const std::vector<std::pair<std::string, std::string>>& settings);
+Options options_of(const std::string& command, const std::vector<Assignment>& settings);
 
-/// The help: one screen for the whole program, or everything about one command.
-std::string short_help();
-std::string full_help(const std::string& command);
+/// Settings of two layers: what the upper one sets as a whole is dropped from the lower one.
+std::vector<Assignment> overlay(const std::vector<Assignment>& below,
+                                const std::vector<Assignment>& above);
+
+/// What setting an option, or a part of one, is written as.
+Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std::string& value);
+
+/// Every name that a command takes: options, their parts, aliases, "--no-…".
+std::vector<std::string> names_of_options(const std::vector<OptionSpec>& specs,
+                                          const std::string& command);
 
 /// The known name nearest to a mistyped one; empty when nothing is near.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);

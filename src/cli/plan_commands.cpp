@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/kernel_rates.h"
 #include "cli/output.h"
 #include "cli/pipedream_plan.h"
 #include "cli/terminal.h"
@@ -22,6 +23,7 @@
 #include "pipeline/render.h"
 #include "pipeline/simulate.h"
 #include "pipeline/svg.h"
+#include "profile/link_measure.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -138,6 +140,10 @@ int profile_command(Options& options) {
                     seconds_text(session.profile().total_seconds(session.graph())),
                     session.micro_batch(), session.profile().device, session.threads(),
                     session.threads() == 1 ? "" : "s", session.profile().busy_threads));
+  if (session.profile().backend == "cpu") {
+    const double peak = measure_matrix_product(session.threads()) * session.threads();
+    print(kernel_rates_table(session.profile(), session.graph(), peak));
+  }
   return 0;
 }
 

@@ -244,6 +244,8 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
   std::map<std::string, std::string> usual;
   for (const OptionSpec& spec : describe_options(defaults)) {
     if (spec.get) usual[spec.name.substr(2)] = spec.get();
+    for (const OptionSpec& part : spec.parts)
+      if (part.get) usual[part.name.substr(2)] = part.get();
   }
   std::vector<std::pair<std::string, std::string>> changed;
   for (const auto& [name, value] : run.config) {

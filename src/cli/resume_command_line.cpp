@@ -19,9 +19,11 @@ bool is_kept(const OptionSpec& spec) {
   return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
 }
 
+/// Whether an option is set as a whole; ":KEY=VALUE" sets a part of it.
 bool has(const std::vector<Setting>& settings, const std::string& name) {
-  return std::any_of(settings.begin(), settings.end(),
-                     [&](const Setting& s) { return s.first == name; });
+  return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
+    return s.first == name && s.second.rfind(':', 0) != 0;
+  });
 }
 
 /// An option given now puts others of a checkpoint out of force.
@@ -31,14 +33,10 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
       {"--epochs", {"--max-steps"}},
       {"--micro-batches", {"--micro-batch-size"}},
       {"--micro-batch-size", {"--micro-batches"}},
-      {"--val-split", {"--val-rows", "--val-data"}},
-      {"--val-rows", {"--val-split", "--val-data"}},
+      {"--val-split", {"--val-data"}},
       {"--plan", {"--gpus", "--split", "--replicas", "--schedule"}},
       {"--split", {"--gpus", "--plan", "--replicas"}},
       {"--replicas", {"--gpus", "--plan", "--split", "--schedule"}}};
-  if (name == "--device") {
-    if (const char* device = std::getenv("PIPETRAIN_DEVICE"); device && *device) return true;
-  }
   const auto found = rivals.find(name);
   return has(given, name) ||
          (found != rivals.end() && std::any_of(found->second.begin(), found->second.end(),

@@ -10,15 +10,18 @@
 #include <iostream>
 #include <optional>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
 #include "cli/events.h"
 #include "cli/resume_command_line.h"
 #include "cli/status_file.h"
 #include "cli/step_recorder.h"
 #include "cli/terminal.h"
+#include "cli/time_shares.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
 #include "train/resume.h"
@@ -76,14 +79,17 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
 
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(Progress& progress, EventLog& events, StepRecorder& recorder, StatusFile& status,
-          Signals& signals)
-      : progress_(progress),
+  Watcher(Session& session, TimeAccount& account, Progress& progress, EventLog& events,
+          StepRecorder& recorder, StatusFile& status, Signals& signals)
+      : session_(session),
+        account_(account),
+        progress_(progress),
         events_(events),
         recorder_(recorder),
         status_(status),
         signals_(signals) {}
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
+    account_.round(session_, program, result);
     recorder_.round(step, program, result);
   }
   void on_step(const StepReport& report) override {
@@ -113,6 +119,8 @@ class Watcher final : public TrainingObserver {
   RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
 
  private:
+  Session& session_;
+  TimeAccount& account_;
   Progress& progress_;
   EventLog& events_;
   StepRecorder& recorder_;
@@ -149,7 +157,10 @@ void introduce(const Options& options, const Session& session) {
            one_each ? "" : fmt::format(", {} stages", session.stages()));
   for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
   log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
-           session.profile().device, session.profile().cached_nodes > 0 ? " (profile cached)" : "",
+           session.profile().device,
+           session.profile().is_estimate        ? " (estimated: the first step is measured)"
+           : session.profile().cached_nodes > 0 ? " (profile cached)"
+                                                : "",
            plan_table(session));
 }
 
@@ -196,6 +207,13 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   save.stop_on_error = options.on_checkpoint_error == "fail";
   save.run = describe_run(session, settings_to_keep(options, session));
   return save;
+}
+
+/// A configuration file that starts the run again.
+std::string config_of_run(const Options& options, const Session& session) {
+  Options copy = options;
+  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  return config_text(copy, "train", /*all=*/true);
 }
 
 /// The command that goes on with a run.
@@ -272,15 +290,21 @@ int train_command(Options& options) {
       printable(fs::path(output).parent_path().string()));
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
-  write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
-             options.run.model.path, session.order());
-  write_profile(folder / "profile.json", session.profile(), session.graph(),
-                options.run.model.path);
+  const auto write_plan_and_profile = [&] {
+    write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
+               options.run.model.path, session.order());
+    write_profile(folder / "profile.json", session.profile(), session.graph(),
+                  options.run.model.path);
+  };
+  write_plan_and_profile();
+  write_file(folder / "config.toml", config_of_run(options, session));
+  const bool was_estimate = session.profile().is_estimate;
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
   StatusFile status(options.status_file);
   Progress progress(options.log_every, options.quiet);
   TrainingSummary summary;
+  TimeAccount account;
   StepRecorder recorder(session, options.trace, options.trace_steps);
   try {
     events.run_start(options, session, folder.filename().string());
@@ -299,6 +323,7 @@ int train_command(Options& options) {
       session.start();
       if (found) restore_weights(session, found->checkpoint);
     }
+    session.release_initial_weights();
     std::string memory, predicted;
     for (int s = 0; s < session.stages(); ++s) {
       const char* comma = s ? ", " : "";
@@ -307,11 +332,12 @@ int train_command(Options& options) {
     }
     log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
              memory, predicted);
-    Watcher watcher(progress, events, recorder, status, signals);
+    Watcher watcher(session, account, progress, events, recorder, status, signals);
     signals.watch_stops();
     summary = train(session, watcher, training);
     progress.finish();
     recorder.finish();
+    if (was_estimate) write_plan_and_profile();
     if (summary.end == RunEnd::kStopped)
       return end_stopped(signals.stop(), summary, events, status, folder);
     write_output(options, session, output);
@@ -340,6 +366,8 @@ int train_command(Options& options) {
     log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
              summary.steps == 1 ? "" : "s", summary.seconds);
   }
+  if (const std::string text = account.text(); !text.empty())
+    log_info("train", "shares   {}", text);
   if (const std::string text = recorder.explanation(); !text.empty())
     log_info("train", "time     {}", text);
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {

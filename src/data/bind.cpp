@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -12,8 +13,10 @@
 #include "data/class_labels.h"
 #include "data/column_source.h"
 #include "data/element.h"
+#include "data/image_column.h"
 #include "data/match_columns.h"
 #include "data/readers.h"
+#include "data/row_source.h"
 
 namespace pipetrain {
 
@@ -23,7 +26,7 @@ namespace {
 constexpr std::size_t kShownBadSamples = 3;
 
 std::string quoted(const RawColumn& column) {
-  return fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.values.dtype()),
+  return fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
                      column.sample_shape().text());
 }
 
@@ -42,6 +45,10 @@ class Binder {
       out_.notes.push_back(fmt::format("array {} is not used", quoted(split_.columns[unused])));
     }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
+    PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
+             "--augment changes images, and no input of the model takes one");
+    PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
+             "--normalize by channels is for images, and no input of the model takes one");
     auto dataset =
         std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
     out_.dataset = without_bad_rows(std::move(dataset));
@@ -58,17 +65,109 @@ class Binder {
     }
     const RawColumn& raw = split_.columns[match.column];
     agree_on_rows(raw);
+    if (raw.source) {
+      bind_rows(index, raw);
+      return;
+    }
     auto source = std::make_unique<ArraySource>();
     std::string how = fit(raw, match, input.sample_shape, "input", input.name, *source);
     check(raw, *source, allowed_in(input), "input", input.name);
+    PixelScale scale;
     if (is_float(input.dtype)) {
-      source->divisor = out_.divisors[index] = divisor_of(raw, *source, index);
-      how +=
-          source->divisor == 1 ? ", not scaled" : fmt::format(", divided by {}", source->divisor);
+      scale.divisor = source->divisor = out_.divisors[index] = divisor_of(raw, *source, index);
     }
-    note_column("input", {input.name, input.dtype, input.sample_shape},
-                "from " + quoted(raw) + how);
-    add({input.name, input.dtype, input.sample_shape}, std::move(source));
+    std::optional<ImageShape> image;
+    if (is_float(input.dtype)) {
+      image = image_shape_of(input.sample_shape);
+      if (!image) image = image_shape_of(raw.sample_shape());
+    }
+    if (image && match.fields == 0) {
+      has_images_ = true;
+      set_channels(scale, *image, input.name);
+    }
+    if (is_float(input.dtype)) how += scale_text(scale);
+    const Column column{input.name, input.dtype, input.sample_shape};
+    note_column("input", column, "from " + quoted(raw) + how);
+    const bool plain = scale.mean.empty() && options_.image.augmentation.empty();
+    if (!image || match.fields > 0 || plain) {
+      add(column, std::move(source));
+      return;
+    }
+    const bool pixels = raw.dtype() == DType::kUint8;
+    add(column, image_column(*source, *image, options_.image, scale,
+                             pixels ? static_cast<float>(255 / scale.divisor) : 0));
+  }
+
+  // Rows that are made when they are asked for.
+  void bind_rows(std::size_t index, const RawColumn& raw) {
+    const ModelInput& input = spec_.inputs[index];
+    PixelScale scale;
+    if (is_float(input.dtype)) {
+      scale.divisor = out_.divisors[index] = divisor_of_rows(raw, index);
+    }
+    const bool pictures = raw.dtype() == DType::kUint8;
+    if (pictures) {
+      has_images_ = true;
+      const std::optional<ImageShape> image = image_shape_of(input.sample_shape);
+      set_channels(scale, image ? *image : ImageShape{}, input.name);
+    }
+    std::string how;
+    auto source = match_.inputs[index].fields == 0
+                      ? raw.source->bind(input.sample_shape, options_.image, scale, how)
+                      : nullptr;
+    PT_CHECK(source, kData, "{} \"{}\" of {} cannot become the input \"{}\" {}",
+             pictures ? "pictures" : "rows", printable(raw.name), printable(raw.file),
+             printable(input.name), input.sample_shape.text());
+    const Column column{input.name, input.dtype, input.sample_shape};
+    note_column("input", column, "from " + quoted(raw) + how + scale_text(scale));
+    add(column, std::move(source));
+    if (options_.on_bad_sample == BadSample::kSkip) look_for_bad_rows(raw);
+  }
+
+  // Only what leaves bad samples out needs to know them all before step 1.
+  void look_for_bad_rows(const RawColumn& raw) {
+    for (std::size_t row = 0; row < raw.rows(); ++row) {
+      try {
+        raw.source->check(row);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kData) throw;
+        bad_rows_.emplace(row, error.message());
+      }
+    }
+  }
+
+  double divisor_of_rows(const RawColumn& raw, std::size_t index) const {
+    const Normalization& how = options_.normalization;
+    const bool pictures = raw.dtype() == DType::kUint8;
+    if (how.kind == Normalization::Kind::kDivide) return how.divisor;
+    if (how.kind == Normalization::Kind::kNone) return 1;
+    if (like_) return like_->divisors[index];
+    PT_CHECK(pictures || how.kind == Normalization::Kind::kAuto, kUsage,
+             "--normalize max is not for sparse rows; divide by a number, or use none");
+    return pictures ? 255 : 1;
+  }
+
+  void set_channels(PixelScale& scale, const ImageShape& image, const std::string& name) const {
+    const Normalization& how = options_.normalization;
+    if (how.mean.empty()) return;
+    PT_CHECK(how.mean.size() == 1 || how.mean.size() == image.channels, kUsage,
+             "--normalize has {} means, and the images of input \"{}\" have {} channels",
+             how.mean.size(), printable(name), image.channels);
+    const auto spread = [&](const std::vector<double>& values) {
+      return values.size() == 1 ? std::vector<double>(image.channels, values[0]) : values;
+    };
+    scale.mean = spread(how.mean);
+    scale.deviation = spread(how.deviation);
+  }
+
+  static std::string scale_text(const PixelScale& scale) {
+    std::string out =
+        scale.divisor == 1 ? ", not scaled" : fmt::format(", divided by {}", scale.divisor);
+    if (scale.by_channel()) {
+      out += fmt::format(", less {}, over {}", fmt::join(scale.mean, " "),
+                         fmt::join(scale.deviation, " "));
+    }
+    return out;
   }
 
   void fill(const ModelInput& input, Filling filling) {
@@ -92,13 +191,19 @@ class Binder {
                "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use --bind "
                "{}=ARRAY)",
                place(), list_columns(split_.columns), label.name);
-      *source = static_cast<const ArraySource&>(*sources_[0]);
+      const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
+      PT_CHECK(inputs, kData,
+               "{} has no labels, and pictures that are changed on the way cannot be their own; "
+               "put them into an array: pipetrain data convert",
+               place());
+      *source = *inputs;
       note_column("labels", column, "the input itself, as the data have none");
       add(column, std::move(source));
       return;
     }
     RawColumn raw = split_.columns[*match_.label];
     agree_on_rows(raw);
+    PT_CHECK(!raw.source, kData, "{} of {} cannot be labels", quoted(raw), printable(raw.file));
     std::string how;
     if (const HostTensor classes = classes_from_one_hot(raw, label)) {
       raw.values = classes;
@@ -121,7 +226,10 @@ class Binder {
   void bind_shifted(const LabelSpec& label) {
     PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling, kModel,
              "labels that are the next tokens need a first input of tokens");
-    const auto& tokens = static_cast<const ArraySource&>(*sources_[0]);
+    const auto* array = dynamic_cast<const ArraySource*>(sources_[0].get());
+    PT_CHECK(array, kData, "\"{}\" of {} are no tokens",
+             printable(split_.columns[match_.inputs[0].column].name), place());
+    const ArraySource& tokens = *array;
     const RawColumn& raw = split_.columns[match_.inputs[0].column];
     const Column column{label.name, label.dtype, label.sample_shape};
     PT_CHECK(label.sample_shape.count() == static_cast<std::int64_t>(tokens.count), kData,
@@ -338,7 +446,23 @@ class Binder {
   std::vector<Column> columns_;
   std::vector<std::unique_ptr<ColumnSource>> sources_;
   std::map<std::size_t, std::string> bad_rows_;
+  bool has_images_ = false;
 };
+
+// "0.5,0.4" of --normalize.
+std::vector<double> numbers_of(std::string_view text) {
+  std::vector<double> out;
+  while (!text.empty()) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || !std::isfinite(value)) return {};
+    out.push_back(value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.empty() && text.front() != ',') return {};
+    if (!text.empty()) text.remove_prefix(1);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -346,11 +470,25 @@ Normalization Normalization::parse(std::string_view text) {
   if (text == "auto") return {Kind::kAuto, 1};
   if (text == "none") return {Kind::kNone, 1};
   if (text == "max") return {Kind::kMax, 1};
+  // The training set's means and deviations as PyTorch's models know them.
+  if (text == "imagenet") text = "0.485,0.456,0.406/0.229,0.224,0.225";
+  if (const std::size_t bar = text.find('/'); bar != std::string_view::npos) {
+    Normalization out{Kind::kAuto, 1, numbers_of(text.substr(0, bar)),
+                      numbers_of(text.substr(bar + 1))};
+    PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
+                 std::ranges::all_of(out.deviation, [](double value) { return value > 0; }),
+             kUsage,
+             "--normalize takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
+             printable(std::string(text)));
+    return out;
+  }
   double divisor = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), divisor);
   PT_CHECK(error == std::errc() && end == text.data() + text.size() && divisor > 0 &&
                divisor <= std::numeric_limits<float>::max(),
-           kUsage, "--normalize takes auto, none, max or a number to divide by, not \"{}\"",
+           kUsage,
+           "--normalize takes auto, none, max, imagenet, means/deviations or a number to divide "
+           "by, not \"{}\"",
            printable(text));
   return {Kind::kDivide, divisor};
 }

@@ -10,6 +10,7 @@
 
 #include "data/data_spec.h"
 #include "data/dataset.h"
+#include "data/image_options.h"
 #include "data/raw_data.h"
 
 namespace pipetrain {
@@ -24,8 +25,11 @@ struct Normalization {
   };
   Kind kind = Kind::kAuto;
   double divisor = 1;
+  /// Then (value - mean) / deviation, for each channel of an image; one value is for all of them.
+  std::vector<double> mean = {}, deviation = {};
 
-  /// "auto", "none", "max" or a number. Error kUsage.
+  /// "auto", "none", "max", a number, "imagenet", or "M,…/S,…": means and deviations of the values
+  /// that auto gives. Error kUsage.
   static Normalization parse(std::string_view text);
 };
 
@@ -34,6 +38,7 @@ enum class BadSample { kError, kSkip };
 struct BindOptions {
   Normalization normalization;
   BadSample on_bad_sample = BadSample::kError;
+  ImageOptions image;
   /// Pairs (model input or label, array in the file).
   std::vector<std::pair<std::string, std::string>> bindings;
 };

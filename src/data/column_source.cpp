@@ -112,10 +112,20 @@ ColumnsDataset::ColumnsDataset(std::size_t samples, std::vector<Column> columns,
 
 void ColumnsDataset::gather(std::span<const std::size_t> indices, std::size_t column,
                             Tensor out) const {
+  check(indices);
+  sources_[column]->gather(indices, out);
+}
+
+void ColumnsDataset::gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                                      std::size_t column, Tensor out) const {
+  check(indices);
+  sources_[column]->gather_augmented(step, indices, out);
+}
+
+void ColumnsDataset::check(std::span<const std::size_t> indices) const {
   for (const std::size_t index : indices) {
     PT_CHECK(index < samples_, kInternal, "sample {} of {}", index, samples_);
   }
-  sources_[column]->gather(indices, out);
 }
 
 }  // namespace pipetrain

@@ -17,6 +17,12 @@ class ColumnSource {
   virtual ~ColumnSource() = default;
   /// out: (indices, sample shape…)
   virtual void gather(std::span<const std::size_t> indices, Tensor out) const = 0;
+  /// As samples of a training step, changed at random where that was asked for.
+  virtual void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                                Tensor out) const {
+    static_cast<void>(step);
+    gather(indices, out);
+  }
 };
 
 /// Part of each row of an array, converted.
@@ -73,8 +79,12 @@ class ColumnsDataset : public Dataset {
   std::size_t size() const override { return samples_; }
   std::span<const Column> columns() const override { return columns_; }
   void gather(std::span<const std::size_t> indices, std::size_t column, Tensor out) const override;
+  void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                        std::size_t column, Tensor out) const override;
 
  private:
+  void check(std::span<const std::size_t> indices) const;
+
   std::size_t samples_;
   std::vector<Column> columns_;
   std::vector<std::unique_ptr<ColumnSource>> sources_;

@@ -24,16 +24,36 @@ std::string Column::text() const {
   return fmt::format("\"{}\" {} {}", printable(name), name_of(dtype), sample_shape.text());
 }
 
-void gather_batch(const Dataset& dataset, std::span<const std::size_t> indices,
-                  std::span<const Tensor> out) {
+namespace {
+
+// gather(column, tensor) for every column.
+template <class Gather>
+void gather_columns(const Dataset& dataset, std::size_t samples, std::span<const Tensor> out,
+                    Gather&& gather) {
   PT_CHECK(out.size() == dataset.columns().size(), kInternal, "{} tensors for {} data columns",
            out.size(), dataset.columns().size());
   for (std::size_t column = 0; column < out.size(); ++column) {
-    const TensorType want = dataset.columns()[column].batch_type(indices.size());
+    const TensorType want = dataset.columns()[column].batch_type(samples);
     PT_CHECK(out[column].type == want, kInternal, "data column \"{}\" is {}, its tensor is {}",
              dataset.columns()[column].name, want.text(), out[column].type.text());
-    dataset.gather(indices, column, out[column]);
+    gather(column, out[column]);
   }
+}
+
+}  // namespace
+
+void gather_batch(const Dataset& dataset, std::span<const std::size_t> indices,
+                  std::span<const Tensor> out) {
+  gather_columns(dataset, indices.size(), out, [&](std::size_t column, Tensor tensor) {
+    dataset.gather(indices, column, tensor);
+  });
+}
+
+void gather_batch(const Dataset& dataset, std::uint64_t step, std::span<const std::size_t> indices,
+                  std::span<const Tensor> out) {
+  gather_columns(dataset, indices.size(), out, [&](std::size_t column, Tensor tensor) {
+    dataset.gather_augmented(step, indices, column, tensor);
+  });
 }
 
 SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> whole, std::vector<std::size_t> indices)
@@ -43,12 +63,20 @@ SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> whole, std::vector<s
   }
 }
 
+std::vector<std::size_t> SubsetDataset::of_whole(std::span<const std::size_t> indices) const {
+  std::vector<std::size_t> out(indices.size());
+  std::ranges::transform(indices, out.begin(), [&](std::size_t index) { return indices_[index]; });
+  return out;
+}
+
 void SubsetDataset::gather(std::span<const std::size_t> indices, std::size_t column,
                            Tensor out) const {
-  std::vector<std::size_t> mapped(indices.size());
-  std::transform(indices.begin(), indices.end(), mapped.begin(),
-                 [&](std::size_t index) { return indices_[index]; });
-  whole_->gather(mapped, column, out);
+  whole_->gather(of_whole(indices), column, out);
+}
+
+void SubsetDataset::gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                                     std::size_t column, Tensor out) const {
+  whole_->gather_augmented(step, of_whole(indices), column, out);
 }
 
 DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,

@@ -33,10 +33,19 @@ class Dataset {
   /// Writes samples `indices` of a column one after the other. out: (indices, sample shape…)
   virtual void gather(std::span<const std::size_t> indices, std::size_t column,
                       Tensor out) const = 0;
+  /// As samples of a training step: changed at random, by the step, where that was asked for.
+  virtual void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                                std::size_t column, Tensor out) const {
+    static_cast<void>(step);
+    gather(indices, column, out);
+  }
 };
 
 /// Fills one tensor per column, each (indices, sample shape…).
 void gather_batch(const Dataset& dataset, std::span<const std::size_t> indices,
+                  std::span<const Tensor> out);
+/// As samples of a training step.
+void gather_batch(const Dataset& dataset, std::uint64_t step, std::span<const std::size_t> indices,
                   std::span<const Tensor> out);
 
 /// Samples `indices` of another data set, in that order.
@@ -46,8 +55,12 @@ class SubsetDataset : public Dataset {
   std::size_t size() const override { return indices_.size(); }
   std::span<const Column> columns() const override { return whole_->columns(); }
   void gather(std::span<const std::size_t> indices, std::size_t column, Tensor out) const override;
+  void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
+                        std::size_t column, Tensor out) const override;
 
  private:
+  std::vector<std::size_t> of_whole(std::span<const std::size_t> indices) const;
+
   std::shared_ptr<const Dataset> whole_;
   std::vector<std::size_t> indices_;
 };

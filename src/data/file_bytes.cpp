@@ -4,21 +4,16 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
 
 namespace pipetrain {
 
 namespace {
-
-// A gzip file that claims to be larger is a mistake or an attack.
-constexpr std::size_t kMaximumInflated = std::size_t{64} << 30;
 
 struct Descriptor {
   int number;
@@ -42,19 +37,11 @@ std::string read_all(int descriptor, const std::string& path) {
   return out;
 }
 
-struct Inflater {
-  z_stream stream{};
-  explicit Inflater(int window_bits, const std::string& name) {
-    PT_CHECK(inflateInit2(&stream, window_bits) == Z_OK, kResource, "cannot inflate \"{}\"",
-             printable(name));
-  }
-  ~Inflater() { inflateEnd(&stream); }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
-};
-
-// zlib counts in 32 bits, so both sides are handed over in pieces.
-constexpr std::size_t kPiece = std::numeric_limits<uInt>::max() / 2;
+// What a pipe holds can be read once, and is looked at several times.
+const FileBytes& standard_input() {
+  static const FileBytes content(read_all(STDIN_FILENO, "standard input"));
+  return content;
+}
 
 }  // namespace
 
@@ -65,7 +52,7 @@ FileBytes::FileBytes(std::string content) {
 }
 
 FileBytes FileBytes::open(const std::string& path) {
-  if (path == "-") return FileBytes(read_all(STDIN_FILENO, "standard input"));
+  if (path == "-") return standard_input();
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   PT_CHECK(file.number >= 0, kData, "cannot open \"{}\": {}", printable(path),
            std::strerror(errno));
@@ -87,8 +74,16 @@ FileBytes FileBytes::open(const std::string& path) {
 
 FileBytes FileBytes::open_inflated(const std::string& path) {
   FileBytes file = open(path);
-  if (!is_gzip(file.bytes())) return file;
-  return FileBytes(inflate_gzip(file.bytes(), path));
+  if (is_gzip(file.bytes())) return FileBytes(inflate_gzip(file.bytes(), path));
+  if (is_xz(file.bytes())) return FileBytes(inflate_xz(file.bytes(), path));
+  return file;
+}
+
+FileBytes FileBytes::open_head(const std::string& path, std::size_t most) {
+  const FileBytes file = open(path);
+  if (is_gzip(file.bytes())) return FileBytes(inflate_gzip(file.bytes(), path, most));
+  if (is_xz(file.bytes())) return FileBytes(inflate_xz(file.bytes(), path, most));
+  return file.slice(0, std::min(file.size(), most));
 }
 
 FileBytes FileBytes::slice(std::size_t begin, std::size_t length) const {
@@ -96,66 +91,6 @@ FileBytes FileBytes::slice(std::size_t begin, std::size_t length) const {
   out.owner_ = owner_;
   out.bytes_ = bytes_.subspan(begin, length);
   return out;
-}
-
-bool is_gzip(std::span<const std::byte> bytes) {
-  return bytes.size() >= 3 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b} &&
-         bytes[2] == std::byte{8};
-}
-
-std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& name) {
-  Inflater inflater(15 + 16, name);  // 16: gzip's header and checksum
-  z_stream& stream = inflater.stream;
-  std::string out;
-  std::size_t read = 0, written = 0;
-  while (true) {
-    if (written == out.size()) out.resize(std::max<std::size_t>(out.size() * 2, bytes.size() * 4));
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
-    stream.avail_in = static_cast<uInt>(std::min(kPiece, bytes.size() - read));
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
-    stream.avail_out = static_cast<uInt>(std::min(kPiece, out.size() - written));
-    const uInt given_in = stream.avail_in, given_out = stream.avail_out;
-    const int result = inflate(&stream, Z_NO_FLUSH);
-    read += given_in - stream.avail_in;
-    written += given_out - stream.avail_out;
-    PT_CHECK(written <= kMaximumInflated, kData, "\"{}\" inflates to more than 64 GiB",
-             printable(name));
-    if (result == Z_STREAM_END) {
-      if (!is_gzip(bytes.subspan(read))) break;  // what follows the last member is padding
-      inflateReset(&stream);
-      continue;
-    }
-    const bool stuck = given_in == stream.avail_in && given_out == stream.avail_out;
-    PT_CHECK((result == Z_OK || result == Z_BUF_ERROR) && !(stuck && read == bytes.size()), kData,
-             "\"{}\" is a damaged or truncated gzip file ({} of {} bytes inflated)",
-             printable(name), read, bytes.size());
-  }
-  out.resize(written);
-  return out;
-}
-
-void inflate_raw(std::span<const std::byte> bytes, std::span<std::byte> out,
-                 const std::string& name) {
-  Inflater inflater(-15, name);  // negative: no zlib header
-  z_stream& stream = inflater.stream;
-  std::size_t read = 0, written = 0;
-  int result = Z_OK;
-  std::byte overflow{};  // one byte more than promised is an error, and needs a place to go
-  while (result == Z_OK) {
-    const bool full = written == out.size();
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
-    stream.avail_in = static_cast<uInt>(std::min(kPiece, bytes.size() - read));
-    stream.next_out = reinterpret_cast<Bytef*>(full ? &overflow : out.data() + written);
-    stream.avail_out = full ? 1 : static_cast<uInt>(std::min(kPiece, out.size() - written));
-    const uInt given_in = stream.avail_in, given_out = stream.avail_out;
-    result = inflate(&stream, Z_NO_FLUSH);
-    read += given_in - stream.avail_in;
-    written += given_out - stream.avail_out;
-    PT_CHECK(written <= out.size(), kData, "{} inflates to more than its {} bytes", name,
-             out.size());
-  }
-  PT_CHECK(result == Z_STREAM_END && written == out.size(), kData,
-           "{} is damaged: {} of {} bytes can be inflated", name, written, out.size());
 }
 
 std::uint64_t little_endian(std::span<const std::byte> bytes) {

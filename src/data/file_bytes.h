@@ -1,4 +1,4 @@
-// The bytes of a file: mapped if it can be, read if it is a pipe, inflated if it is gzip.
+// The bytes of a file: mapped if it can be, read if it is a pipe, inflated if it is gzip or xz.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,13 @@ class FileBytes {
   FileBytes() = default;
   /// Takes over bytes that are in memory.
   explicit FileBytes(std::string content);
-  /// Opens a file; "-" is standard input. Error kData when it cannot be read.
+  /// Opens a file; "-" is standard input, which is read once and remembered. Error kData when it
+  /// cannot be read.
   static FileBytes open(const std::string& path);
-  /// As open; gzip content (RFC 1952, several members too) is inflated.
+  /// As open; gzip (RFC 1952, several members too) and xz content is inflated.
   static FileBytes open_inflated(const std::string& path);
+  /// The beginning, inflated: enough to recognise a format by, without the rest.
+  static FileBytes open_head(const std::string& path, std::size_t most);
 
   std::span<const std::byte> bytes() const { return bytes_; }
   std::string_view text() const {
@@ -35,9 +38,14 @@ class FileBytes {
 };
 
 bool is_gzip(std::span<const std::byte> bytes);
+bool is_xz(std::span<const std::byte> bytes);
 
-/// Inflates a whole gzip file; `name` stands in errors (kData).
-std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& name);
+/// Inflates a whole gzip or xz file; `name` stands in errors (kData). With `most`, not more than
+/// about as many bytes, and what comes after them may be damaged.
+std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& name,
+                         std::size_t most = SIZE_MAX);
+std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name,
+                       std::size_t most = SIZE_MAX);
 
 /// Inflates a raw deflate stream (RFC 1951) that must give exactly out.size() bytes.
 void inflate_raw(std::span<const std::byte> bytes, std::span<std::byte> out,

@@ -1,5 +1,6 @@
 #include "data/loader.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
@@ -7,52 +8,63 @@
 namespace pipetrain {
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uint64_t first_step,
-               std::uint64_t end_step)
+               std::uint64_t end_step, int workers)
     : dataset_(std::move(dataset)),
       sampler_(std::move(sampler)),
       next_step_(first_step),
+      taken_step_(first_step),
       first_step_(first_step),
-      end_step_(end_step) {
+      end_step_(end_step),
+      slots_(static_cast<std::size_t>(std::max(workers, 1)) + 1) {
   for (Slot& slot : slots_) {
     for (const Column& column : dataset_->columns()) {
       slot.memory.emplace_back(column.batch_type(sampler_.options().batch_size));
     }
   }
-  thread_ = std::jthread([this](std::stop_token stop) { read_ahead(std::move(stop)); });
+  for (int worker = 0; worker < std::max(workers, 1); ++worker) {
+    threads_.emplace_back([this](std::stop_token stop) { read_ahead(std::move(stop)); });
+  }
 }
 
-Loader::~Loader() = default;
+Loader::~Loader() {
+  for (std::jthread& thread : threads_) thread.request_stop();
+}
 
 const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (in_use_) {
     in_use_->full = false;
     in_use_ = nullptr;
+    ++next_step_;
     changed_.notify_all();
   }
   if (next_step_ >= end_step_) return nullptr;
-  Slot& slot = slots_[(next_step_ - first_step_) % 2];
+  Slot& slot = this->slot(next_step_);
   if (!slot.full) {
     const auto begin = std::chrono::steady_clock::now();
-    changed_.wait(lock, [&] { return slot.full || failure_; });
+    changed_.wait(lock, [&] { return slot.full; });
     waited_seconds_ +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-  // A batch that was read before the failure is still good.
-  if (!slot.full) std::rethrow_exception(failure_);
-  ++next_step_;
+  if (slot.failure) std::rethrow_exception(slot.failure);
   in_use_ = &slot;
   return &slot.batch;
 }
 
 void Loader::read_ahead(std::stop_token stop) {
-  for (std::uint64_t step = first_step_; step < end_step_; ++step) {
-    Slot& slot = slots_[(step - first_step_) % 2];
+  while (true) {
+    std::uint64_t step = 0;
     {
+      // A step's slot is free when the batch before it in the same slot has been given back.
       std::unique_lock lock(mutex_);
-      if (!changed_.wait(lock, stop, [&] { return !slot.full; })) return;
+      const auto ready = [&] {
+        return taken_step_ >= end_step_ || taken_step_ - next_step_ < slots_.size();
+      };
+      if (!changed_.wait(lock, stop, ready) || taken_step_ >= end_step_) return;
+      step = taken_step_++;
     }
     if (stop.stop_requested()) return;
+    Slot& slot = this->slot(step);
     std::exception_ptr failure;
     try {
       with_context([&] { return fmt::format("reading the data of step {}", step); },
@@ -61,10 +73,10 @@ void Loader::read_ahead(std::stop_token stop) {
       failure = std::current_exception();
     }
     const std::lock_guard lock(mutex_);
-    failure_ = failure;
-    slot.full = !failure;
+    slot.failure = failure;
+    slot.full = true;
     changed_.notify_all();
-    if (failure) return;
+    if (failure) taken_step_ = end_step_;  // what comes after it is not wanted
   }
 }
 
@@ -79,7 +91,7 @@ void Loader::fill(Slot& slot, std::uint64_t step) {
     batch.columns.push_back(
         {dataset_->columns()[column].batch_type(batch.samples), slot.memory[column].view().data});
   }
-  gather_batch(*dataset_, batch.indices, batch.columns);
+  gather_batch(*dataset_, step, batch.indices, batch.columns);
 }
 
 }  // namespace pipetrain

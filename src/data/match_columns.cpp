@@ -185,8 +185,8 @@ Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
 std::string list_columns(std::span<const RawColumn> columns) {
   std::vector<std::string> parts;
   for (const RawColumn& column : columns) {
-    parts.push_back(fmt::format("\"{}\" {} {}", printable(column.name),
-                                name_of(column.values.dtype()), column.sample_shape().text()));
+    parts.push_back(fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
+                                column.sample_shape().text()));
   }
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -92,7 +92,7 @@ ColumnRole role_of_name(const std::string& name) {
 }
 
 RawData read_npz(const std::string& path) {
-  const ZipArchive archive(FileBytes::open(path), path);
+  const ZipArchive archive(FileBytes::open_inflated(path), path);
   ArrayParts parts(path, "NumPy archive (npz)");
   for (const ZipEntry& entry : archive.entries()) {
     if (!entry.name.ends_with(kExtension)) continue;
@@ -107,13 +107,13 @@ RawData read_npy(const std::string& path) {
     ArrayParts parts(path, "NumPy arrays (npy)");
     for (const std::string& file : list_files(path)) {
       if (!file.ends_with(kExtension)) continue;
-      parts.add(std::filesystem::path(file).stem().string(), file, FileBytes::open(file));
+      parts.add(std::filesystem::path(file).stem().string(), file, FileBytes::open_inflated(file));
     }
     return parts.result();
   }
   RawData out{path, "NumPy array (npy)", {}, {}, {}};
   const auto add = [&](const std::string& file, const std::string& name, ColumnRole role) {
-    const FileBytes content = FileBytes::open(file);
+    const FileBytes content = FileBytes::open_inflated(file);
     out.train.columns.push_back({name, parse_npy(content.bytes(), file), file, role, {}, {}, {}});
   };
   const std::filesystem::path inputs(path);

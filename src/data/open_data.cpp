@@ -6,11 +6,15 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.h"
 #include "data/element.h"
 #include "data/match_columns.h"
+#include "data/picture.h"
+#include "data/row_source.h"
 #include "data/synthetic.h"
+#include "data/tar_archive.h"
 
 namespace pipetrain {
 
@@ -23,7 +27,7 @@ constexpr std::size_t kSyntheticSamples = 6400;  // 100 batches of 64
 std::string lower_name(const fs::path& path) {
   std::string name = path.filename().string();
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  if (name.ends_with(".gz") || name.ends_with(".xz")) name.resize(name.size() - 3);
   return name;
 }
 
@@ -32,56 +36,66 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> en
                              [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-bool is_image(std::string_view name) {
-  return is_one_of(name, {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp"});
-}
-
 bool looks_like_text(std::string_view text) {
   const std::string_view head = text.substr(0, 4096);
   return head.find('\0') == std::string_view::npos;
 }
 
 std::string detect_in_directory(const std::string& path) {
-  if (recognise_cifar(path)) {
-    return recognise_cifar(path) == CifarKind::kCifar10 ? "cifar10" : "cifar100";
+  if (const auto kind = recognise_cifar(path)) {
+    return kind == CifarKind::kCifar10 ? "cifar10" : "cifar100";
   }
-  bool idx = false, bin = false, csv = false, npy = false, image = false;
+  bool idx = false, bin = false, csv = false, npy = false, tar = false, jsonl = false;
+  bool megatron = false, tfrecord = false;
   for (const std::string& file : list_files(path)) {
     const std::string name = lower_name(file);
     idx |= name.find("images") != std::string::npos && name.find("ubyte") != std::string::npos;
     bin |= is_one_of(name, {".bin"});
     csv |= name == "train.csv" || name == "train.tsv";
     npy |= is_one_of(name, {".npy"});
-    image |= is_image(name);
+    tar |= is_one_of(name, {".tar", ".tgz"});
+    jsonl |= is_one_of(name, {".jsonl"});
+    tfrecord |= name.find("tfrecord") != std::string::npos;
+    megatron |= is_one_of(name, {".idx"}) && is_megatron_index(FileBytes::open(file).bytes());
   }
   if (idx) return "idx";
   if (csv) return "csv";
   if (npy) return "npy";
+  if (megatron) return "megatron";
   if (bin) return "tokens";
-  for (const auto& entry :
-       fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied)) {
-    image |= is_image(lower_name(entry.path()));
-    if (image) break;
-  }
-  PT_CHECK(
-      !image, kData,
-      "\"{}\" is a directory of image files, which are not decoded here: put them into one .npz "
-      "with arrays x (samples, channels, height, width) and y (samples)",
-      printable(path));
+  if (tar) return "webdataset";
+  if (tfrecord) return "tfrecord";
+  if (jsonl) return "jsonl";
+  if (has_pictures(path)) return "images";
   const std::vector<std::string> files = list_files(path);
   const auto is_text = [](const std::string& file) {
     return looks_like_text(FileBytes::open(file).text());
   };
   if (!files.empty() && std::ranges::all_of(files, is_text)) return "text";
-  PT_FAIL(
-      kData,
-      "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
-      "data_batch_1.bin, train.csv, arrays *.npy, token files *.bin and texts; --format names one",
-      printable(path));
+  PT_FAIL(kData,
+          "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
+          "data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, *.tfrecord, "
+          "*.jsonl, pictures in folders, and texts; --format names one",
+          printable(path));
+}
+
+std::string detect_text(std::string_view text, const std::string& name) {
+  if (is_one_of(name, {".libsvm", ".svm", ".svmlight"})) return "libsvm";
+  if (is_one_of(name, {".jsonl", ".ndjson"})) return "jsonl";
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return "text";
+  const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+  if (line.starts_with("{\"")) return "jsonl";
+  // The head may end within the line.
+  if (is_libsvm_line(line.substr(0, line.size() < text.size() ? line.size() : line.rfind(' ')))) {
+    return "libsvm";
+  }
+  return "text";
 }
 
 std::string detect_by_content(const std::string& path, const std::string& name) {
-  const FileBytes content = FileBytes::open(path);
+  constexpr std::size_t kHead = 4096;
+  const FileBytes content = FileBytes::open_head(path, kHead);
   const auto bytes = content.bytes();
   PT_CHECK(!bytes.empty(), kData, "\"{}\" is empty", printable(path));
   if (content.text().starts_with("PK\x03\x04") || content.text().starts_with("PK\x05\x06")) {
@@ -89,27 +103,32 @@ std::string detect_by_content(const std::string& path, const std::string& name) 
   }
   if (content.text().starts_with("\x93NUMPY")) return "npy";
   if (is_llmc_tokens(bytes)) return "tokens";
-  // A gzip file is told by its name and not inflated twice.
-  if (is_gzip(bytes)) return name.find("ubyte") != std::string::npos ? "idx" : "text";
+  if (is_tar(bytes)) return "webdataset";
+  if (is_megatron_index(bytes)) return "megatron";
+  if (is_tfrecord(bytes)) return "tfrecord";
   const bool idx_magic = bytes.size() > 8 && little_endian(bytes.first(2)) == 0 &&
                          std::to_integer<int>(bytes[2]) >= 8 &&
                          std::to_integer<int>(bytes[2]) <= 14 &&
                          std::to_integer<int>(bytes[3]) >= 1 && std::to_integer<int>(bytes[3]) <= 4;
   if (idx_magic && !name.ends_with(".bin")) return "idx";
-  if (name.ends_with(".bin")) return "tokens";
-  PT_CHECK(!is_image(name), kData,
-           "\"{}\" is an image file, which is not decoded here: put the images into one .npz with "
-           "arrays x (samples, channels, height, width) and y (samples)",
-           printable(path));
+  if (name.ends_with(".bin")) {
+    const fs::path index = fs::path(path).replace_extension(".idx");
+    std::error_code error;
+    const bool indexed = fs::is_regular_file(index, error) &&
+                         is_megatron_index(FileBytes::open(index.string()).bytes());
+    return indexed ? "megatron" : "tokens";
+  }
+  if (picture_format(bytes) != PictureFormat::kNone) return "images";
+  if (name.find("tfrecord") != std::string::npos) return "tfrecord";
   PT_CHECK(looks_like_text(content.text()), kData,
-           "\"{}\" is of no known format; --format names one of npz, npy, csv, idx, cifar10, "
-           "cifar100, tokens, text",
-           printable(path));
-  return "text";
+           "\"{}\" is of no known format; --format names one of {}", printable(path),
+           format_names());
+  return detect_text(content.text(), name);
 }
 
 std::string detect_format(const std::string& path) {
   if (path == "synthetic") return path;
+  if (path == "-") return detect_by_content(path, "");
   std::error_code error;
   if (fs::is_directory(path, error)) return detect_in_directory(path);
   const std::vector<std::string> files = list_files(path);
@@ -123,6 +142,43 @@ std::string detect_format(const std::string& path) {
   }
   return detect_by_content(files[0], name);
 }
+
+RawData read_table(const std::string& path, const DataOptions& options, char delimiter) {
+  CsvOptions csv = options.csv;
+  csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
+  if (!csv.delimiter) csv.delimiter = delimiter;
+  return read_csv(path, csv);
+}
+
+struct Reader {
+  std::string_view name;
+  RawData (*read)(const std::string& path, const DataOptions& options);
+};
+// What --format can say. A pipe is no file: only what is read as one stream takes it.
+constexpr Reader kReaders[] = {
+    {"npz", [](const std::string& path, const DataOptions&) { return read_npz(path); }},
+    {"npy", [](const std::string& path, const DataOptions&) { return read_npy(path); }},
+    {"csv", [](const std::string& path,
+               const DataOptions& options) { return read_table(path, options, 0); }},
+    {"tsv", [](const std::string& path,
+               const DataOptions& options) { return read_table(path, options, '\t'); }},
+    {"idx", [](const std::string& path, const DataOptions&) { return read_idx(path); }},
+    {"mnist", [](const std::string& path, const DataOptions&) { return read_idx(path); }},
+    {"cifar10", [](const std::string& path,
+                   const DataOptions&) { return read_cifar(path, CifarKind::kCifar10); }},
+    {"cifar100", [](const std::string& path,
+                    const DataOptions&) { return read_cifar(path, CifarKind::kCifar100); }},
+    {"images", [](const std::string& path, const DataOptions&) { return read_image_folder(path); }},
+    {"webdataset",
+     [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
+    {"tfrecord", [](const std::string& path, const DataOptions&) { return read_tfrecord(path); }},
+    {"jsonl", [](const std::string& path, const DataOptions&) { return read_jsonl(path); }},
+    {"libsvm", [](const std::string& path, const DataOptions&) { return read_libsvm(path); }},
+    {"tokens", [](const std::string& path,
+                  const DataOptions& options) { return read_tokens(path, options.token_dtype); }},
+    {"megatron", [](const std::string& path, const DataOptions&) { return read_megatron(path); }},
+    {"text", [](const std::string& path, const DataOptions&) { return read_text(path); }},
+};
 
 // "0 … 15", of sample 0.
 std::string first_sample_range(const Dataset& dataset, std::size_t column) {
@@ -157,6 +213,11 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
                                  rows, all, options.seed);
 }
 
+// A core in four, as the stages need the others; what a machine of 2 cores has left is one.
+int workers_for_pictures() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
+}
+
 void add_lines(std::string& text, const std::vector<std::string>& lines) {
   for (const std::string& line : lines) text += "  " + line + "\n";
 }
@@ -174,35 +235,25 @@ void describe_samples(OpenedData& out) {
 
 }  // namespace
 
-RawData read_source(const std::string& path, const DataOptions& options) {
-  // What a pipe holds cannot be looked at twice, so it is text unless said otherwise.
-  const std::string format = options.format != "auto" ? options.format
-                             : path == "-"            ? "text"
-                                                      : detect_format(path);
-  if (format == "npz") return read_npz(path);
-  if (format == "npy") return read_npy(path);
-  if (format == "idx" || format == "mnist") return read_idx(path);
-  if (format == "cifar10") return read_cifar(path, CifarKind::kCifar10);
-  if (format == "cifar100") return read_cifar(path, CifarKind::kCifar100);
-  if (format == "tokens") return read_tokens(path, options.token_dtype);
-  if (format == "text") return read_text(path);
-  if (format == "csv" || format == "tsv") {
-    CsvOptions csv = options.csv;
-    csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
-    if (format == "tsv" && !csv.delimiter) csv.delimiter = '\t';
-    return read_csv(path, csv);
-  }
-  PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
-           printable(path));
-  PT_FAIL(
-      kUsage,
-      "--format {} is not known: auto, npz, npy, csv, tsv, idx, cifar10, cifar100, tokens, text "
-      "or synthetic",
-      printable(format));
+std::string format_names() {
+  std::string out;
+  for (const auto& [name, read] : kReaders) out += fmt::format("{}, ", name);
+  return out + "synthetic";
 }
 
-OpenedData open_data(const DataOptions& options, const DataSpec& spec) {
+RawData read_source(const std::string& path, const DataOptions& options) {
+  const std::string format = options.format != "auto" ? options.format : detect_format(path);
+  const auto reader = std::ranges::find(kReaders, format, &Reader::name);
+  PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
+           printable(path));
+  PT_CHECK(reader != std::end(kReaders), kUsage, "--format {} is not known: auto, {}",
+           printable(format), format_names());
+  return reader->read(path, options);
+}
+
+OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
   OpenedData out;
+  out.workers = std::max(options.workers, 1);
   if (options.path == "synthetic" || options.format == "synthetic") {
     const std::size_t samples =
         options.synthetic_samples ? options.synthetic_samples : kSyntheticSamples;
@@ -214,7 +265,10 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec) {
     describe_samples(out);
     return out;
   }
-  const RawData raw = read_source(options.path, options);
+  const RawData raw = already ? *already : read_source(options.path, options);
+  const bool decodes = std::ranges::any_of(
+      raw.train.columns, [](const RawColumn& column) { return column.source != nullptr; });
+  if (options.workers == 0 && decodes) out.workers = workers_for_pictures();
   out.format = raw.format;
   out.description = fmt::format("data {}: {}\n", printable(raw.path), raw.format);
   add_lines(out.description, raw.notes);
@@ -268,6 +322,12 @@ std::string describe(const RawData& raw) {
       return;
     }
     for (const RawColumn& column : split.columns) {
+      if (column.source) {
+        out += fmt::format("  {}: {} samples of \"{}\" {} {}, made when they are asked for\n", name,
+                           column.rows(), printable(column.name), name_of(column.dtype()),
+                           column.sample_shape().text());
+        continue;
+      }
       const ValueRange range = range_of(column.values.view().data, column.values.dtype(),
                                         static_cast<std::size_t>(column.sample_shape().count()));
       out += fmt::format("  {}: {} samples of \"{}\" {} {}, the first in {:.6g} … {:.6g}{}\n", name,

@@ -16,7 +16,9 @@ namespace pipetrain {
 
 enum class ColumnRole { kUnknown, kInput, kLabel };
 
-/// One array; values: (rows, sample shape…).
+class RowSource;
+
+/// One array; values: (rows, sample shape…), or empty where `source` makes the rows.
 struct RawColumn {
   std::string name;
   HostTensor values;
@@ -28,18 +30,21 @@ struct RawColumn {
   std::vector<std::string> class_names;
   /// For text files: the line of each row; empty where rows are just counted.
   std::vector<std::uint32_t> lines;
+  /// Rows that are made when they are asked for (row_source.h).
+  std::shared_ptr<const RowSource> source = nullptr;
 
   std::size_t rows() const;
+  DType dtype() const;
   Shape sample_shape() const;
   /// "digits.csv line 17", or "labels.idx item 1234".
   std::string locate(std::size_t row) const;
 };
 
-/// A file of token ids, little-endian unsigned integers of 1, 2 or 4 bytes, not copied into memory.
+/// A file of token ids, little-endian integers, not copied into memory.
 struct TokenShard {
   std::string file;
   FileBytes content;
-  DType dtype = DType::kUint16;  // kUint8, kUint16 or kUint32
+  DType dtype = DType::kUint16;  // any integer type; no id is negative
   std::size_t header_bytes = 0;
 
   std::size_t tokens() const;

@@ -74,6 +74,31 @@ bool is_llmc_tokens(std::span<const std::byte> bytes);
 /// Bytes as tokens 0 … 255. A file, a glob, a directory or "-".
 RawData read_text(const std::string& path);
 
+/// Folders of pictures: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or pictures alone.
+RawData read_image_folder(const std::string& path);
+/// Whether there are pictures in a folder or below it.
+bool has_pictures(const std::string& folder);
+
+/// WebDataset's tar archives (ustar, pax, GNU): members 000.png, 000.cls, 000.json, 000.npy. A
+/// file, a glob, or a directory of shards.
+RawData read_webdataset(const std::string& path);
+
+/// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
+/// without labels are one stream.
+RawData read_jsonl(const std::string& path);
+
+/// Megatron-LM's PREFIX.idx and PREFIX.bin; either name, a glob, or a directory.
+RawData read_megatron(const std::string& path);
+bool is_megatron_index(std::span<const std::byte> bytes);
+
+/// LibSVM's sparse rows, "label index:value …", indices from 0 or from 1.
+RawData read_libsvm(const std::string& path);
+bool is_libsvm_line(std::string_view line);
+
+/// TFRecord files of tf.train.Example: numbers, pictures, and bytes of one length.
+RawData read_tfrecord(const std::string& path);
+bool is_tfrecord(std::span<const std::byte> bytes);
+
 /// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
 /// sorted by name.
 std::vector<std::string> list_files(const std::string& path);

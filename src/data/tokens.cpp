@@ -32,7 +32,7 @@ DType guess_dtype(std::span<const std::byte> bytes) {
 TokenShard open_shard(const std::string& file, DType headerless_dtype) {
   TokenShard shard;
   shard.file = file;
-  shard.content = FileBytes::open(file);
+  shard.content = FileBytes::open_inflated(file);
   const auto bytes = shard.content.bytes();
   if (!is_llmc_tokens(bytes)) {
     shard.dtype = headerless_dtype == DType::kUndefined ? guess_dtype(bytes) : headerless_dtype;

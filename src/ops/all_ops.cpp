@@ -14,6 +14,7 @@ std::span<const OpFamily* const> all_families() {
       &cumulative_family(),
       &dropout_family(),
       &elementwise_family(),
+      &fused_family(),
       &gather_family(),
       &grid_sample_family(),
       &layer_norm_family(),

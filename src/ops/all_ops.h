@@ -12,6 +12,7 @@ const OpFamily& conv_family();
 const OpFamily& cumulative_family();
 const OpFamily& dropout_family();
 const OpFamily& elementwise_family();
+const OpFamily& fused_family();
 const OpFamily& gather_family();
 const OpFamily& grid_sample_family();
 const OpFamily& layer_norm_family();

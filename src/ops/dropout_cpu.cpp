@@ -110,6 +110,35 @@ std::unique_ptr<Kernel> make_dropout(const KernelRequest& request) {
       });
 }
 
+}  // namespace
+
+void drop_out(const DropoutParameters& parameters, PhiloxKey key, std::int64_t first_sample,
+              std::int64_t per_sample, std::int64_t first, std::int64_t count, const float* x,
+              float* y) {
+  const auto scale = static_cast<float>(parameters.scale);
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t sample = (first + done) / per_sample;
+    const std::int64_t within = (first + done) % per_sample;
+    const std::int64_t skipped = within % kDropoutGroup;
+    const std::int64_t size =
+        std::min({kDropoutGroup - skipped, per_sample - within, count - done});
+    alignas(32) std::uint32_t numbers[kDropoutGroup] = {};
+    group_numbers(key, static_cast<std::uint64_t>(first_sample + sample),
+                  static_cast<std::uint64_t>(within / kDropoutGroup), numbers);
+    if (size == kDropoutGroup) {
+      mask_group(numbers, parameters.threshold, scale, x + done, y + done, kDropoutGroup);
+    } else {
+      for (std::int64_t i = 0; i < size; ++i) {
+        const std::uint32_t number = numbers[(skipped + i) % kDropoutGroup];
+        y[done + i] = number >= parameters.threshold ? x[done + i] * scale : 0.0f;
+      }
+    }
+    done += size;
+  }
+}
+
+namespace {
+
 constexpr KernelEntry kKernels[] = {{"Dropout", make_dropout}};
 
 }  // namespace

@@ -18,15 +18,21 @@ void gradient_loop(const ErasedFunction& function, const void* gradient, const v
 
 }  // namespace
 
+BinaryLoop find_gradient_loop(std::string_view op, const Attributes& attributes,
+                              ErasedFunction& function) {
+  BinaryLoop loop = nullptr;
+  visit_gradient<float, VectorMath>(op, attributes, [&]<class F>(F f) {
+    loop = gradient_loop<F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
+
 std::unique_ptr<Kernel> make_cpu_gradient(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
-  BinaryLoop loop = nullptr;
   ErasedFunction function;
-  visit_gradient<float, VectorMath>(request.node.op->name, request.node.attributes,
-                                    [&]<class F>(F f) {
-                                      loop = gradient_loop<F>;
-                                      function = ErasedFunction(f);
-                                    });
+  const BinaryLoop loop =
+      find_gradient_loop(request.node.op->name, request.node.attributes, function);
   if (loop == nullptr) return nullptr;
   return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
                          const RunContext&) {

@@ -2,6 +2,9 @@
 // tensor that threads share where it exceeds the caches of a core.
 #pragma once
 
+#include <string_view>
+
+#include "graph/attributes.h"
 #include "ops/element_loop.h"
 #include "ops/vector_math_cpu.h"
 
@@ -18,6 +21,14 @@ struct Elements {
     return static_cast<const std::byte*>(data) + index * size;
   }
 };
+
+/// The float32 loop of an operator with one input; null for a name that has none. `function` is
+/// what the loop is called with.
+UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
+                          ErasedFunction& function);
+/// The same for a gradient operator: (dy, y or x).
+BinaryLoop find_gradient_loop(std::string_view op, const Attributes& attributes,
+                              ErasedFunction& function);
 
 /// Runs the loop on consecutive pieces of [0, count).
 void run_pieces(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,

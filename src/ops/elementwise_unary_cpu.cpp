@@ -49,6 +49,16 @@ UnaryLoop cast_loop(DType from, DType to) {
 
 }  // namespace
 
+UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
+                          ErasedFunction& function) {
+  UnaryLoop loop = nullptr;
+  visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
+    loop = unary_loop<float, float, F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
+
 std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
   const DType from = request.inputs[0].dtype;
@@ -57,12 +67,8 @@ std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request) {
   if (op == "Cast") loop = cast_loop(from, request.outputs[0].dtype);
   if (op == "Not") loop = unary_loop<std::uint8_t, std::uint8_t, IsZero>;
   if (op == "IsNaN" && from == DType::kFloat32) loop = unary_loop<float, std::uint8_t, IsNaN>;
-  if (from == DType::kFloat32) {
-    visit_unary<float, VectorMath>(op, request.node.attributes, [&]<class F>(F f) {
-      loop = unary_loop<float, float, F>;
-      function = ErasedFunction(f);
-    });
-  }
+  if (from == DType::kFloat32 && loop == nullptr)
+    loop = find_unary_loop(op, request.node.attributes, function);
   if (loop == nullptr) return nullptr;
   const auto in_size = static_cast<std::int64_t>(size_of(from));
   const auto out_size = static_cast<std::int64_t>(size_of(request.outputs[0].dtype));

@@ -5,74 +5,100 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/vector8_cpu.h"
+
 namespace pipetrain {
 namespace {
 
-using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
+using Vector = Vector8;
 
 constexpr std::int64_t kLanes = 8;
-constexpr std::int64_t kRows = 6;        // of c in the inner loop: 12 vectors of sums in registers
-constexpr std::int64_t kColumns = 16;    // and columns
-constexpr std::int64_t kDepth = 256;     // terms of a sum per pass: a panel of b fills half the L1
-constexpr std::int64_t kRowBlock = 120;  // rows of a packed together: they stay in the L2
-constexpr std::int64_t kColumnBlock = 2048;  // columns of b packed together
-constexpr std::int64_t kPanels = 4;  // of b packed side by side, which uses whole cache lines
-
-Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
+constexpr std::int64_t kRows = 6;       // of c in the inner loop: 12 vectors of sums in registers
+constexpr std::int64_t kColumns = 16;   // and columns
+constexpr std::int64_t kDepth = 256;    // terms of a sum per pass: a panel of b stays in the L1
+constexpr std::int64_t kRowBlock = 72;  // rows of a packed together: they stay in the L2
+constexpr std::int64_t kColumnBlock = 1024;  // columns of b packed together
+// Panels packed side by side, so that whole cache lines are read at a time.
+constexpr std::int64_t kRowPanels = 8, kColumnPanels = 16;
+constexpr std::int64_t kSlack = 16;  // floats that packing a may write behind its panels
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// c[0..6)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
+/// Equal pieces of at most `most`, multiples of `unit` but for the last: a short rest would be all
+/// overhead.
+std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) {
+  const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most);
+  return std::max(unit, round_up((count + pieces - 1) / pieces, unit));
+}
+
+/// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
+template <int kCount>
 void multiply(std::int64_t depth, const float* a, const float* b, const float* bias, bool add,
               float* c, std::int64_t row) {
-  Vector low[kRows] = {}, high[kRows] = {};
-  for (std::int64_t r = 0; r < kRows; ++r) {
+  Vector low[kCount] = {}, high[kCount] = {};
+  for (std::int64_t r = 0; r < kCount; ++r) {
     __builtin_prefetch(c + r * row, 1);
     __builtin_prefetch(c + r * row + kColumns - 1, 1);
   }
 #pragma GCC unroll 4
   for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) {
-    const Vector b_low = load(b), b_high = load(b + kLanes);
+    const Vector b_low = load8(b), b_high = load8(b + kLanes);
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const Vector factor = fill(a[r]);
+    for (int r = 0; r < kCount; ++r) {
+      const Vector factor = fill8(a[r]);
       low[r] += factor * b_low;
       high[r] += factor * b_high;
     }
   }
   if (bias) {
-    const Vector bias_low = load(bias), bias_high = load(bias + kLanes);
+    const Vector bias_low = load8(bias), bias_high = load8(bias + kLanes);
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kCount; ++r) {
       low[r] += bias_low;
       high[r] += bias_high;
     }
   }
   if (add) {
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      low[r] += load(c + r * row);
-      high[r] += load(c + r * row + kLanes);
+    for (int r = 0; r < kCount; ++r) {
+      low[r] += load8(c + r * row);
+      high[r] += load8(c + r * row + kLanes);
     }
   }
 #pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-    store(c + r * row, low[r]);
-    store(c + r * row + kLanes, high[r]);
+  for (int r = 0; r < kCount; ++r) {
+    store8(c + r * row, low[r]);
+    store8(c + r * row + kLanes, high[r]);
   }
 }
 
-/// The same for a corner of `rows` x `columns` at the edge of c.
-void multiply_edge(std::int64_t depth, const float* a, const float* b, const float* bias, bool add,
-                   float* c, std::int64_t row, std::int64_t rows, std::int64_t columns) {
+void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
+              const float* bias, bool add, float* c, std::int64_t row) {
+  switch (rows) {
+    case 1:
+      return multiply<1>(depth, a, b, bias, add, c, row);
+    case 2:
+      return multiply<2>(depth, a, b, bias, add, c, row);
+    case 3:
+      return multiply<3>(depth, a, b, bias, add, c, row);
+    case 4:
+      return multiply<4>(depth, a, b, bias, add, c, row);
+    case 5:
+      return multiply<5>(depth, a, b, bias, add, c, row);
+    default:
+      return multiply<kRows>(depth, a, b, bias, add, c, row);
+  }
+}
+
+/// The same for fewer than 16 columns at the right edge of c.
+void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
+                   const float* b, const float* bias, bool add, float* c, std::int64_t row) {
   float corner[kRows * kColumns];
   float shift[kColumns] = {};
   if (bias) std::copy_n(bias, columns, shift);
-  multiply(depth, a, b, shift, /*add=*/false, corner, kColumns);
+  multiply(rows, depth, a, b, shift, /*add=*/false, corner, kColumns);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t j = 0; j < columns; ++j) {
       float& to = c[r * row + j];
@@ -81,70 +107,63 @@ void multiply_edge(std::int64_t depth, const float* a, const float* b, const flo
   }
 }
 
+/// `depth` terms of 6 rows, which lie `stride` apart with their terms in order, as (depth, 6); may
+/// write two floats more.
+void transpose_six(const float* from, std::int64_t stride, std::int64_t depth, float* to) {
+  std::int64_t k = 0;
+  for (; k + kLanes <= depth; k += kLanes) {
+    Vector rows[8] = {};
+    for (int r = 0; r < kRows; ++r) rows[r] = load8(from + r * stride + k);
+    transpose(rows);
+    for (int i = 0; i < kLanes; ++i) store8(to + (k + i) * kRows, rows[i]);
+  }
+  for (; k < depth; ++k) {
+    for (int r = 0; r < kRows; ++r) to[k * kRows + r] = from[r * stride + k];
+  }
+}
+
 /// Rows [first, first + rows) and terms [begin, begin + depth) of a as panels (depth, 6).
 void pack_rows(const MatrixView& a, std::int64_t first, std::int64_t rows, std::int64_t begin,
                std::int64_t depth, float* to) {
-  for (std::int64_t i = 0; i < rows; i += kRows, to += depth * kRows) {
-    const std::int64_t count = std::min(kRows, rows - i);
-    const float* from = a.data + (first + i) * a.row_stride + begin * a.column_stride;
-    if (count < kRows) {
+  const float* from = a.data + first * a.row_stride + begin * a.column_stride;
+  const std::int64_t whole = rows / kRows;
+  if (a.row_stride == 1) {
+    for (std::int64_t group = 0; group < whole; group += kRowPanels) {
+      const std::int64_t end = std::min(whole, group + kRowPanels);
       for (std::int64_t k = 0; k < depth; ++k) {
-        for (std::int64_t r = 0; r < kRows; ++r) {
-          to[k * kRows + r] = r < count ? from[r * a.row_stride + k * a.column_stride] : 0.0F;
+        for (std::int64_t panel = group; panel < end; ++panel) {
+          std::memcpy(to + (panel * depth + k) * kRows, from + k * a.column_stride + panel * kRows,
+                      kRows * sizeof(float));
         }
       }
-    } else if (a.row_stride == 1) {
-      for (std::int64_t k = 0; k < depth; ++k) {
-        std::memcpy(to + k * kRows, from + k * a.column_stride, kRows * sizeof(float));
-      }
-    } else {
-      for (std::int64_t k = 0; k < depth; ++k) {
-        for (std::int64_t r = 0; r < kRows; ++r) to[k * kRows + r] = from[r * a.row_stride + k];
-      }
+    }
+  } else {
+    for (std::int64_t panel = 0; panel < whole; ++panel) {
+      transpose_six(from + panel * kRows * a.row_stride, a.row_stride, depth,
+                    to + panel * depth * kRows);
+    }
+  }
+  from += whole * kRows * a.row_stride;
+  to += whole * depth * kRows;
+  const std::int64_t rest = rows - whole * kRows;
+  for (std::int64_t k = 0; rest > 0 && k < depth; ++k) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      to[k * kRows + r] = r < rest ? from[r * a.row_stride + k * a.column_stride] : 0.0F;
     }
   }
 }
 
-/// Stores `depth` terms of 8 columns, which lie `stride` apart with their terms in order, 16 apart.
-void transpose_eight(const float* from, std::int64_t stride, std::int64_t depth, float* to) {
-  using Indices = int __attribute__((vector_size(32)));
-  std::int64_t k = 0;
-  for (; k + kLanes <= depth; k += kLanes) {
-    Vector rows[8], pairs[8], quads[8];
-    for (int r = 0; r < 8; ++r) rows[r] = load(from + r * stride + k);
-    for (int r = 0; r < 8; r += 2) {
-      pairs[r] = __builtin_shuffle(rows[r], rows[r + 1], Indices{0, 8, 1, 9, 4, 12, 5, 13});
-      pairs[r + 1] = __builtin_shuffle(rows[r], rows[r + 1], Indices{2, 10, 3, 11, 6, 14, 7, 15});
-    }
-    for (int r = 0; r < 8; r += 4) {
-      for (int half = 0; half < 2; ++half) {
-        quads[r + 2 * half] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                                Indices{0, 1, 8, 9, 4, 5, 12, 13});
-        quads[r + 2 * half + 1] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                                    Indices{2, 3, 10, 11, 6, 7, 14, 15});
-      }
-    }
-    for (int q = 0; q < 4; ++q) {
-      store(to + (k + q) * kColumns,
-            __builtin_shuffle(quads[q], quads[q + 4], Indices{0, 1, 2, 3, 8, 9, 10, 11}));
-      store(to + (k + q + 4) * kColumns,
-            __builtin_shuffle(quads[q], quads[q + 4], Indices{4, 5, 6, 7, 12, 13, 14, 15}));
-    }
-  }
-  for (; k < depth; ++k) {
-    for (int r = 0; r < 8; ++r) to[k * kColumns + r] = from[r * stride + k];
-  }
-}
-
-/// Columns [first, first + columns), at most kPanels panels of them, and terms [begin, begin +
-/// depth) of b as panels (depth, 16).
+/// Columns [first, first + columns), at most kColumnPanels panels of them, and terms [begin, begin
+/// + depth) of b as panels (depth, 16).
 void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns, std::int64_t begin,
                   std::int64_t depth, float* to) {
   const float* from = b.data + begin * b.row_stride + first * b.column_stride;
   const std::int64_t whole = columns / kColumns;
   if (b.column_stride == 1) {
+    constexpr std::int64_t kRowsAhead = 12;  // the hardware does not look beyond the end of a row
     for (std::int64_t k = 0; k < depth; ++k) {
       for (std::int64_t panel = 0; panel < whole; ++panel) {
+        __builtin_prefetch(from + (k + kRowsAhead) * b.row_stride + panel * kColumns);
         std::memcpy(to + (panel * depth + k) * kColumns, from + k * b.row_stride + panel * kColumns,
                     kColumns * sizeof(float));
       }
@@ -153,7 +172,7 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
     for (std::int64_t panel = 0; panel < whole; ++panel) {
       for (std::int64_t half = 0; half < kColumns; half += kLanes) {
         transpose_eight(from + (panel * kColumns + half) * b.column_stride, b.column_stride, depth,
-                        to + panel * depth * kColumns + half);
+                        to + panel * depth * kColumns + half, kColumns);
       }
     }
   }
@@ -168,51 +187,140 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
   }
 }
 
-/// What one thread computes: all of c between two rows, or two columns. Nobody waits for anybody,
-/// at the price of packing the other operand once per thread.
+/// What one thread computes: a rectangle of c. Nobody waits for anybody, at the price of packing an
+/// operand once per thread that shares it.
 struct Part {
   std::int64_t top, bottom, left, right;
 };
-Part part_of(const GemmShape& shape, int thread, int threads) {
-  if (shape.n >= shape.m) {
-    const std::int64_t width = round_up((shape.n + threads - 1) / threads, kColumns);
-    return {0, shape.m, std::min(shape.n, thread * width), std::min(shape.n, (thread + 1) * width)};
-  }
-  const std::int64_t height = round_up((shape.m + threads - 1) / threads, kRows);
-  return {std::min(shape.m, thread * height), std::min(shape.m, (thread + 1) * height), 0, shape.n};
-}
 
-struct Packed {
-  std::int64_t a_floats, b_floats;  // of one thread
+/// How threads share c out: by rows and by columns, so that the largest part is the least work,
+/// packing included (about as much as eight multiplications an element).
+struct Grid {
+  std::int64_t rows, columns;  // of parts
+  std::int64_t height, width;  // of a part
 };
-Packed packed(const GemmShape& shape, int threads) {
-  const Part part = part_of(shape, 0, threads);
-  const std::int64_t depth = std::min(shape.k, kDepth);
-  return {depth * std::min(round_up(part.bottom, kRows), kRowBlock),
-          depth * std::min(round_up(part.right, kColumns), kColumnBlock)};
+Grid grid_of(const GemmShape& shape, int threads) {
+  constexpr std::int64_t kPacking = 8;
+  Grid best{};
+  std::int64_t least = 0;
+  for (std::int64_t rows = 1; rows <= threads; ++rows) {
+    if (threads % rows != 0) continue;
+    const std::int64_t columns = threads / rows;
+    const std::int64_t height = round_up((shape.m + rows - 1) / rows, kRows);
+    const std::int64_t width = round_up((shape.n + columns - 1) / columns, kColumns);
+    const std::int64_t work = height * width + kPacking * (height + width);
+    if (best.rows > 0 && work >= least) continue;
+    best = {rows, columns, height, width};
+    least = work;
+  }
+  return best;
+}
+Part part_of(const GemmShape& shape, const Grid& grid, int thread) {
+  const std::int64_t row = thread / grid.columns, column = thread % grid.columns;
+  return {std::min(shape.m, row * grid.height), std::min(shape.m, (row + 1) * grid.height),
+          std::min(shape.n, column * grid.width), std::min(shape.n, (column + 1) * grid.width)};
 }
 
-/// Rows [top, bottom) of columns [first, first + columns), of which b is packed.
-void multiply_packed(const GemmShape& shape, const MatrixView& a, const Part& part,
-                     std::int64_t first, std::int64_t columns, std::int64_t begin,
-                     std::int64_t depth, const float* bias, float* c, float* packed_a,
-                     const float* packed_b) {
-  for (std::int64_t top = part.top; top < part.bottom; top += kRowBlock) {
-    const std::int64_t rows = std::min(kRowBlock, part.bottom - top);
-    pack_rows(a, top, rows, begin, depth, packed_a);
-    for (std::int64_t j = 0; j < columns; j += kColumns) {
-      const float* shift = bias && begin == 0 ? bias + first + j : nullptr;
-      const std::int64_t width = std::min(kColumns, columns - j);
-      for (std::int64_t i = 0; i < rows; i += kRows) {
-        float* to = c + (top + i) * shape.n + first + j;
-        const std::int64_t height = std::min(kRows, rows - i);
-        const float* a_panel = packed_a + i * depth;
-        const float* b_panel = packed_b + j * depth;
-        if (height == kRows && width == kColumns) {
-          multiply(depth, a_panel, b_panel, shift, begin > 0, to, shape.n);
-        } else {
-          multiply_edge(depth, a_panel, b_panel, shift, begin > 0, to, shape.n, height, width);
+/// The pieces that a thread packs at a time.
+struct Blocks {
+  std::int64_t rows, columns, depth;
+  std::int64_t a_floats() const { return depth * rows + kSlack; }
+  std::int64_t b_floats() const { return depth * columns; }
+};
+Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
+  return {balanced(std::min(shape.m, grid.height), kRowBlock, kRows),
+          balanced(std::min(shape.n, grid.width), kColumnBlock, kColumns),
+          balanced(shape.k, kDepth, kLanes)};
+}
+
+/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, called into the cache a
+/// few lines at a time, so that packing them next does not wait for memory.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const MatrixView& matrix, std::int64_t top, std::int64_t rows, std::int64_t left,
+        std::int64_t columns, std::int64_t portions)
+      : line_(matrix.data + top * matrix.row_stride + left * matrix.column_stride) {
+    const bool row_major = matrix.column_stride == 1;
+    stride_ = row_major ? matrix.row_stride : matrix.column_stride;
+    length_ = row_major ? columns : rows;
+    lines_ = row_major ? rows : columns;
+    portion_ = (lines_ * ((length_ + kLine - 1) / kLine) + portions - 1) / portions;
+  }
+
+  void next_portion() {
+    for (std::int64_t i = 0; i < portion_ && lines_ > 0; ++i) {
+      __builtin_prefetch(line_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < length_) continue;
+      at_ = 0;
+      line_ += stride_;
+      --lines_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 16;
+  const float* line_ = nullptr;
+  std::int64_t stride_ = 0, length_ = 0, lines_ = 0, portion_ = 0, at_ = 0;
+};
+
+std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
+  return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
+}
+
+/// One block of c; a panel of b serves all rows while it is in the first cache.
+void multiply_block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
+                    const float* b, const float* bias, bool add, float* c, std::int64_t row,
+                    Ahead& next_a, Ahead& next_b) {
+  for (std::int64_t j = 0; j < columns; j += kColumns) {
+    const std::int64_t width = std::min(kColumns, columns - j);
+    const float* shift = bias ? bias + j : nullptr;
+    for (std::int64_t i = 0; i < rows; i += kRows) {
+      const std::int64_t height = std::min(kRows, rows - i);
+      float* to = c + i * row + j;
+      next_a.next_portion();
+      next_b.next_portion();
+      if (width == kColumns) {
+        multiply(height, depth, a + i * depth, b + j * depth, shift, add, to, row);
+      } else {
+        multiply_edge(height, width, depth, a + i * depth, b + j * depth, shift, add, to, row);
+      }
+    }
+  }
+}
+
+void multiply_part(const GemmShape& shape, const Part& part, const Blocks& blocks,
+                   const MatrixView& a, const MatrixView& b, const float* bias, float* c,
+                   float* packed_a, float* packed_b) {
+  const std::int64_t height = part.bottom - part.top;
+  for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {
+    const std::int64_t columns = std::min(blocks.columns, part.right - left);
+    for (std::int64_t begin = 0; begin < shape.k; begin += blocks.depth) {
+      const std::int64_t depth = std::min(blocks.depth, shape.k - begin);
+      constexpr std::int64_t kWidth = kColumnPanels * kColumns;
+      for (std::int64_t j = 0; j < columns; j += kWidth) {
+        pack_columns(b, left + j, std::min(kWidth, columns - j), begin, depth,
+                     packed_b + j * depth);
+      }
+      const std::int64_t end = begin + depth, depth_after = std::min(blocks.depth, shape.k - end);
+      Ahead next_b;
+      if (depth_after > 0) {
+        next_b = Ahead(b, end, depth_after, left, columns, tiles_of(height, columns));
+      }
+      for (std::int64_t top = part.top; top < part.bottom; top += blocks.rows) {
+        const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
+        pack_rows(a, top, rows, begin, depth, packed_a);
+        const std::int64_t tiles = tiles_of(rows, columns);
+        Ahead next_a;
+        if (const std::int64_t below = top + rows; below < part.bottom) {
+          next_a = Ahead(a, below, std::min(blocks.rows, part.bottom - below), begin, depth, tiles);
+        } else if (depth_after > 0) {
+          next_a = Ahead(a, part.top, std::min(blocks.rows, height), end, depth_after, tiles);
         }
+        multiply_block(rows, columns, depth, packed_a, packed_b,
+                       bias && begin == 0 ? bias + left : nullptr, /*add=*/begin > 0,
+                       c + top * shape.n + left, shape.n, next_a, next_b);
       }
     }
   }
@@ -221,31 +329,21 @@ void multiply_packed(const GemmShape& shape, const MatrixView& a, const Part& pa
 }  // namespace
 
 std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads) {
-  const Packed sizes = packed(shape, threads);
-  return static_cast<std::size_t>(threads * (sizes.a_floats + sizes.b_floats)) * sizeof(float);
+  const Blocks blocks = blocks_of(shape, grid_of(shape, threads));
+  return static_cast<std::size_t>(threads * (blocks.a_floats() + blocks.b_floats())) *
+         sizeof(float);
 }
 
 void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
           float* c, std::byte* workspace, int threads) {
-  const Packed sizes = packed(shape, threads);
+  const Grid grid = grid_of(shape, threads);
+  const Blocks blocks = blocks_of(shape, grid);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) {
-    const Part part = part_of(shape, thread, threads);
     float* packed_b =
-        reinterpret_cast<float*>(workspace) + thread * (sizes.a_floats + sizes.b_floats);
-    float* packed_a = packed_b + sizes.b_floats;
-    for (std::int64_t first = part.left; first < part.right; first += kColumnBlock) {
-      const std::int64_t columns = std::min(kColumnBlock, part.right - first);
-      for (std::int64_t begin = 0; begin < shape.k; begin += kDepth) {
-        const std::int64_t depth = std::min(kDepth, shape.k - begin);
-        constexpr std::int64_t kWidth = kPanels * kColumns;
-        for (std::int64_t j = 0; j < columns; j += kWidth) {
-          pack_columns(b, first + j, std::min(kWidth, columns - j), begin, depth,
-                       packed_b + j * depth);
-        }
-        multiply_packed(shape, a, part, first, columns, begin, depth, bias, c, packed_a, packed_b);
-      }
-    }
+        reinterpret_cast<float*>(workspace) + thread * (blocks.a_floats() + blocks.b_floats());
+    multiply_part(shape, part_of(shape, grid, thread), blocks, a, b, bias, c,
+                  packed_b + blocks.b_floats(), packed_b);
   }
 }
 

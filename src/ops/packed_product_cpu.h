@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/vector8_cpu.h"
+
 namespace pipetrain::packed {
 
 constexpr std::int64_t kColumns = 16;  // of a panel: two vectors of eight
@@ -20,13 +22,14 @@ inline void pack_transposed(const float* rows, std::int64_t stride, std::int64_t
                             std::int64_t depth, std::int64_t first, float* panel) {
   const std::int64_t count = std::min(kColumns, columns - first);
   if (count < kColumns) std::fill_n(panel, depth * kColumns, 0.0f);
-  constexpr std::int64_t kBlock = 16;
-  for (std::int64_t block = 0; block < depth; block += kBlock) {
-    const std::int64_t end = std::min(depth, block + kBlock);
-    for (std::int64_t column = 0; column < count; ++column) {
-      const float* from = rows + (first + column) * stride;
-      for (std::int64_t k = block; k < end; ++k) panel[k * kColumns + column] = from[k];
-    }
+  const float* from = rows + first * stride;
+  std::int64_t column = 0;
+  for (; column + 8 <= count; column += 8) {
+    transpose_eight(from + column * stride, stride, depth, panel + column, kColumns);
+  }
+  for (; column < count; ++column) {
+    for (std::int64_t k = 0; k < depth; ++k)
+      panel[k * kColumns + column] = from[column * stride + k];
   }
 }
 
@@ -41,7 +44,7 @@ inline void pack(const float* matrix, std::int64_t stride, std::int64_t columns,
   }
 }
 
-using Vector [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
+using Vector = Vector8;
 
 /// The left operand of a product: element (row, k) is at row * stride + k, or at k * stride + row
 /// when it is given transposed.

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/vector8_cpu.h"
+
 namespace pipetrain {
 namespace {
 
-using Vector = float __attribute__((vector_size(32), aligned(4), may_alias));
+using Vector = Vector8;
 
 constexpr std::int64_t kLanes = 8;
 constexpr int kPoints = 36;          // of the transformed tile: 6 x 6
@@ -22,10 +24,6 @@ constexpr float kSum = kA2 + kB2, kProduct = kA2 * kB2;
 constexpr float kScale0 = 1 / kProduct;
 constexpr float kScaleA = 1 / (2 * kA2 * (kA2 - kB2));
 constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
-
-Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-Vector fill(float value) { return Vector{value, value, value, value, value, value, value, value}; }
 
 // One-dimensional transforms. `from` and `to` are vectors `step` apart.
 
@@ -141,7 +139,7 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
       for (int i = 0; i < 6; ++i) {
         const float* row = corner + i * picture.width * kLanes;
         Vector inputs[6];
-        for (int j = 0; j < 6; ++j) inputs[j] = load(row + j * kLanes);
+        for (int j = 0; j < 6; ++j) inputs[j] = load8(row + j * kLanes);
         input_line(inputs, 1, lines + 6 * i, 1);
       }
     } else {
@@ -152,7 +150,7 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
           for (int j = 0; j < 6; ++j) {
             const std::int64_t at = left + j;
             if (at >= 0 && at < picture.width) {
-              inputs[j] = load(from + (y * picture.width + at) * kLanes);
+              inputs[j] = load8(from + (y * picture.width + at) * kLanes);
             }
           }
         }
@@ -163,7 +161,7 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
     for (int j = 0; j < 6; ++j) {
       Vector points[6];
       input_line(lines + j, 6, points, 1);
-      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+      for (int i = 0; i < 6; ++i) store8(target + (6 * i + j) * to.point, points[i]);
     }
   }
 }
@@ -181,7 +179,7 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
     Vector lines[24];  // [output row][point column]
     for (int j = 0; j < 6; ++j) {
       Vector points[6];
-      for (int i = 0; i < 6; ++i) points[i] = load(source + (6 * i + j) * from.point);
+      for (int i = 0; i < 6; ++i) points[i] = load8(source + (6 * i + j) * from.point);
       output_line(points, 1, lines + j, 6);
     }
     const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
@@ -192,7 +190,7 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
       Vector outputs[4];
       output_line(lines + 6 * i, 1, outputs, 1);
       for (std::int64_t j = 0; j < columns; ++j) {
-        store(to + (i * picture.width + j) * kLanes, outputs[j] + bias);
+        store8(to + (i * picture.width + j) * kLanes, outputs[j] + bias);
       }
     }
   }
@@ -213,7 +211,7 @@ void transform_gradient(const Picture& picture, const float* dy, std::int64_t bl
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector gradients[4] = {};
       for (std::int64_t j = 0; j < columns; ++j) {
-        gradients[j] = load(from + (i * picture.width + j) * kLanes);
+        gradients[j] = load8(from + (i * picture.width + j) * kLanes);
       }
       gradient_line(gradients, 1, lines + 6 * i, 1);
     }
@@ -221,7 +219,7 @@ void transform_gradient(const Picture& picture, const float* dy, std::int64_t bl
     for (int j = 0; j < 6; ++j) {
       Vector points[6];
       gradient_line(lines + j, 6, points, 1);
-      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+      for (int i = 0; i < 6; ++i) store8(target + (6 * i + j) * to.point, points[i]);
     }
   }
 }
@@ -246,19 +244,21 @@ void transform_weights(const Weights& w, std::int64_t inputs, std::int64_t panel
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
       const float* from = w.data + (panel * kPanel + half) * w.k_stride + c * w.c_stride;
-      Vector weights[9];
-      for (int i = 0; i < 9; ++i) {
-        for (int lane = 0; lane < kLanes; ++lane) {
-          weights[w.reversed ? 8 - i : i][lane] = from[lane * w.k_stride + i];
-        }
+      Vector rows[8], last, weights[9];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        rows[lane] = load8(from + lane * w.k_stride);
+        last[lane] = from[lane * w.k_stride + 8];
       }
+      transpose(rows);
+      for (int i = 0; i < 8; ++i) weights[w.reversed ? 8 - i : i] = rows[i];
+      weights[w.reversed ? 0 : 8] = last;
       Vector lines[18];  // [row of the window][point]
       for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
       float* target = to + c * kPanel + half;
       for (int j = 0; j < 6; ++j) {
         Vector points[6];
         weight_line(lines + j, 6, points, 1);
-        for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * stride, points[i]);
+        for (int i = 0; i < 6; ++i) store8(target + (6 * i + j) * stride, points[i]);
       }
     }
   }
@@ -273,10 +273,10 @@ void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t
   for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
 #pragma GCC unroll 2
     for (int c = 0; c < kLanes; ++c, u += kPanel) {
-      const Vector u_low = load(u), u_high = load(u + kLanes);
+      const Vector u_low = load8(u), u_high = load8(u + kLanes);
 #pragma GCC unroll 6
       for (int r = 0; r < kCount; ++r) {
-        const Vector factor = fill(v[r * kLanes + c]);
+        const Vector factor = fill8(v[r * kLanes + c]);
         low[r] += factor * u_low;
         high[r] += factor * u_high;
       }
@@ -284,8 +284,8 @@ void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t
   }
 #pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
-    store(m + r * kLanes, low[r]);
-    store(m + m_block + r * kLanes, high[r]);
+    store8(m + r * kLanes, low[r]);
+    store8(m + m_block + r * kLanes, high[r]);
   }
 }
 
@@ -327,23 +327,23 @@ void multiply_transposed(const Points& v, std::int64_t channel, const float* z,
   Vector low[kCount] = {}, high[kCount] = {};
   if (!first) {
     for (int r = 0; r < kCount; ++r) {
-      low[r] = load(du + r * kPanel);
-      high[r] = load(du + r * kPanel + kLanes);
+      low[r] = load8(du + r * kPanel);
+      high[r] = load8(du + r * kPanel + kLanes);
     }
   }
   for (std::int64_t t = 0; t < tiles * kLanes; t += kLanes) {
-    const Vector z_low = load(z + t), z_high = load(z + z_block + t);
+    const Vector z_low = load8(z + t), z_high = load8(z + z_block + t);
 #pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) {
-      const Vector factor = fill(rows[r][t]);
+      const Vector factor = fill8(rows[r][t]);
       low[r] += factor * z_low;
       high[r] += factor * z_high;
     }
   }
 #pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
-    store(du + r * kPanel, low[r]);
-    store(du + r * kPanel + kLanes, high[r]);
+    store8(du + r * kPanel, low[r]);
+    store8(du + r * kPanel + kLanes, high[r]);
   }
 }
 
@@ -444,7 +444,7 @@ void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& 
         }
       }
       for (std::int64_t block = 0; block < 2 * panels; ++block) {
-        const Vector shift = bias ? load(bias + block * kLanes) : Vector{};
+        const Vector shift = bias ? load8(bias + block * kLanes) : Vector{};
         transform_output(to, m, block, block, first, count, shift, y);
       }
     }
@@ -477,7 +477,7 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
       }
       for (std::int64_t half = 0; half < 2; ++half) {
         const std::int64_t block = 2 * panel + half;
-        const Vector shift = bias ? load(bias + block * kLanes) : Vector{};
+        const Vector shift = bias ? load8(bias + block * kLanes) : Vector{};
         transform_output(to, m, half, block, 0, tiles, shift, y);
       }
     }
@@ -499,7 +499,7 @@ void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t bloc
     for (std::int64_t begin = 0; begin < positions; begin += 256) {
       Vector sum = {};
       for (std::int64_t i = begin; i < std::min(begin + 256, positions); ++i) {
-        sum += load(from + i * kLanes);
+        sum += load8(from + i * kLanes);
       }
       for (int lane = 0; lane < kLanes; ++lane) totals[lane] += static_cast<double>(sum[lane]);
     }
@@ -520,19 +520,18 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
       for (int j = 0; j < 6; ++j) {
         Vector points[6];
         for (int i = 0; i < 6; ++i) {
-          points[i] = load(from + (6 * i + j) * stride);
+          points[i] = load8(from + (6 * i + j) * stride);
         }
         weight_gradient_line(points, 1, lines + j, 6);
       }
       float* to = dw + ((panel * kPanel + half) * shape.inputs + c) * 9;
-      for (int i = 0; i < 3; ++i) {
-        Vector row[3];
-        weight_gradient_line(lines + 6 * i, 1, row, 1);
-        for (int j = 0; j < 3; ++j) {
-          for (int lane = 0; lane < kLanes; ++lane) {
-            to[lane * shape.inputs * 9 + 3 * i + j] = row[j][lane];
-          }
-        }
+      Vector weights[9], rows[8];
+      for (int i = 0; i < 3; ++i) weight_gradient_line(lines + 6 * i, 1, weights + 3 * i, 1);
+      for (int i = 0; i < 8; ++i) rows[i] = weights[i];
+      transpose(rows);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        store8(to + lane * shape.inputs * 9, rows[lane]);
+        to[lane * shape.inputs * 9 + 8] = weights[8][lane];
       }
     }
   }

@@ -23,6 +23,18 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
             double gradient_scale, std::span<double> parameter, std::span<const double> gradient,
             std::span<double> state0, std::span<double> state1);
 
+/// One parameter of an update of many: as the arguments of update().
+struct ParameterUpdate {
+  std::span<float> parameter;
+  std::span<const float> gradient;
+  std::span<float> state0, state1;
+};
+
+/// update() of each of them, with the same bits: threads share the elements of a large tensor, and
+/// among themselves all small ones.
+void update_all(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
+                double gradient_scale, std::span<const ParameterUpdate> parameters);
+
 /// Sum of squares in double, added up in an order that depends on the length only.
 double sum_of_squares(std::span<const float> values);
 double sum_of_squares(std::span<const double> values);

@@ -246,6 +246,28 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
+void update_all(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
+                double gradient_scale, std::span<const ParameterUpdate> parameters) {
+  const auto update_one = [&](const ParameterUpdate& one) {
+    update(settings, learning_rate, step, gradient_scale, one.parameter, one.gradient, one.state0,
+           one.state1);
+  };
+  std::size_t small = 0;
+  for (const ParameterUpdate& one : parameters) {
+    if (one.parameter.size() >= kParallelElements) {
+      update_one(one);
+    } else {
+      small += one.parameter.size();
+    }
+  }
+  const auto count = static_cast<std::ptrdiff_t>(parameters.size());
+#pragma omp parallel for schedule(dynamic) if (small >= kParallelElements / 8)
+  for (std::ptrdiff_t k = 0; k < count; ++k) {
+    const ParameterUpdate& one = parameters[static_cast<std::size_t>(k)];
+    if (one.parameter.size() < kParallelElements) update_one(one);
+  }
+}
+
 double sum_of_squares(std::span<const float> values) {
   return sum_of_squares_of(values.size(), [=](std::size_t i) { return values[i]; });
 }

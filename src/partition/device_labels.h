@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/index.h"
 #include "partition/stage_cost.h"
 
 namespace pipetrain {
@@ -58,7 +59,6 @@ class LabelRules {
   struct Remembered {
     int look = 0, used = 0, replicas = 0;
   };
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   bool dominates(const DeviceLabel& a, const DeviceLabel& b) const;
   bool beaten(int link, int end, int used, int stages) const;
   bool possible_end(int link, int end) const;

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
 #include "partition/device_labels.h"
 #include "partition/range_bounds.h"
 #include "partition/stage_cost.h"
@@ -81,7 +82,6 @@ class DeviceSearch {
   };
 
   static constexpr int kNone = std::numeric_limits<int>::max();
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   double compute(int position) const { return bounds_.compute(position); }
   bool may_be_of_use(int first, int last, double latency, int after);
   bool limited() const { return limits_.memory != std::numeric_limits<std::size_t>::max(); }

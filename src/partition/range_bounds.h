@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/index.h"
 #include "partition/stage_cost.h"
 
 namespace pipetrain {
@@ -50,7 +51,6 @@ class RangeBounds {
   struct Sums {
     double forward_seconds, parameter_bytes, saved_bytes;
   };
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
   const Ranges& ranges_;
   const StagePricing& pricing_;

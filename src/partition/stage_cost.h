@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/index.h"
 #include "partition/plan.h"
 #include "partition/schedule_rule.h"
 
@@ -137,7 +138,6 @@ class ChainRanges {
     int element = 0;
     std::size_t parameter_bytes = 0, fixed_bytes = 0, saved_bytes = 0;  // sums up to this element
   };
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   bool inner(int cut) const { return cut > 0 && cut < count(); }
   void add_repeated();
 

@@ -4,8 +4,10 @@
 #include "graph/op.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
+#include "passes/fuse_elementwise.h"
 #include "passes/layout.h"
 #include "passes/patterns.h"
+#include "passes/precision.h"
 
 namespace pipetrain {
 namespace {
@@ -53,9 +55,11 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     differentiate(training);
     remove_dead_nodes(training.graph, results_of(training));
   }
-  // Both make the graph what the CPU's kernels run fastest.
+  // These make the graph what the CPU's kernels run fastest.
   if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
+  choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
+  if (options.fuse_elementwise && options.with_gradients) fuse_elementwise(training);
   training.graph.verify();
   return training;
 }

@@ -98,7 +98,8 @@ void set_limits(const Node& activation, Attributes& attributes) {
   }
 }
 
-/// Takes nodes out; what belonged to one belongs to `heir` of it from now on.
+}  // namespace
+
 void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir) {
   Graph& graph = training.graph;
   std::vector<int> new_index(graph.nodes.size(), -1);
@@ -121,8 +122,6 @@ void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir) {
   }
   for (Accumulation& use : training.accumulations) use.consumer = moved(use.consumer);
 }
-
-}  // namespace
 
 int fuse_batch_norm_activations(TrainingGraph& training) {
   Graph& graph = training.graph;

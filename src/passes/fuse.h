@@ -13,4 +13,8 @@ namespace pipetrain {
 ///   dx = BatchNormGrad(dz, x)               →  dx = BatchNormGrad{clip_min: 0}(dy, x)
 int fuse_batch_norm_activations(TrainingGraph& training);
 
+/// Takes the nodes out that have an heir; what belonged to one of them belongs to its heir from now
+/// on. `heir`: by node.
+void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir);
+
 }  // namespace pipetrain

@@ -230,12 +230,28 @@ std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& cha
   return stages;
 }
 
+namespace {
+
+/// Of the ONNX nodes that a node stands for: a fused one has several.
+std::vector<std::string> names_of(const Node& node) {
+  std::string members = node.attributes.text("members", node.name);
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin <= members.size();) {
+    const std::size_t end = std::min(members.find('\n', begin), members.size());
+    names.push_back(members.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+}  // namespace
+
 std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages,
                               const TrainingGraph& to) {
   std::map<std::string, std::vector<int>> known;
   for (std::size_t n = 0; n < from.graph.nodes.size(); ++n) {
-    if (from.graph.nodes[n].part == Part::kForward)
-      known[from.graph.nodes[n].name].push_back(stages[n]);
+    if (from.graph.nodes[n].part != Part::kForward) continue;
+    for (const std::string& name : names_of(from.graph.nodes[n])) known[name].push_back(stages[n]);
   }
   std::vector<int> out(to.graph.nodes.size(), -1);
   std::map<std::string, std::size_t> seen;
@@ -249,10 +265,12 @@ std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>&
       const NodeId producer = id ? to.graph[id].producer : NodeId{};
       if (producer) out[n] = std::max(out[n], out[at(producer.index)]);
     }
-    const auto found = known.find(node.name);
-    if (found == known.end()) continue;
-    const std::size_t k = std::min(seen[node.name]++, found->second.size() - 1);
-    out[n] = std::max(out[n], found->second[k]);
+    for (const std::string& name : names_of(node)) {
+      const auto found = known.find(name);
+      if (found == known.end()) continue;
+      const std::size_t k = std::min(seen[name]++, found->second.size() - 1);
+      out[n] = std::max(out[n], found->second[k]);
+    }
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "pipeline/check.h"
 #include "pipeline/compute_table.h"
 #include "pipeline/program.h"
@@ -22,7 +23,6 @@ class Checker {
 
  private:
   /// A number of a program as an index.
-  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
   /// True if a number is an index into `count` things.
   static bool inside(int number, std::size_t count) { return number >= 0 && at(number) < count; }
 

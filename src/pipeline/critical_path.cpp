@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/units.h"
 #include "pipeline/compute_table.h"
 
@@ -67,7 +68,6 @@ class Backtrack {
     int edge = -1;
   };
 
-  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
   std::size_t unit_key(int edge, int unit) const {
     return at(edge) * at(program_.units) + at(unit);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "pipeline/check.h"
 
 namespace pipetrain {
@@ -82,8 +83,6 @@ class Ledger {
   }
 
  private:
-  static std::size_t at(int number) { return static_cast<std::size_t>(number); }
-
   const Program& program_;
   const std::vector<StageBytes>& stages_;
   std::vector<std::vector<const Edge*>> incoming_;  // [stages]

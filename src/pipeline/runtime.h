@@ -116,6 +116,9 @@ class Runtime {
   /// The gradient that the last update of a parameter was made with; an empty tensor for a frozen
   /// one.
   HostTensor read_gradient(const std::string& name) const;
+  /// What the kernels of every variant have taken since the last call, summed over replicas.
+  /// Between rounds.
+  std::vector<KernelTimes> take_kernel_times();
   /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
   std::string first_nonfinite() const;
 

@@ -16,6 +16,17 @@ HostTensor Runtime::read(const std::string& name) const {
   return out;
 }
 
+std::vector<KernelTimes> Runtime::take_kernel_times() {
+  std::vector<KernelTimes> times(variants_.size());
+  for (auto& replicas : stages_) {
+    for (Copy& copy : replicas) {
+      for (std::size_t v = 0; v < times.size(); ++v)
+        copy.stage->take_kernel_times(static_cast<int>(v), times[v]);
+    }
+  }
+  return times;
+}
+
 HostTensor Runtime::read_gradient(const std::string& name) const {
   HostTensor out;
   for (const auto& replicas : stages_) {

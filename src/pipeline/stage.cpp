@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "graph/op.h"
 #include "optim/update.h"
@@ -222,6 +223,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
+  double start = steady_seconds();
   for (StageStep& step : steps) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
       step.in[i].data = address(step.in_at[i], step.in_direct[i]);
@@ -230,6 +232,9 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     with_context([&] { return "running node " + printable(step.name); },
                  [&] { step.kernel->run(step.in, step.out, context); });
     for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
+    const double end = steady_seconds();
+    step.seconds += end - start;
+    start = end;
   }
   if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
     for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
@@ -270,6 +275,7 @@ std::byte* Stage::forward(StageUnit& unit, int entry, bool count_statistics) {
   prepare(variant, unit.version_copy);
   unit.forward_out = forward_out_ + static_cast<std::size_t>(entry) * forward_out_bytes_;
   run(variant, variant.forward, unit, unit.forward_out, nullptr, false);
+  ++variant.units;
   if (count_statistics) collect_statistics(variant, unit, unit.forward_out);
   return unit.forward_out;
 }
@@ -416,6 +422,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   } else if (from != to) {
     std::memcpy(target, source, parameter_block_bytes_);
   }
+  std::vector<ParameterUpdate>& updates = compiled.updates;
+  updates.clear();
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     const ParameterState& parameter = *compiled.parameter_states[k];
     std::byte* gradient = gradient_address(compiled, k);
@@ -424,16 +432,18 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
     };
-    const std::span<float> weights = floats(target + parameter.offset, parameter.type);
-    const std::span<const float> gradients = floats(gradient, parameter.type);
-    if (on_device_) {
+    updates.push_back({floats(target + parameter.offset, parameter.type),
+                       std::span<const float>(floats(gradient, parameter.type)),
+                       state(parameter.state0), state(parameter.state1)});
+  }
+  if (on_device_) {
+    for (const ParameterUpdate& one : updates) {
       on_device_->device().update(on_device_->compute(), optimizer_, learning_rate, step,
-                                  gradient_scale, weights, gradients, state(parameter.state0),
-                                  state(parameter.state1));
-    } else {
-      pipetrain::update(optimizer_, learning_rate, step, gradient_scale, weights, gradients,
-                        state(parameter.state0), state(parameter.state1));
+                                  gradient_scale, one.parameter, one.gradient, one.state0,
+                                  one.state1);
     }
+  } else {
+    update_all(optimizer_, learning_rate, step, gradient_scale, updates);
   }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
 }
@@ -543,6 +553,18 @@ bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
     return true;
   }
   return false;
+}
+
+void Stage::take_kernel_times(int variant, KernelTimes& out) {
+  Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
+  out.seconds.resize(compiled.training->graph.nodes.size(), 0.0);
+  for (auto* steps : {&compiled.prepare, &compiled.forward, &compiled.backward,
+                      &compiled.input_gradient, &compiled.weight_gradient, &compiled.finish}) {
+    for (StageStep& step : *steps)
+      out.seconds[static_cast<std::size_t>(step.node.index)] += std::exchange(step.seconds, 0.0);
+  }
+  if (index_ == 0) out.units += compiled.units;
+  compiled.units = 0;
 }
 
 std::string Stage::first_nonfinite(int version_copy) const {

@@ -50,6 +50,12 @@ struct StageStreams {
   Stream* transfer = nullptr;
 };
 
+/// What the kernels of one variant have taken.
+struct KernelTimes {
+  std::vector<double> seconds;  // by node of its graph, summed up
+  std::int64_t units = 0;       // forwards of whole micro-batches
+};
+
 struct StageStep;
 struct StageStepAddition;
 struct StageBases;
@@ -135,6 +141,8 @@ class Stage {
   /// Reads the gradient that the last update of a parameter was made with; false when there is none
   /// here.
   bool read_gradient(const std::string& name, HostTensor& out) const;
+  /// Adds to `out` what the kernels of a variant have taken since the last call.
+  void take_kernel_times(int variant, KernelTimes& out);
   /// Name of the first value in this stage's gradients or weights that is not finite; empty when
   /// all are.
   std::string first_nonfinite(int version_copy) const;

@@ -228,6 +228,7 @@ class StageCompiler {
       const Node& node = graph[id];
       StageStep step;
       step.name = node.name;
+      step.node = id;
       const KernelRequest request{node, graph.input_types(node), graph.output_types(node)};
       step.kernel = stage_.on_device_ ? make_kernel(stage_.on_device_->compute(), request)
                                       : make_kernel(backend_, request);

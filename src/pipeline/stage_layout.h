@@ -56,4 +56,18 @@ struct Lifetime {
 };
 std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t* total);
 
+/// The same where a block of `inside_bytes` is there already, in which `taken` have their places:
+/// what finds room in it goes there, the rest into a block of its own, whose size is `total`.
+struct PlacedLifetime {
+  Lifetime lifetime;
+  std::size_t offset = 0;
+};
+struct PackedPlace {
+  bool inside = false;
+  std::size_t offset = 0;
+};
+std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
+                                   const std::vector<PlacedLifetime>& taken,
+                                   std::size_t inside_bytes, std::size_t* total);
+
 }  // namespace pipetrain

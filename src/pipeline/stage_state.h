@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/kernel.h"
+#include "optim/update.h"
 #include "pipeline/moments.h"
 #include "pipeline/stage.h"
 #include "pipeline/stage_layout.h"
@@ -30,6 +31,8 @@ struct StageStep {
       out_direct;  // index of the accumulation that a W contribution goes to, or -1
   std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
+  NodeId node;
+  double seconds = 0;  // that its runs have taken
 };
 
 struct Stage::Compiled {
@@ -46,8 +49,10 @@ struct Stage::Compiled {
   std::vector<StatisticState*> statistic_states;   // as slice->statistics
   std::vector<Location> gradient_at;               // as slice->parameters
   std::size_t table_size = 0;
+  std::vector<ParameterUpdate> updates;  // of the last update: room for the next
   bool has_loss = false;
   bool reads_loss_scale = false;
+  std::int64_t units = 0;  // forwards since the times of kernels were taken
 };
 
 struct Stage::ParameterState {

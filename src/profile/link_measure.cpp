@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/index.h"
 #include "base/statistics.h"
 #include "profile/work.h"
 
@@ -85,7 +86,6 @@ class AllReduce {
   }
 
  private:
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   std::pair<std::size_t, std::size_t> part(int thread) const {
     return {count_ * at(thread) / at(threads_), count_ * (at(thread) + 1) / at(threads_)};
   }

@@ -1,5 +1,6 @@
 #include "profile/measure.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -9,6 +10,7 @@
 #include "graph/op.h"
 #include "optim/update.h"
 #include "profile/cost_cache.h"
+#include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
@@ -89,14 +91,21 @@ class Profiler {
     out_.threads = threads_;
     out_.busy_threads = options_.busy_threads;
     group_nodes();
-    if (!look_up()) walk();
+    if (!look_up()) {
+      out_.is_estimate = options_.brief && walk_seconds() > kLongWalk;
+      if (out_.is_estimate) {
+        estimate();
+      } else {
+        walk();
+      }
+    }
     for (const int group : group_of_) {
       const KernelCost cost = group < 0 ? KernelCost{} : costs_[static_cast<std::size_t>(group)];
       out_.node_seconds.push_back(cost.seconds);
       out_.workspace_bytes.push_back(cost.workspace_bytes);
     }
     out_.distinct_nodes = static_cast<int>(keys_.size());
-    if (!training_.accumulations.empty()) {
+    if (!training_.accumulations.empty() && !out_.is_estimate) {
       out_.accumulate_seconds_per_byte = seconds_per_byte<Accumulating>(
           "accumulate one byte", [] { return std::make_unique<Accumulating>(); });
       out_.update_seconds_per_byte = seconds_per_byte<Updating>(
@@ -157,11 +166,44 @@ class Profiler {
     return true;
   }
 
+  /// The roofline model with rates of an ordinary core: seconds of a node.
+  double roughly(const Node& node) const {
+    constexpr double kFlopsPerSecond = 5e10, kBytesPerSecond = 1e10;
+    return 1e-6 + std::max(node_flops(training_.graph, node) / (kFlopsPerSecond * threads_),
+                           node_bytes(training_.graph, node, is_read_) / kBytesPerSecond);
+  }
+
+  double walk_seconds() const {
+    double sum = 0;
+    for (const Node& node : training_.graph.nodes) sum += roughly(node);
+    return sum;
+  }
+
+  /// Times by a formula. Kernels are made, since only they know their workspace.
+  void estimate() {
+    costs_.assign(keys_.size(), {});
+    std::vector<bool> is_known(keys_.size(), false);
+    for (std::size_t n = 0; n < group_of_.size(); ++n) {
+      if (group_of_[n] < 0) continue;
+      const auto group = static_cast<std::size_t>(group_of_[n]);
+      if (is_known[group]) continue;
+      is_known[group] = true;
+      const Node& node = training_.graph.nodes[n];
+      with_context(
+          [&] { return fmt::format("making {} ({})", printable(node.name), node.op->name); },
+          [&] {
+            const auto kernel = make_kernel(backend_, {node, training_.graph.input_types(node),
+                                                       training_.graph.output_types(node)});
+            costs_[group] = {roughly(node), kernel->workspace_bytes()};
+          });
+    }
+  }
+
   void walk() {
     const SampleData data(training_);
-    const StepTiming timing =
-        time_step(training_, backend_, data, is_read_, group_of_,
-                  {threads_, options_.busy_threads, options_.repeats, options_.seconds, options_.brief});
+    const StepTiming timing = time_step(
+        training_, backend_, data, is_read_, group_of_,
+        {threads_, options_.busy_threads, options_.repeats, options_.seconds, options_.brief});
     costs_.assign(keys_.size(), {});
     for (std::size_t n = 0; n < group_of_.size(); ++n) {
       if (group_of_[n] < 0) continue;
@@ -185,6 +227,7 @@ class Profiler {
   }
 
   static constexpr double kWorkSeconds = 2e-3;
+  static constexpr double kLongWalk = 0.1;  // seconds
 
   const TrainingGraph& training_;
   Backend backend_;

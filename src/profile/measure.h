@@ -16,7 +16,7 @@ struct ProfileOptions {
   bool use_cache = true;  // --no-cache
   std::filesystem::path cache_directory;  // empty: default_cache_directory()
   OptimizerSettings optimizer;            // whose updates are measured
-  bool brief = false;  // where nothing is decided by it: one walk of a long step, not cached
+  bool brief = false;  // where nothing is decided by it: a long step is estimated, not cached
 };
 
 /// Measures every node on devices with `threads` threads each, in walks through the whole step

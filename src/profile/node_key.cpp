@@ -15,7 +15,7 @@ std::string type_text(const TensorType& type) {
 
 // Attributes that tell nodes apart but not kernels.
 bool is_identity(const std::string& name) {
-  return name == "key" || name == "running_mean" || name == "running_variance";
+  return name == "key" || name == "members" || name == "running_mean" || name == "running_variance";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/document.h"
 #include "graph/op.h"
+#include "profile/estimate.h"
 
 namespace pipetrain {
 namespace {
@@ -13,9 +14,13 @@ Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
   const Node& node = graph.nodes[n];
   std::size_t bytes = 0;
   for (const TensorType& type : graph.output_types(node)) bytes += type.bytes();
-  return {{"op", node.op->name},        {"name", node.name},
-          {"part", name_of(node.part)}, {"seconds", profile.node_seconds[n]},
-          {"output_bytes", bytes},      {"workspace_bytes", profile.workspace_bytes[n]}};
+  return {{"op", node.op->name},
+          {"name", node.name},
+          {"part", name_of(node.part)},
+          {"seconds", profile.node_seconds[n]},
+          {"flops", node_flops(graph, node)},
+          {"output_bytes", bytes},
+          {"workspace_bytes", profile.workspace_bytes[n]}};
 }
 
 Profile profile_of(const DocumentField& root, const TrainingGraph& training) {

@@ -22,12 +22,13 @@ struct Profile {
   double accumulate_seconds_per_byte = 0;
   /// The optimizer's step over one byte of a parameter.
   double update_seconds_per_byte = 0;
-  std::string device;      // "AMD EPYC 7763"
-  std::string backend;     // "cpu", "reference"
-  int threads = 1;         // of each stage
-  int busy_threads = 1;    // stages that worked at the same time while it was taken
-  int distinct_nodes = 0;  // nodes that differ in more than their name
-  int cached_nodes = 0;    // of those, not measured now
+  std::string device;        // "AMD EPYC 7763"
+  std::string backend;       // "cpu", "reference"
+  bool is_estimate = false;  // not measured at all: nothing was to be decided by it
+  int threads = 1;           // of each stage
+  int busy_threads = 1;      // stages that worked at the same time while it was taken
+  int distinct_nodes = 0;    // nodes that differ in more than their name
+  int cached_nodes = 0;      // of those, not measured now
   double spent_seconds = 0;
 
   /// Seconds of one micro-batch on one device: F + I + W.

@@ -1,6 +1,7 @@
 #include "tensor/tensor.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cmath>
@@ -33,10 +34,17 @@ std::string Shape::text() const { return fmt::format("({})", fmt::join(dims_, ",
 std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype), shape.text()); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
-  constexpr std::size_t kAlignment = 64;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, rounded ? rounded : kAlignment);
-  PT_CHECK(data != nullptr, kResource, "cannot allocate {} bytes of memory", bytes);
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const bool large = bytes >= 2 * kHugePage;
+  const std::size_t alignment = large ? kHugePage : kLine;
+  const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
+  void* data = nullptr;
+  PT_CHECK(posix_memalign(&data, alignment, rounded ? rounded : kLine) == 0, kResource,
+           "cannot allocate {} bytes of memory", bytes);
+  // Products read operands down columns, where small pages cost up to a fifth of their time. Where
+  // the system has no huge pages nothing happens.
+  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   std::memset(data, 0, rounded);
   data_.reset(static_cast<std::byte*>(data));
 }

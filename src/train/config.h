@@ -27,6 +27,7 @@ struct ModelConfig {
   LossOptions loss;
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;
+  DType precision = DType::kFloat32;  // of activations and products: kFloat32 or kBFloat16
 };
 
 struct PipelineConfig {

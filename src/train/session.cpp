@@ -64,6 +64,15 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
   return out;
 }
 
+/// Whether two graphs have the same operators in the same order.
+bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
+  return std::equal(one.graph.nodes.begin(), one.graph.nodes.end(), other.graph.nodes.begin(),
+                    other.graph.nodes.end(), [](const Node& a, const Node& b) {
+                      return a.op == b.op && a.name == b.name &&
+                             a.attributes.text("members", "") == b.attributes.text("members", "");
+                    });
+}
+
 }  // namespace
 
 LoadedModel load_model(const ModelConfig& config) {
@@ -111,10 +120,11 @@ void Session::open() {
              printable(name));
     sample_shapes_[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
+  std::optional<RawData> raw;
   if (config_.data.path != "synthetic") {
-    const RawData raw = read_source(config_.data.path, config_.data);
-    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(raw);
-    for (auto& [name, shape] : shapes_of_samples(model_.model, raw))
+    raw = read_source(config_.data.path, config_.data);
+    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(*raw);
+    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
   }
   choose_micro_batch();
@@ -122,7 +132,7 @@ void Session::open() {
   Variant full{micro_batch_, !trains, build(micro_batch_, trains, trains)};
   loss_.loss = std::string(name_of(full.graph->loss.kind));
   (trains ? training_ : evaluations_).push_back(std::move(full));
-  bind_data();
+  bind_data(raw ? &*raw : nullptr);
 }
 
 void Session::choose_micro_batch() {
@@ -167,7 +177,7 @@ void Session::choose_micro_batch() {
 }
 
 std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool training,
-                                              bool with_gradients) const {
+                                              bool with_gradients, bool fuse) const {
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.lower.dims = config_.model.dims;
@@ -176,13 +186,16 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   options.lower.mode = {training, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
   options.with_gradients = with_gradients;
-  // On GPUs everything is row-major so far.
-  if (config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty())
-    options.picture_layout = convolution_layout();
+  options.precision = config_.model.precision;
+  // On GPUs everything is row-major so far, and nothing is fused.
+  const bool on_cpu =
+      config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
+  if (on_cpu) options.picture_layout = convolution_layout();
+  options.fuse_elementwise = on_cpu && fuse;
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 
-void Session::bind_data() {
+void Session::bind_data(const RawData* raw) {
   const TrainingGraph& graph = this->graph();
   const auto sample_shape = [&](ValueId id) {
     const auto& dims = graph.graph[id].type.shape.dims();
@@ -203,7 +216,8 @@ void Session::bind_data() {
     label.ignore_index = loss.ignore_index;
     data_spec_.label = label;
   }
-  data_ = open_data(config_.data, data_spec_);
+  config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
+  data_ = open_data(config_.data, data_spec_, raw);
   const OptimizationConfig& optimization = config_.optimization;
   const auto samples = static_cast<std::int64_t>(data_.train->size());
   if (mode_ == SessionMode::kTrain) {
@@ -248,7 +262,8 @@ void Session::measure() {
   options.optimizer = config_.optimization.optimizer;
   options.busy_threads =
       std::min(programs_of_run_->devices(), std::max(1, available_cores() / threads_));
-  options.brief = config_.pipeline.brief_profile && programs_of_run_->devices() == 1;
+  options.brief = config_.pipeline.brief_profile && programs_of_run_->devices() == 1 &&
+                  programs_of_run_->stages() == 1 && config_.pipeline.memory_limit_bytes == 0;
   estimated_ = config_.pipeline.profile_path.empty() && config_.pipeline.estimate && topology_ &&
                topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0;
   if (estimated_ && config_.pipeline.memory_limit_bytes == 0)
@@ -266,6 +281,38 @@ void Session::measure() {
   }
   costs_ = chain_costs(graph, chain_, profile_);
   choose_order();
+}
+
+void Session::take_measured(const KernelTimes& times, double update_seconds) {
+  PT_CHECK(stages() == 1, kInternal, "the cut of {} stages may depend on their profile", stages());
+  if (times.units == 0 || times.seconds.size() != profile_.node_seconds.size()) return;
+  std::size_t bytes = 0;
+  for (const Parameter& parameter : graph().parameters) {
+    if (parameter.gradient) bytes += graph().graph[parameter.value].type.bytes();
+  }
+  for (std::size_t n = 0; n < times.seconds.size(); ++n) {
+    const Part part = graph().graph.nodes[n].part;
+    const bool once = part == Part::kPrepare || part == Part::kFinish;
+    profile_.node_seconds[n] = times.seconds[n] / (once ? 1 : static_cast<double>(times.units));
+  }
+  // Adding to the accumulators is in the kernels' seconds.
+  profile_.accumulate_seconds_per_byte = 0;
+  profile_.update_seconds_per_byte = bytes ? update_seconds / static_cast<double>(bytes) : 0;
+  profile_.is_estimate = false;
+  costs_ = chain_costs(graph(), chain_, profile_);
+  cut_into_stages();
+}
+
+void Session::release_initial_weights() {
+  for (auto* list : {&training_, &evaluations_}) {
+    for (Variant& variant : *list) {
+      for (const Parameter& parameter : variant.graph->parameters)
+        variant.graph->graph[parameter.value].data = {};
+    }
+  }
+  for (OnnxModel* model : {&model_.file, &model_.model}) {
+    for (OnnxInitializer& initializer : model->initializers) initializer.value = {};
+  }
 }
 
 /// Puts the nodes into the order of the plan that is followed, or into one that is better cut. No
@@ -497,7 +544,11 @@ void Session::add_variant(std::vector<Variant>& variants, std::int64_t samples, 
   for (const Variant& variant : variants) {
     if (variant.samples == samples) return;
   }
-  variants.push_back({samples, evaluation, build(samples, !evaluation, !evaluation)});
+  auto graph = build(samples, !evaluation, !evaluation);
+  // Shapes may fuse differently (one sample broadcasts); a cut must not go through a fused node.
+  if (!evaluation && !has_same_nodes(*graph, this->graph()))
+    graph = build(samples, true, true, /*fuse=*/false);
+  variants.push_back({samples, evaluation, std::move(graph)});
 }
 
 void Session::add_training_programs(std::int64_t first_step) {

@@ -51,6 +51,13 @@ class Session {
   /// asynchronous rounds begin there, at the starts of epochs and nowhere else.
   void start(std::int64_t first_step = 0);
 
+  /// Puts measured times into a profile that was an estimate, and predicts again. One stage only:
+  /// what is cut stays as it is. `times` are of one step.
+  void take_measured(const KernelTimes& times, double update_seconds);
+  /// Forgets the file's weights, which the stages of a started session have. What is made from the
+  /// graphs later (a replay, another runtime) would lack them.
+  void release_initial_weights();
+
   const RunConfig& config() const { return config_; }
   const LoadedModel& model() const { return model_; }
   const OpenedData& data() const { return data_; }
@@ -132,10 +139,10 @@ class Session {
     std::unique_ptr<TrainingGraph> graph;
   };
   void choose_micro_batch();
-  std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training,
-                                       bool with_gradients) const;
+  std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients,
+                                       bool fuse = true) const;
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
-  void bind_data();
+  void bind_data(const RawData* raw);
   void cut_into_stages();
   void set_links();
   void choose_order();

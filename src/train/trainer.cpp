@@ -33,7 +33,7 @@ class Training {
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
                   settings_.drop_last}),
         loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
-                static_cast<std::uint64_t>(session.total_steps())) {
+                static_cast<std::uint64_t>(session.total_steps()), session.data().workers) {
     const double warmup = settings_.warmup_is_fraction
                               ? settings_.warmup * static_cast<double>(session.total_steps())
                               : settings_.warmup;

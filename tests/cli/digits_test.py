@@ -23,6 +23,10 @@ class Digits(Case):
         self.assertGreaterEqual(held_out["accuracy"], WANTED)
         self.succeed("eval", "run/trained.onnx", "--data", DATA, "--assert", f"accuracy>={WANTED}")
 
+    def test_bfloat16_learns_to_read_digits(self):
+        records, _ = self.train("run", "--gpus", "2", "--precision", "bf16", "--epochs", "8")
+        self.assertGreaterEqual([record for record in records if record["event"] == "val"][-1]["accuracy"], WANTED)
+
     def test_weight_stashing_learns_to_read_digits(self):
         records, _ = self.train("run", "--gpus", "3", "--schedule", "pipedream", "--epochs", "20")
         self.assertGreaterEqual([record for record in records if record["event"] == "val"][-1]["accuracy"], WANTED)

@@ -14,6 +14,9 @@ class Usage(Case):
     def test_an_unknown_command_is_answered_with_the_nearest_one(self):
         self.refused("usage", "trian", says=['"trian"', "did you mean train?"])
 
+    def test_a_model_without_a_command_is_trained(self):
+        self.succeed(MODEL, "--max-steps", "1", "--device", "cpu", "-q", "-o", "out.onnx")
+
     def test_a_flag_of_another_command_says_whose_it_is(self):
         self.refused("usage", "train", "-m", MODEL, "--assert", "accuracy>=0.9", says=["--assert", "eval"])
 

@@ -22,6 +22,26 @@ TEST(Gzip, InflatesOneAndSeveralMembers) {
   EXPECT_EQ(inflate_gzip(bytes_of(twice), "f"), "hello hello hello\nhello hello hello\n");
 }
 
+// Python: lzma.compress(b"1,2,0\n3,4,1\n")
+const std::string kXz = from_hex(
+    "fd377a585a000004e6d6b4460200210116000000742fe5a301000b312c322c300a332c342c310a00be395ba6"
+    "504bd0c30001240ca618d8d81fb6f37d010000000004595a");
+
+TEST(Xz, InflatesAndFindsDamage) {
+  EXPECT_TRUE(is_xz(bytes_of(kXz)));
+  EXPECT_EQ(inflate_xz(bytes_of(kXz), "f"), "1,2,0\n3,4,1\n");
+  EXPECT_EQ(inflate_xz(bytes_of(kXz + kXz), "f"), "1,2,0\n3,4,1\n1,2,0\n3,4,1\n");
+  for (std::size_t length = 6; length < kXz.size(); ++length) {
+    const std::string part = kXz.substr(0, length);
+    expect_contains(data_error([&] { inflate_xz(bytes_of(part), "f.xz"); }), "\"f.xz\"");
+  }
+  for (std::size_t at = 0; at < kXz.size(); ++at) {
+    std::string changed = kXz;
+    changed[at] = static_cast<char>(changed[at] ^ 16);
+    EXPECT_THROW(inflate_xz(bytes_of(changed), "f.xz"), Error) << at;
+  }
+}
+
 TEST(Gzip, TruncatedOrChangedIsAnError) {
   for (std::size_t length = 3; length < kHello.size(); ++length) {
     const std::string part = kHello.substr(0, length);

@@ -29,7 +29,7 @@ class Counting : public Dataset {
     ++gathered;
   }
 
-  std::chrono::milliseconds delay{0};
+  std::chrono::microseconds delay{0};
   std::size_t bad_index = 1000;
   mutable std::atomic<int> gathered = 0;
 
@@ -58,6 +58,36 @@ TEST(Loader, GivesTheSamplersBatchesInOrder) {
   }
   EXPECT_EQ(loader.next(), nullptr);
   EXPECT_EQ(loader.next(), nullptr);
+}
+
+TEST(Loader, WorkersChangeNoBatch) {
+  for (const int workers : {2, 3, 5}) {
+    auto data = std::make_shared<Counting>();
+    data->delay = std::chrono::microseconds(300);
+    const Sampler sampler(10, {.batch_size = 3, .seed = 5});
+    Loader loader(data, sampler, 7, 60, workers);
+    for (std::uint64_t step = 7; step < 60; ++step) {
+      const Batch* batch = loader.next();
+      ASSERT_NE(batch, nullptr);
+      EXPECT_EQ(batch->step, step);
+      EXPECT_EQ(batch->indices, sampler.batch_indices(step));
+      for (std::size_t i = 0; i < batch->samples; ++i) {
+        EXPECT_EQ(batch->columns[0].as<float>()[2 * i], static_cast<float>(batch->indices[i]));
+      }
+    }
+    EXPECT_EQ(loader.next(), nullptr);
+  }
+}
+
+TEST(Loader, AFailureOfOneWorkerWaitsForItsTurn) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    auto data = std::make_shared<Counting>();
+    data->bad_index = 5;
+    Loader loader(data, in_order(2), 0, 5, 3);
+    EXPECT_EQ(loader.next()->step, 0u);
+    EXPECT_EQ(loader.next()->step, 1u);
+    expect_contains(data_error([&] { loader.next(); }), "item 5 is bad");
+  }
 }
 
 TEST(Loader, ABatchStaysWhileTheNextOneIsRead) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include "ops/gemm_cpu.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -115,7 +116,6 @@ TEST(MatMul, CpuAgreesWithReference) {
   }
 }
 
-// Two threads may share out the inner axis; repeated runs must still give the same bits.
 // Rows of 512 floats and multiples collide in the caches; panels of 6 x 16 are cut at the edges.
 TEST(MatMul, RowsThatCollide) {
   for (const std::int64_t k : {50, 300}) {
@@ -127,6 +127,38 @@ TEST(MatMul, RowsThatCollide) {
   check_cpu("MatMul", transposes(0, 0), {{{48, 64}}, {{64, 2560}}}, 1e-5);
 }
 
+// Beyond one block of rows, columns and terms, with a rest in each; few rows, and few columns.
+TEST(MatMul, LargeProducts) {
+  struct Extents {
+    std::int64_t m, n, k;
+  };
+  for (const Extents& e : {Extents{74, 1061, 263}, {1300, 52, 277}}) {
+    for (const int transposed : {0, 1, 2, 3}) {
+      const int trans_a = transposed & 1, trans_b = transposed / 2;
+      const Shape a = trans_a ? Shape{e.k, e.m} : Shape{e.m, e.k};
+      const Shape b = trans_b ? Shape{e.n, e.k} : Shape{e.k, e.n};
+      check_cpu("MatMul", transposes(trans_a, trans_b), {{a}, {b}, {{e.n}}}, 1e-5);
+    }
+  }
+}
+
+// A product is cut at other places for other numbers of threads, which moves no bit.
+TEST(MatMul, OwnProductsKeepTheirBitsWithThreads) {
+  const GemmShape shape{131, 203, 300};
+  const HostTensor a = random_tensor({DType::kFloat32, {shape.m, shape.k}}, 1);
+  const HostTensor b = random_tensor({DType::kFloat32, {shape.n, shape.k}}, 2);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 3, 4, 6}) {
+    const Buffer workspace(gemm_workspace_bytes(shape, threads));
+    std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
+    gemm(shape, {a.view().as<float>(), shape.k, 1}, {b.view().as<float>(), 1, shape.k}, nullptr,
+         c.data(), workspace.data(), threads);
+    if (first.empty()) first = c;
+    EXPECT_EQ(c, first) << threads << " threads";
+  }
+}
+
+// Two threads may share out the inner axis; repeated runs must still give the same bits.
 TEST(MatMul, LongSumsRepeat) {
   check_cpu("MatMul", {}, {{{32, 8192}}, {{8192, 24}}}, 1e-5);
   check_cpu("MatMul", transposes(1, 0), {{{4096, 16}}, {{4096, 48}}}, 1e-5);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -352,6 +353,46 @@ TEST(ClipFactor, IsPyTorchs) {
   EXPECT_DOUBLE_EQ(clip_factor(5, 2), 0.399999920000016);
   EXPECT_EQ(clip_factor(1, 2), 1);
   EXPECT_EQ(clip_factor(100, 0), 1);
+}
+
+TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
+  std::vector<std::vector<float>> arrays;
+  const auto array = [&](std::size_t count, unsigned seed) -> std::span<float> {
+    std::mt19937 random(seed);
+    std::vector<float>& values = arrays.emplace_back(count);
+    for (float& x : values) x = static_cast<float>(random() % 2001) / 1000 - 1;
+    return values;
+  };
+  arrays.reserve(1000);
+  for (const OptimizerKind kind :
+       {OptimizerKind::kSgd, OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+    OptimizerSettings settings = default_settings(kind);
+    if (kind == OptimizerKind::kSgd) settings.momentum = 0.9;
+    const int slots = state_slots(settings);
+    for (const int threads : {1, 2}) {
+      omp_set_num_threads(threads);
+      std::vector<ParameterUpdate> together, alone;
+      for (auto* list : {&together, &alone}) {
+        unsigned seed = 1;
+        for (const std::size_t count : {300000, 5, 40000, 1, 70001, 0}) {
+          ++seed;
+          const auto state = [&](int slot) {
+            return slots > slot ? array(count, 0) : std::span<float>();
+          };
+          list->push_back({array(count, seed), array(count, seed + 50), state(0), state(1)});
+          for (float& x : list->back().state0) x = 0;
+          for (float& x : list->back().state1) x = 0;
+        }
+      }
+      for (std::int64_t step = 1; step <= 2; ++step) {
+        update_all(settings, 0.01, step, 0.5, together);
+        for (const ParameterUpdate& one : alone)
+          update(settings, 0.01, step, 0.5, one.parameter, one.gradient, one.state0, one.state1);
+      }
+      for (std::size_t k = 0; k < alone.size(); ++k)
+        EXPECT_TRUE(std::ranges::equal(together[k].parameter, alone[k].parameter)) << k;
+    }
+  }
 }
 
 }  // namespace

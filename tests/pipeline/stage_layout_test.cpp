@@ -46,6 +46,46 @@ TEST(Pack, BuffersAliveTogetherDoNotOverlap) {
   }
 }
 
+TEST(Pack, FreeRoomInABlockIsTakenFirst) {
+  std::uint64_t state = 9;
+  const auto random = [&](int limit) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<int>((state >> 33) % static_cast<std::uint64_t>(limit));
+  };
+  int inside = 0;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    // Saved values, one behind the other, that die one after the other.
+    std::vector<PlacedLifetime> taken;
+    std::size_t block = 0;
+    for (int i = 0; i < 10; ++i) {
+      const auto bytes = static_cast<std::size_t>(1 + random(3000));
+      taken.push_back({{bytes, 0, 29 - 3 * i}, block});
+      block += (bytes + 63) / 64 * 64;
+    }
+    std::vector<Lifetime> buffers;
+    for (int i = 0; i < 30; ++i) {
+      const int first = random(30);
+      buffers.push_back({static_cast<std::size_t>(1 + random(2000)), first, first + random(4)});
+    }
+    std::size_t total = 0;
+    const std::vector<PackedPlace> places = pack_into(buffers, taken, block, &total);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_LE(places[i].offset + buffers[i].bytes, places[i].inside ? block : total);
+      inside += places[i].inside;
+      const auto apart = [&](const Lifetime& other, bool is_inside, std::size_t offset) {
+        const bool together = buffers[i].first <= other.last && other.first <= buffers[i].last;
+        const bool overlap = places[i].inside == is_inside &&
+                             places[i].offset < offset + other.bytes &&
+                             offset < places[i].offset + buffers[i].bytes;
+        EXPECT_FALSE(together && overlap);
+      };
+      for (std::size_t j = 0; j < i; ++j) apart(buffers[j], places[j].inside, places[j].offset);
+      for (const PlacedLifetime& saved : taken) apart(saved.lifetime, true, saved.offset);
+    }
+  }
+  EXPECT_GT(inside, 500);
+}
+
 /// Nothing that a stage needs at one time shares memory, and every edge's values are placed on both
 /// ends.
 TEST(StageLayout, PlacesEveryValueOfEveryCut) {

@@ -275,7 +275,7 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
 }
 
 /// Elements of inputs up to which the emulator is quick enough.
-constexpr std::int64_t kMostEmulated = 5000;
+constexpr std::int64_t kMostEmulated = 2500;
 
 /// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
 /// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the

@@ -95,6 +95,7 @@ std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64
   options.lower.micro_batch = samples;
   options.lower.mode.training = training;
   options.with_gradients = training;
+  options.fuse_elementwise = training;
   return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));
 }

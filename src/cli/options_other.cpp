@@ -1,0 +1,63 @@
+// Options of the commands that do not train: planning, schedules, new models, reports.
+#include "cli/option_table.h"
+
+namespace pipetrain {
+
+void describe_planning(Table& table, Options& options) {
+  table.group = "Command";
+  table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
+             "eval");
+  table.real("--jitter", options.jitter,
+             "how far times scatter, as a share: gives the step's p50 and p95", "simulate");
+  table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
+  table.text("--svg", options.svg, "FILE", "a picture of the predicted step", "plan schedule");
+  table.text("--dot", options.dot, "FILE", "the cut chain, for Graphviz", "plan");
+  table.text("--times", options.times, "F,B|F,I,W",
+             "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
+  table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
+  table.text("--costs", options.costs, "FILE",
+             "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
+  table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
+             "schedule");
+  table.text("--curves", options.curves, "FILE|-", "the curves as CSV, instead of the page",
+             "report");
+  table.integer("--causes", options.causes, 1, "most causes to print", "trace");
+  table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
+             "doctor");
+  table.text("--pipedream-profile", options.pipedream_profile, "graph.txt",
+             "plan a network that PipeDream's profiler measured, instead of a model", "plan");
+  table.choice("--compat", options.compat, {"pipedream"},
+               "also what PipeDream's planner makes of its profile", "plan");
+  table.real("--bandwidth", options.bandwidth, "bytes per second between devices, of such a plan",
+             "plan");
+  table.text("--activation-compression", options.activation_compression, "X",
+             "PipeDream's ratio; absent: activations travel for free in its model", "plan");
+  table.flag("--fewer-machines", options.fewer_machines, "PipeDream's planner may leave some idle",
+             "plan");
+  table.flag("--params", options.show_params, "list every tensor: trained or not, and why",
+             "inspect");
+  table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
+             "inspect");
+  table.flag("--graph", options.show_graph, "print the training graph, backward pass included",
+             "inspect");
+}
+
+void describe_new(Table& table, Options& options) {
+  table.group = "New";
+  table.integer("--image", options.image, 1, "height and width of the images", "new data");
+  table.integer("--channels", options.channels, 1, "of the images", "new data");
+  table.integer("--classes", options.classes, 2, "of a classifier", "new");
+  table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
+                "new schedule");
+  table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
+      "--layers"};
+  table.integer("--heads", options.heads, 1, "of each attention", "new");
+  table.integer("--samples", options.samples, 1, "to make", "data");
+  table.integer("--vocab", options.vocab, 2, "of a language model", "new");
+  table.integer("--context", options.context, 2, "tokens of a language model", "new");
+  table.choice("--weights", options.weights, {"auto", "random", "none"},
+               "none: a file for planning that takes no disk; auto: none above 450 million numbers",
+               "new");
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,212 @@
+#include "ops/fused.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/all_ops.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+namespace {
+
+/// Operators whose result at one place depends on the operands at that place, with a loop over
+/// float32 of their own.
+bool is_known_step(std::string_view op) {
+  static const std::set<std::string_view> kSteps = {"Abs",
+                                                    "Add",
+                                                    "Ceil",
+                                                    "Clip",
+                                                    "ClipGrad",
+                                                    "Div",
+                                                    "Dropout",
+                                                    "Elu",
+                                                    "EluGrad",
+                                                    "Erf",
+                                                    "ErfGrad",
+                                                    "Exp",
+                                                    "Floor",
+                                                    "Gelu",
+                                                    "GeluGrad",
+                                                    "HardSigmoid",
+                                                    "HardSigmoidGrad",
+                                                    "HardSwish",
+                                                    "HardSwishGrad",
+                                                    "LeakyRelu",
+                                                    "LeakyReluGrad",
+                                                    "Log",
+                                                    "Max",
+                                                    "Min",
+                                                    "Mul",
+                                                    "Neg",
+                                                    "PowScalar",
+                                                    "PowScalarGrad",
+                                                    "Reciprocal",
+                                                    "ReciprocalGrad",
+                                                    "Relu",
+                                                    "ReluGrad",
+                                                    "Round",
+                                                    "Sigmoid",
+                                                    "SigmoidGrad",
+                                                    "Sign",
+                                                    "Silu",
+                                                    "SiluGrad",
+                                                    "Softplus",
+                                                    "SoftplusGrad",
+                                                    "Sqrt",
+                                                    "SqrtGrad",
+                                                    "Sub",
+                                                    "Sum",
+                                                    "Tanh",
+                                                    "TanhGrad"};
+  return kSteps.contains(op);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    if (end > 0) parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+template <class T>
+bool parse(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// A whole number, a number with a point or exponent, or a word.
+Attributes::Value value_of(std::string_view text) {
+  std::int64_t whole = 0;
+  if (parse(text, whole)) return whole;
+  double real = 0;
+  if (parse(text, real)) return real;
+  return std::string(text);
+}
+
+struct ValueText {
+  std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
+  std::string operator()(double value) const {
+    const std::string text = fmt::format("{:.17g}", value);
+    // Unless it reads as one already: inf and nan have an n.
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  std::string operator()(const std::string& value) const { return value; }
+  template <class T>
+  std::string operator()(const T&) const {
+    PT_FAIL(kInternal, "a fused step has an attribute that is no number and no word");
+  }
+};
+
+void infer_fused(InferContext& context) {
+  PT_CHECK(!context.inputs.empty(), kModel, "expected at least one input");
+  const FusedProgram program =
+      fused_program(context.attributes, static_cast<int>(context.inputs.size()));
+  TensorType out = context.inputs[0];
+  for (const TensorType& type : context.inputs) {
+    PT_CHECK(type.dtype == out.dtype && is_float(type.dtype), kModel,
+             "expected floats of one type, got {} and {}", out.text(), type.text());
+    out.shape = broadcast(out.shape, type.shape);
+  }
+  for (const TensorType& type : context.inputs) {
+    if (type.shape == out.shape) out.layout = type.layout;
+  }
+  context.outputs.assign(program.results.size(), out);
+}
+
+Cost fused_cost(const Attributes& attributes, std::span<const TensorType> inputs,
+                std::span<const TensorType> outputs) {
+  double flops = 0;
+  for (const FusedStep& step : fused_program(attributes, static_cast<int>(inputs.size())).steps) {
+    const OpDef* op = find_op(step.op);
+    const std::vector<TensorType> operands(step.operands.size(), outputs[0]);
+    if (op && op->cost) flops += op->cost(step.attributes, operands, outputs.first(1)).flops;
+  }
+  return {flops};
+}
+
+constexpr OpDef kOps[] = {{"Fused", kElementwise, infer_fused, nullptr, fused_cost}};
+
+}  // namespace
+
+std::string FusedProgram::text() const {
+  std::string out;
+  for (const FusedStep& step : steps) {
+    out += (out.empty() ? "" : "; ") + step.op;
+    for (const int operand : step.operands) out += fmt::format(" {}", operand);
+    for (const auto& [name, value] : step.attributes.items())
+      out += fmt::format(" {}={}", name, std::visit(ValueText{}, value));
+  }
+  return out;
+}
+
+Attributes fused_attributes(const FusedProgram& program) {
+  return {{"program", program.text()},
+          {"results", Ints(program.results.begin(), program.results.end())}};
+}
+
+FusedProgram fused_program(const Attributes& attributes, int input_count) {
+  FusedProgram program;
+  const std::string text = attributes.text("program", "");
+  for (const std::string_view line : split(text, ';')) {
+    FusedStep step;
+    for (const std::string_view word : split(line, ' ')) {
+      int operand = 0;
+      if (step.op.empty()) {
+        step.op = word;
+      } else if (const std::size_t equals = word.find('='); equals != std::string_view::npos) {
+        step.attributes.set(std::string(word.substr(0, equals)), value_of(word.substr(equals + 1)));
+      } else {
+        const int known = input_count + static_cast<int>(program.steps.size());
+        PT_CHECK(parse(word, operand) && operand >= 0 && operand < known, kModel,
+                 "the fused step \"{}\" has no operand {}", printable(std::string(line)),
+                 printable(std::string(word)));
+        step.operands.push_back(operand);
+      }
+    }
+    PT_CHECK(is_known_step(step.op) && !step.operands.empty(), kModel, "no fused step: \"{}\"",
+             printable(std::string(line)));
+    program.steps.push_back(std::move(step));
+  }
+  for (const std::int64_t step : attributes.ints("results")) {
+    PT_CHECK(step >= 0 && step < static_cast<std::int64_t>(program.steps.size()), kModel,
+             "a fused program of {} steps has no result {}", program.steps.size(), step);
+    program.results.push_back(static_cast<int>(step));
+  }
+  PT_CHECK(!program.results.empty(), kModel, "a fused program has no result");
+  PT_CHECK(input_count + static_cast<int>(program.steps.size()) <= kMostFusedOperands, kModel,
+           "a fused program has more than {} inputs and steps", kMostFusedOperands);
+  return program;
+}
+
+bool is_fusible(const Graph& graph, const Node& node) {
+  if (!is_known_step(node.op->name) || node.outputs.size() != 1) return false;
+  const TensorType& out = graph[node.outputs[0]].type;
+  if (out.dtype != DType::kFloat32 || out.count() == 0) return false;
+  for (const ValueId id : node.inputs) {
+    if (!id || graph[id].type.dtype != DType::kFloat32) return false;
+    if (graph[id].type.shape == out.shape && graph[id].type.layout != out.layout) return false;
+  }
+  if (node.op->name == "Dropout" && out.layout != Layout::kRowMajor) return false;
+  for (const auto& [name, value] : node.attributes.items()) {
+    if (std::holds_alternative<Ints>(value) || std::holds_alternative<Reals>(value) ||
+        std::holds_alternative<HostTensor>(value))
+      return false;
+  }
+  return true;
+}
+
+const OpFamily& fused_family() {
+  static const OpFamily family{"fused", kOps, {}, fused_reference_kernels(), fused_cpu_kernels()};
+  return family;
+}
+
+}  // namespace pipetrain

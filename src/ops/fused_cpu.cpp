@@ -1,0 +1,292 @@
+// Fused programs over float32: all steps on one block of elements after the other, so that what
+// lies between them stays in the first cache. Each step is the loop that its operator has alone, so
+// that fusing changes no bit.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/broadcast_plan.h"
+#include "ops/dropout.h"
+#include "ops/elementwise_functors.h"
+#include "ops/elementwise_loops_cpu.h"
+#include "ops/fused.h"
+
+namespace pipetrain {
+namespace {
+
+using elementwise::find_gradient_loop;
+using elementwise::find_unary_loop;
+
+constexpr std::int64_t kBlock = 1024;  // a multiple of kDropoutGroup
+// Blocks that a program holds at a time; more operands than this have no places that die.
+constexpr int kMostBlocks = 16;
+constexpr std::size_t kMostResults = 4;
+
+template <class F>
+void arithmetic_loop(const ErasedFunction& function, const void* left, const void* right, void* out,
+                     std::int64_t count) {
+  const F f = function.as<F>();
+  const float* __restrict a = static_cast<const float*>(left);
+  const float* __restrict b = static_cast<const float*>(right);
+  float* __restrict y = static_cast<float*>(out);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = f(a[i], b[i]);
+}
+
+BinaryLoop find_arithmetic_loop(std::string_view op, ErasedFunction& function) {
+  using namespace elementwise;
+  const auto loop = [&]<class F>(F f) -> BinaryLoop {
+    function = ErasedFunction(f);
+    return arithmetic_loop<F>;
+  };
+  if (op == "Add") return loop(Add<float>{});
+  if (op == "Sub") return loop(Sub<float>{});
+  if (op == "Mul") return loop(Mul<float>{});
+  if (op == "Div") return loop(Div<float>{});
+  if (op == "Max") return loop(Max<float>{});
+  if (op == "Min") return loop(Min<float>{});
+  return nullptr;
+}
+
+struct Step {
+  UnaryLoop unary = nullptr;
+  BinaryLoop binary = nullptr;
+  ErasedFunction function;
+  bool is_dropout = false;
+  DropoutParameters dropout;
+  PhiloxKey key;              // of this run
+  std::vector<int> operands;  // inputs, then steps
+  int result = -1;            // the output that it is, or
+  int block = -1;             // the block that it goes to
+};
+
+/// How an input becomes a block of the result's elements.
+struct Operand {
+  enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
+  int block = -1;      // kScalar, kRepeated
+  BroadcastPlan plan;  // kRepeated
+};
+
+/// Blocks for what dies before the program ends: free ones are taken first.
+class BlockPool {
+ public:
+  int take() {
+    if (free_.empty()) return count_++;
+    const int block = free_.back();
+    free_.pop_back();
+    return block;
+  }
+  void give_back(int block) { free_.push_back(block); }
+  int count() const { return count_; }
+
+ private:
+  int count_ = 0;
+  std::vector<int> free_;
+};
+
+class FusedKernel final : public Kernel {
+ public:
+  FusedKernel(const KernelRequest& request, const FusedProgram& program)
+      : count_(request.outputs[0].count()), results_(program.results.size()) {
+    BlockPool pool;
+    for (const TensorType& type : request.inputs) {
+      Operand operand;
+      if (type.shape != request.outputs[0].shape) {
+        operand.kind = type.count() == 1 ? Operand::Kind::kScalar : Operand::Kind::kRepeated;
+        operand.block = pool.take();
+        if (type.count() != 1)
+          operand.plan = plan_broadcast(request.outputs[0], std::span(&type, 1));
+      }
+      operands_.push_back(std::move(operand));
+    }
+    for (const FusedStep& from : program.steps) steps_.push_back(step_of(from));
+    place_steps(program, pool);
+    blocks_ = pool.count();
+  }
+
+  /// False when a step has no loop here, or the blocks do not fit.
+  bool is_complete() const {
+    return blocks_ <= kMostBlocks && results_ <= kMostResults &&
+           std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
+             const std::size_t n = step.operands.size();
+             return (step.unary && n == 1) || (step.binary && n == 2) ||
+                    (step.is_dropout && n == 1) || is_sum(step);
+           });
+  }
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    for (Step& step : steps_) {
+      if (step.is_dropout) step.key = dropout_key(context, step.dropout.node_key);
+    }
+    // An output may lie where an input lay that nobody needs any more.
+    bool in_place = false;
+    for (const Tensor& y : out) {
+      for (const Tensor& x : in) in_place = in_place || (x.data == y.data && y.data);
+    }
+    const std::int64_t blocks = (count_ + kBlock - 1) / kBlock;
+#pragma omp parallel if (count_ > elementwise::kParallelElements)
+    {
+      alignas(64) float memory[kMostBlocks][kBlock];
+      alignas(64) float results[kMostResults][kBlock];
+      const float* values[kMostFusedOperands];
+      for (std::size_t i = 0; i < operands_.size(); ++i) {
+        if (operands_[i].kind != Operand::Kind::kScalar) continue;
+        values[i] = memory[operands_[i].block];
+        std::fill_n(memory[operands_[i].block], kBlock, *in[i].as<float>());
+      }
+#pragma omp for schedule(static)
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t first = block * kBlock;
+        run_block(in, out, context, first, std::min(kBlock, count_ - first), memory, results,
+                  in_place, values);
+      }
+    }
+  }
+
+ private:
+  static bool is_sum(const Step& step) {
+    return !step.unary && !step.binary && !step.is_dropout && step.operands.size() > 2;
+  }
+
+  static Step step_of(const FusedStep& from) {
+    Step step;
+    step.operands = from.operands;
+    if (from.op == "Dropout") {
+      step.is_dropout = true;
+      step.dropout = dropout_parameters(from.attributes);
+    } else if (from.op == "Sum") {
+      if (from.operands.size() == 2) step.binary = find_arithmetic_loop("Add", step.function);
+    } else if (from.operands.size() == 1) {
+      step.unary = find_unary_loop(from.op, from.attributes, step.function);
+    } else {
+      step.binary = find_arithmetic_loop(from.op, step.function);
+      if (!step.binary) step.binary = find_gradient_loop(from.op, from.attributes, step.function);
+    }
+    return step;
+  }
+
+  /// Results go to their tensors, all else to blocks that are free again behind the last reader.
+  void place_steps(const FusedProgram& program, BlockPool& pool) {
+    const auto inputs = operands_.size();
+    std::vector<std::size_t> last(steps_.size(), 0);
+    for (std::size_t k = 0; k < steps_.size(); ++k) {
+      for (const int operand : steps_[k].operands) {
+        if (operand >= static_cast<int>(inputs))
+          last[static_cast<std::size_t>(operand) - inputs] = k;
+      }
+    }
+    for (std::size_t r = 0; r < program.results.size(); ++r)
+      steps_[static_cast<std::size_t>(program.results[r])].result = static_cast<int>(r);
+    for (std::size_t k = 0; k < steps_.size(); ++k) {
+      if (steps_[k].result < 0) steps_[k].block = pool.take();
+      for (std::size_t j = 0; j < k; ++j) {
+        if (last[j] == k && steps_[j].block >= 0) pool.give_back(steps_[j].block);
+      }
+    }
+  }
+
+  void run_block(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
+                 std::int64_t first, std::int64_t count, float (*memory)[kBlock],
+                 float (*results)[kBlock], bool in_place, const float** values) const {
+    for (std::size_t i = 0; i < operands_.size(); ++i) {
+      const Operand& operand = operands_[i];
+      if (operand.kind == Operand::Kind::kWhole) values[i] = in[i].as<float>() + first;
+      if (operand.kind != Operand::Kind::kRepeated) continue;
+      expand(operand.plan, in[i].as<float>(), first, count, memory[operand.block]);
+      values[i] = memory[operand.block];
+    }
+    const std::size_t inputs = operands_.size();
+    for (std::size_t k = 0; k < steps_.size(); ++k) {
+      const Step& step = steps_[k];
+      float* y = nullptr;
+      if (step.result < 0) {
+        y = memory[step.block];
+      } else {
+        float* to = out[static_cast<std::size_t>(step.result)].as<float>();
+        y = in_place || !to ? results[step.result] : to + first;
+      }
+      const auto x = [&](std::size_t o) {
+        return values[static_cast<std::size_t>(step.operands[o])];
+      };
+      if (step.unary) {
+        step.unary(step.function, x(0), y, count);
+      } else if (step.binary) {
+        step.binary(step.function, x(0), x(1), y, count);
+      } else if (step.is_dropout) {
+        drop_out(step.dropout, step.key, context.first_sample, elements_per_sample(count_, context),
+                 first, count, x(0), y);
+      } else {
+        sum(step, values, y, count);
+      }
+      values[inputs + k] = y;
+    }
+    if (!in_place) return;
+    for (std::size_t r = 0; r < out.size(); ++r) {
+      if (out[r].data) std::copy_n(results[r], count, out[r].as<float>() + first);
+    }
+  }
+
+  static void sum(const Step& step, const float* const* values, float* __restrict y,
+                  std::int64_t count) {
+    const float* __restrict a = values[static_cast<std::size_t>(step.operands[0])];
+    const float* __restrict b = values[static_cast<std::size_t>(step.operands[1])];
+    for (std::int64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
+    for (std::size_t o = 2; o < step.operands.size(); ++o) {
+      const float* __restrict c = values[static_cast<std::size_t>(step.operands[o])];
+      for (std::int64_t i = 0; i < count; ++i) y[i] += c[i];
+    }
+  }
+
+  /// The operand's elements under the result's elements [first, first + count).
+  static void expand(const BroadcastPlan& plan, const float* from, std::int64_t first,
+                     std::int64_t count, float* to) {
+    const std::size_t inner = plan.dims.size() - 1;
+    const std::int64_t columns = plan.dims[inner];
+    const std::int64_t stride = plan.strides[0][inner];
+    std::int64_t column = first % columns, row = first / columns;
+    for (std::int64_t done = 0; done < count; ++row) {
+      const std::int64_t size = std::min(columns - column, count - done);
+      const float* at = from + column * stride;
+      std::int64_t rest = row;
+      for (std::size_t axis = inner; axis-- > 0;) {
+        at += rest % plan.dims[axis] * plan.strides[0][axis];
+        rest /= plan.dims[axis];
+      }
+      if (stride == 0) {
+        std::fill_n(to + done, size, *at);
+      } else if (stride == 1) {
+        std::memcpy(to + done, at, static_cast<std::size_t>(size) * sizeof(float));
+      } else {
+        for (std::int64_t i = 0; i < size; ++i) to[done + i] = at[i * stride];
+      }
+      done += size;
+      column = 0;
+    }
+  }
+
+  std::int64_t count_;
+  std::size_t results_;
+  std::vector<Operand> operands_;
+  std::vector<Step> steps_;
+  int blocks_ = 0;
+};
+
+std::unique_ptr<Kernel> make_fused(const KernelRequest& request) {
+  if (request.outputs[0].dtype != DType::kFloat32) return nullptr;
+  const FusedProgram program =
+      fused_program(request.node.attributes, static_cast<int>(request.inputs.size()));
+  auto kernel = std::make_unique<FusedKernel>(request, program);
+  if (!kernel->is_complete()) return nullptr;
+  return kernel;
+}
+
+constexpr KernelEntry kKernels[] = {{"Fused", make_fused}};
+
+}  // namespace
+
+std::span<const KernelEntry> fused_cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain

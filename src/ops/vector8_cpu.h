@@ -1,0 +1,54 @@
+// Vectors of 8 floats, as GCC and clang have them, and the transpose of 8 of them. Include it from
+// *_cpu.cpp files only.
+#pragma once
+
+#include <cstdint>
+
+namespace pipetrain {
+
+using Vector8 = float __attribute__((vector_size(32), aligned(4), may_alias));
+
+inline Vector8 load8(const float* from) { return *reinterpret_cast<const Vector8*>(from); }
+inline void store8(float* to, Vector8 value) { *reinterpret_cast<Vector8*>(to) = value; }
+inline Vector8 fill8(float value) {
+  return Vector8{value, value, value, value, value, value, value, value};
+}
+
+/// Element j of rows[i] becomes element i of rows[j].
+[[gnu::always_inline]] inline void transpose(Vector8 (&rows)[8]) {
+  using Indices = int __attribute__((vector_size(32)));
+  Vector8 pairs[8], quads[8];
+  for (int r = 0; r < 8; r += 2) {
+    pairs[r] = __builtin_shuffle(rows[r], rows[r + 1], Indices{0, 8, 1, 9, 4, 12, 5, 13});
+    pairs[r + 1] = __builtin_shuffle(rows[r], rows[r + 1], Indices{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+  for (int r = 0; r < 8; r += 4) {
+    for (int half = 0; half < 2; ++half) {
+      quads[r + 2 * half] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
+                                              Indices{0, 1, 8, 9, 4, 5, 12, 13});
+      quads[r + 2 * half + 1] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
+                                                  Indices{2, 3, 10, 11, 6, 7, 14, 15});
+    }
+  }
+  for (int q = 0; q < 4; ++q) {
+    rows[q] = __builtin_shuffle(quads[q], quads[q + 4], Indices{0, 1, 2, 3, 8, 9, 10, 11});
+    rows[q + 4] = __builtin_shuffle(quads[q], quads[q + 4], Indices{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
+/// Terms [0, depth) of 8 vectors that begin `stride` apart, as (depth, 8) with rows `row` apart.
+inline void transpose_eight(const float* from, std::int64_t stride, std::int64_t depth, float* to,
+                            std::int64_t row) {
+  std::int64_t k = 0;
+  for (; k + 8 <= depth; k += 8) {
+    Vector8 rows[8];
+    for (int r = 0; r < 8; ++r) rows[r] = load8(from + r * stride + k);
+    transpose(rows);
+    for (int i = 0; i < 8; ++i) store8(to + (k + i) * row, rows[i]);
+  }
+  for (; k < depth; ++k) {
+    for (int r = 0; r < 8; ++r) to[k * row + r] = from[r * stride + k];
+  }
+}
+
+}  // namespace pipetrain

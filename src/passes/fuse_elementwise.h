@@ -1,0 +1,19 @@
+// Chains and DAGs of element-wise nodes become one node each (ops/fused.h), forward and backward.
+#pragma once
+
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+/// Fuses float32 element-wise nodes (with broadcast operands, dropout, sums of gradients) that
+/// follow one another. A group stands where its last node stood; all its members are of one part,
+/// and in the backward pass they belong to one forward node (a fused one counts as one), so that no
+/// cut goes through them. What is read outside of the group stays a value. A group never makes the
+/// liveness of its inputs cost more than what it saves, and no bit depends on it. Which nodes are
+/// fused depends on the graph's structure alone, not on the size of the micro-batch. Returns how
+/// many groups there are.
+///
+///   a = Add(x, skip)   y = Relu(a)     →  y = Fused{Add 0 1; Relu 2}(x, skip)
+int fuse_elementwise(TrainingGraph& training);
+
+}  // namespace pipetrain

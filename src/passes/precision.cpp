@@ -1,0 +1,284 @@
+#include "passes/precision.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+namespace {
+
+using Slots = std::set<std::size_t>;
+
+/// Which operands of a product are narrow, and which results may be.
+struct Product {
+  Slots operands, results;
+};
+
+const Product* find_product(const Node& node) {
+  static const std::map<std::string_view, Product> kProducts = {
+      {"MatMul", {{0, 1}, {0}}},
+      {"Conv", {{0, 1}, {0}}},
+      {"ConvInputGrad", {{0, 1}, {0}}},
+      {"ConvWeightGrad", {{0, 1}, {}}},
+      {"Attention", {{0, 1, 2}, {0}}},
+      {"AttentionGrad", {{0, 1, 2, 3, 6}, {0, 1, 2}}},
+      {"Lstm", {{0, 1}, {0, 3}}},
+      {"LstmGrad", {{0, 3, 4}, {0}}},
+      {"Gru", {{0, 1}, {0, 2, 3}}},
+      {"GruGrad", {{0, 2, 3, 4, 5}, {0, 1}}},
+      {"Rnn", {{0, 1}, {0}}},
+      {"RnnGrad", {{0, 2, 3}, {0}}},
+      {"RecurrentWeightGrad", {{0, 1, 3}, {}}},
+  };
+  const auto found = kProducts.find(node.op->name);
+  return found == kProducts.end() ? nullptr : &found->second;
+}
+
+/// Operators whose first result is stored as its first operand is: they only move elements, or pick
+/// or average neighbours.
+bool moves(const Node& node) {
+  static const std::set<std::string_view> kMoves = {"Concat",
+                                                    "Dropout",
+                                                    "Expand",
+                                                    "Gather",
+                                                    "GatherElements",
+                                                    "GatherND",
+                                                    "MaxPool",
+                                                    "MaxPoolGrad",
+                                                    "Pad",
+                                                    "Reorder",
+                                                    "Resample",
+                                                    "ResampleGrad",
+                                                    "AveragePool",
+                                                    "AveragePoolGrad",
+                                                    "Rotary",
+                                                    "Slice",
+                                                    "SliceGrad",
+                                                    "Split",
+                                                    "Transpose",
+                                                    "Trilu"};
+  return (node.op->flags & kView) || kMoves.contains(node.op->name);
+}
+
+/// Norms: the first result as all operands that are as large.
+bool normalizes(const Node& node) {
+  static const std::set<std::string_view> kNorms = {"BatchNorm",
+                                                    "BatchNormGrad",
+                                                    "BatchNormInference",
+                                                    "BatchNormInferenceGrad",
+                                                    "LayerNorm",
+                                                    "LayerNormInputGrad",
+                                                    "RmsNorm",
+                                                    "RmsNormInputGrad"};
+  return kNorms.contains(node.op->name);
+}
+
+/// Elementwise operators that lose too much in few bits.
+bool needs_bits(const Node& node) {
+  static const std::set<std::string_view> kNeedy = {
+      "Exp",  "Log",     "Mod", "Pow", "PowScalar", "PowScalarGrad", "Reciprocal", "ReciprocalGrad",
+      "Sqrt", "SqrtGrad"};
+  return kNeedy.contains(node.op->name);
+}
+
+class PrecisionPass {
+ public:
+  PrecisionPass(TrainingGraph& training, DType narrow)
+      : training_(training), graph_(training.graph), narrow_(narrow) {}
+
+  void run() {
+    find_roots();
+    fix_what_others_read();
+    find_demand();
+    for (const Node& node : graph_.nodes) store(node);
+    insert_casts();
+  }
+
+ private:
+  static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
+  ValueId root(ValueId id) const { return root_[at(id)]; }
+  bool is_narrow(ValueId id) const { return graph_[id].type.dtype == narrow_; }
+  static bool in_pass(const Node& node) {
+    return node.part != Part::kPrepare && node.part != Part::kFinish;
+  }
+
+  void find_roots() {
+    for (std::size_t v = 0; v < graph_.values.size(); ++v) root_.push_back({static_cast<int>(v)});
+    for (const Node& node : graph_.nodes) {
+      if (node.op->flags & kView) root_[at(node.outputs[0])] = root(node.inputs[0]);
+    }
+  }
+
+  /// Values that are read by more than nodes stay float.
+  void fix_what_others_read() {
+    fixed_.assign(graph_.values.size(), false);
+    const auto fix = [&](ValueId id) {
+      if (id) fixed_[at(root(id))] = true;
+    };
+    for (const ValueId id : training_.outputs) fix(id);
+    fix(training_.loss.loss_sum);
+    fix(training_.loss.correct);
+    for (const Accumulation& use : training_.accumulations) fix(use.contribution);
+    for (const Parameter& parameter : training_.parameters) fix(parameter.gradient);
+    for (const RunningStatistic& statistic : training_.statistics) {
+      fix(statistic.batch_mean);
+      fix(statistic.batch_variance);
+    }
+  }
+
+  /// Whether a value can be stored narrow at all.
+  bool may_be_narrow(ValueId id) const {
+    const Value& value = graph_[root(id)];
+    return value.type.dtype == DType::kFloat32 && value.producer && !fixed_[at(root(id))] &&
+           (value.role == Role::kActivation || value.role == Role::kGradient) &&
+           in_pass(graph_[value.producer]);
+  }
+
+  /// Finds the values of which every reader is a product, or moves them to products.
+  void find_demand() {
+    std::vector<bool> otherwise(graph_.values.size(), false), wanted(graph_.values.size(), false);
+    demanded_.assign(graph_.values.size(), false);
+    const auto demanded = [&](ValueId id) {
+      const std::size_t r = at(root(id));
+      return wanted[r] && !otherwise[r] && may_be_narrow(id);
+    };
+    for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+      const Node& node = graph_.nodes[n];
+      if (node.op->flags & kView) continue;
+      const Product* product = find_product(node);
+      const bool passes =
+          moves(node) && std::all_of(node.outputs.begin(), node.outputs.end(), demanded);
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        if (!node.inputs[i]) continue;
+        const bool narrow = product ? product->operands.contains(i) : passes;
+        (narrow ? wanted : otherwise)[at(root(node.inputs[i]))] = true;
+      }
+    }
+    for (std::size_t v = 0; v < graph_.values.size(); ++v)
+      demanded_[v] = demanded({static_cast<int>(v)});
+  }
+
+  /// Whether the operators' rule stores result `index` narrow.
+  bool by_rule(const Node& node, std::size_t index) const {
+    if (const Product* product = find_product(node)) {
+      const bool of_weights = node.part == Part::kWeightGradient;
+      return product->results.contains(index) && !of_weights;
+    }
+    if (index > 0 && node.op->name != "Split") return false;
+    if (moves(node) && node.op->name != "Concat") return is_narrow(node.inputs[0]);
+    const bool elementwise = (node.op->flags & kElementwise) && !needs_bits(node);
+    if (!elementwise && !normalizes(node) && node.op->name != "Concat") return false;
+    const std::int64_t count = graph_[node.outputs[0]].type.count();
+    bool any = false;
+    for (const ValueId id : node.inputs) {
+      if (!id || !is_float(graph_[id].type.dtype)) continue;
+      // Numbers per channel and the like are widened on the way.
+      if (node.op->name != "Concat" && graph_[id].type.count() != count) continue;
+      if (!is_narrow(id)) return false;
+      any = true;
+    }
+    return any;
+  }
+
+  void store(const Node& node) {
+    if (!in_pass(node)) return;
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (node.op->flags & kView) {
+        graph_[id].type.dtype = graph_[root(id)].type.dtype;
+      } else if (may_be_narrow(id) && (demanded_[at(id)] || by_rule(node, i))) {
+        graph_[id].type.dtype = narrow_;
+      }
+    }
+  }
+
+  void insert_casts() {
+    std::vector<Node> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    std::vector<int> new_index(old.size(), -1);
+    for (std::size_t n = 0; n < old.size(); ++n) {
+      Node node = std::move(old[n]);
+      if (node.gradient_of)
+        node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
+      if (const Product* product = in_pass(node) ? find_product(node) : nullptr) {
+        for (const std::size_t i : product->operands) {
+          if (i < node.inputs.size() && node.inputs[i]) node.inputs[i] = cast(node.inputs[i], node);
+        }
+      }
+      new_index[n] = static_cast<int>(graph_.nodes.size());
+      for (const ValueId id : node.outputs) graph_[id].producer = {new_index[n]};
+      graph_.nodes.push_back(std::move(node));
+    }
+    for (Accumulation& use : training_.accumulations)
+      use.consumer = {new_index[static_cast<std::size_t>(use.consumer.index)]};
+  }
+
+  bool is_weight(ValueId id) const {
+    const Value& value = graph_[root(id)];
+    return value.role == Role::kParameter || value.role == Role::kConstant ||
+           (value.producer && graph_[value.producer].part == Part::kPrepare);
+  }
+
+  /// `id` as a product reads it: itself or its narrow copy. A forward copy serves all readers
+  /// behind it, one made in the backward only readers of the same forward node.
+  ValueId cast(ValueId id, const Node& reader) {
+    if (graph_[id].type.dtype != DType::kFloat32) return id;
+    const Part part = is_weight(id) ? Part::kPrepare : reader.part;
+    for (const auto& [made, place] :
+         {std::pair(Part::kPrepare, NodeId{}), std::pair(Part::kForward, NodeId{}),
+          std::pair(Part::kInputGradient, reader.gradient_of)}) {
+      const auto found = copies_.find({id, made, place});
+      if (found != copies_.end()) return found->second;
+    }
+    const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
+    const auto [found, added] =
+        copies_.try_emplace({id, part, backward ? reader.gradient_of : NodeId{}});
+    if (added) found->second = add_cast(id, part, reader);
+    return found->second;
+  }
+
+  ValueId add_cast(ValueId id, Part part, const Node& reader) {
+    Value copy;
+    copy.name = fmt::format("{} rounded", graph_[id].name);
+    copy.type = graph_[id].type;
+    copy.type.dtype = narrow_;
+    const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
+    copy.role = backward ? Role::kGradient : Role::kActivation;
+    const ValueId out{static_cast<int>(graph_.values.size())};
+    Node node;
+    node.op = find_op("Cast");
+    node.attributes = {{"to", static_cast<std::int64_t>(narrow_)}};
+    node.inputs = {id};
+    node.outputs = {out};
+    node.name = copy.name;
+    node.part = part;
+    if (backward) node.gradient_of = reader.gradient_of;
+    copy.producer = {static_cast<int>(graph_.nodes.size())};
+    graph_.values.push_back(std::move(copy));
+    graph_.nodes.push_back(std::move(node));
+    root_.push_back(out);
+    return out;
+  }
+
+  TrainingGraph& training_;
+  Graph& graph_;
+  DType narrow_;
+  std::vector<ValueId> root_;
+  std::vector<bool> fixed_, demanded_;
+  std::map<std::tuple<ValueId, Part, NodeId>, ValueId> copies_;
+};
+
+}  // namespace
+
+void choose_precision(TrainingGraph& training, DType narrow) {
+  if (narrow == DType::kFloat32) return;
+  PrecisionPass(training, narrow).run();
+  training.graph.verify();
+}
+
+}  // namespace pipetrain

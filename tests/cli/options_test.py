@@ -1,0 +1,158 @@
+"""The option table and what is written from it: help, manual page, completions, reference, configuration files."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from program import MODEL, PROGRAM, Case, events
+
+REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+MOST_OPTIONS = 80  # of train
+
+
+def options_in(help_text):
+    return re.findall(r"^  (?:-., )?(--[a-z0-9-]+)", help_text, re.MULTILINE)
+
+
+class Documents(Case):
+    def test_the_reference_is_what_the_table_says(self):
+        out, _ = self.succeed("help", "--markdown")
+        self.assertEqual(REFERENCE.read_text(), out, "docs/cli.md is old: pipetrain help --markdown > docs/cli.md")
+
+    def test_train_stays_small(self):
+        out, _ = self.succeed("train", "--help")
+        self.assertLessEqual(len(options_in(out)), MOST_OPTIONS)
+        self.assertGreater(len(options_in(out)), 40)
+
+    def test_every_command_has_help_manual_and_completion(self):
+        short, _ = self.succeed("--help")
+        names = re.search(r"^Commands: (.*)$", short, re.MULTILINE)[1].split()
+        manual, _ = self.succeed("help", "--man")
+        bash, _ = self.succeed("completion", "bash")
+        for name in names:
+            out, _ = self.succeed("help", name)
+            self.assertIn(f"pipetrain {name}", out)
+            self.assertIn(f'.B "{name}', manual)
+            for option in options_in(out):
+                self.assertIn(option.replace("-", r"\-"), manual)
+                self.assertIn(option, bash)
+        self.assertLessEqual(len(short.splitlines()), 40)
+
+    def test_the_manual_page_is_clean_roff(self):
+        if not shutil.which("groff"):
+            self.skipTest("no groff")
+        out, _ = self.succeed("help", "--man")
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=out.encode(), capture_output=True)
+        self.assertEqual(done.stderr.decode(), "")
+        self.assertIn("--optimizer", re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout.decode()))
+
+    def test_bash_completes_commands_options_and_values(self):
+        script, _ = self.succeed("completion", "bash")
+        path = self.write("completion.bash", script)
+
+        def complete(*words):
+            command = (f'source {path}; COMP_WORDS=(pipetrain {" ".join(words)}); COMP_CWORD={len(words)}; '
+                       '_pipetrain; printf "%s\\n" "${COMPREPLY[@]}"')
+            return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout.split()
+
+        self.assertEqual(complete("simu"), ["simulate"])
+        self.assertEqual(complete("eval", "--asse"), ["--assert"])
+        self.assertEqual(complete("train", "--asse"), [])
+        self.assertEqual(complete("train", "--optimizer", "ada"), ["adamw", "adam", "adagrad"])
+        self.assertIn("completion.bash", complete("train", "--data", f"{self.folder}/comp")[0])
+
+    def test_other_shells_have_scripts_too(self):
+        for shell, sign in [("zsh", "#compdef pipetrain"), ("fish", "complete -c pipetrain")]:
+            out, _ = self.succeed("completion", shell)
+            self.assertIn(sign, out)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n", self.write(shell, out)], check=True)
+        self.refused("usage", "completion", "tcsh", says="bash, zsh or fish")
+
+
+class Parsing(Case):
+    def printed(self, *arguments, **options):
+        out, _ = self.succeed(*arguments, "--print-config", **options)
+        return [line for line in out.splitlines() if line and not line.startswith("#")]
+
+    def test_names_may_be_written_in_several_ways(self):
+        same = ["optimizer = \"sgd\"", "momentum = 0.5", "batch-size = 32"]
+        for words in [["--optimizer", "sgd", "--momentum", "0.5", "--batch-size", "32"],
+                      ["--optimizer=sgd:momentum=0.5", "-b", "32"],
+                      ["--batch_size=32", "--optimizer", "sgd", "--momentum=0.5"]]:
+            self.assertEqual(sorted(self.printed("train", *words)),
+                             sorted(same) if "sgd:" not in str(words) else
+                             sorted(["optimizer = \"sgd:momentum=0.5\"", "batch-size = 32"]))
+        self.assertEqual(self.printed("--shuffle=false"), self.printed("--no-shuffle"))
+
+    def test_options_may_stand_before_the_command(self):
+        out, _ = self.succeed("--gpus", "3", "plan", "--print-config")
+        self.assertIn("pipetrain plan --config", out)
+        self.assertIn("gpus = 3", out)
+
+    def test_parts_are_checked_like_options(self):
+        self.refused("usage", "train", "--optimizer", "sgd:momentun=1", says=["momentun", "did you mean momentum?"])
+        self.refused("usage", "train", "--optimizer", "sgd:momentum=much", says=["--momentum", '"much"'])
+        self.refused("usage", "train", "--lr", says="--lr needs a value")
+        self.refused("usage", "eval", "--momentum", "1", says=["--momentum", "train"])
+
+    def test_command_line_before_environment_before_files(self):
+        first = self.write("first.toml", 'lr = 1\nseed = 1\ndevice = "cuda"\nbatch_size = 8\n')
+        second = self.write("second.toml", "lr = 2  # more\nseed = 2\n")
+        lines = self.printed("--config", first, "--config", second, "--lr", "3", environment={"PIPETRAIN_DEVICE": "cpu"})
+        self.assertEqual(sorted(lines), ["batch-size = 8", 'device = "cpu"', "lr = 3", "seed = 2"])
+        lines = self.printed("--device", "reference", environment={"PIPETRAIN_DEVICE": "cpu", "PIPETRAIN_CONFIG": first})
+        self.assertEqual(sorted(lines), ["batch-size = 8", 'device = "reference"', "lr = 1", "seed = 1"])
+
+    def test_a_part_in_a_file_does_not_outlive_its_option(self):
+        config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\n')
+        self.assertEqual(self.printed("--config", config, "--optimizer", "adam"), ['optimizer = "adam"'])
+        self.assertEqual(self.printed("--config", config, "--momentum", "0.9"),
+                         ['optimizer = "sgd"', "momentum = 0.5", "momentum = 0.9"])
+
+    def test_a_printed_file_says_the_same_again(self):
+        words = ["--freeze", "conv*", "--freeze", 'odd"name', "--lr-schedule", "multistep:at=30%,60%,gamma=0.5",
+                 "--dim", "n=3", "--warmup", "5%", "--no-shuffle"]
+        out, _ = self.succeed("train", *words, "--print-config")
+        again, _ = self.succeed("train", "--config", self.write("again.toml", out), "--print-config")
+        self.assertEqual(out, again)
+        every, _ = self.succeed("train", *words, "--print-config=all")
+        self.assertIn("# momentum", every.replace("# keep", "# momentum"))
+        self.assertGreater(len(every.splitlines()), len(out.splitlines()) + 30)
+
+    def test_a_section_is_for_its_command(self):
+        config = self.write("c.toml", "seed = 3\n[eval]\nbatch_size = 7\n[train]\nepochs = 2\n")
+        self.assertEqual(self.printed("eval", "--config", config), ["batch-size = 7", "seed = 3"])
+        self.assertEqual(self.printed("train", "--config", config), ["epochs = 2", "seed = 3"])
+
+    def test_mistakes_in_a_file_name_the_line(self):
+        for text, says in [("seed = 1\nlrr = 2\n", ["line 2", '"lrr"', "did you mean lr?"]),
+                           ("seed = one\n", ["line 1", "--seed", '"one"']),
+                           ("seed 1\n", ["line 1", "KEY = VALUE"]),
+                           ('loss = "mse\n', ["line 1", "closing"]),
+                           ("\n[trian]\n", ["line 2", "did you mean train?"]),
+                           ("lr = [1, 2]\n", ["line 1", "one value"]),
+                           ("help = true\n", ["line 1", "help"])]:
+            self.refused("usage", "train", "-m", MODEL, "--config", self.write("c.toml", text), says=["c.toml", *says])
+        self.refused("usage", "train", "--config", "nowhere.toml", says="nowhere.toml")
+
+    def test_a_wrong_value_in_the_environment_names_the_variable(self):
+        self.refused("usage", "-m", MODEL, environment={"PIPETRAIN_DEVICE": "gpu"}, says=["PIPETRAIN_DEVICE", '"gpu"', "cpu"])
+
+    def test_the_run_records_every_option(self):
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--dim", "n=3", "--momentum", "0.5",
+                     "--optimizer", "sgd", "--run-dir", "run", "-q")
+        start = events((self.folder / "run/events.jsonl").read_text())[0]
+        self.assertEqual(start["config"]["dim"], "n=3")
+        self.assertEqual(start["config"]["momentum"], "0.5")
+        self.assertEqual(start["config"]["optimizer"], "sgd")
+        out, _ = self.succeed("train", "--config", "run/config.toml", "--print-config")
+        self.assertIn("max-steps = 1", out)
+        self.assertIn(os.path.basename(MODEL), out)
+
+
+if __name__ == "__main__":
+    unittest.main()

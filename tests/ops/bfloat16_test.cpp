@@ -1,0 +1,160 @@
+// Kernels over bfloat16: float arithmetic on widened operands, rounded where it is stored, whole or
+// in pieces.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ops/bfloat16_cpu.h"
+#include "support/blocked.h"
+#include "support/op_check.h"
+
+namespace pipetrain {
+namespace {
+
+using test::random_tensor;
+
+TEST(BFloat16, RoundsToNearestEven) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  // 1 + 2^-8 lies between 1 and 1 + 2^-7, 1 + 3 2^-8 between that and 1 + 2^-6.
+  const float from[] = {1.0F,     1.00390625F, 1.01171875F, 1.0039063692F, -0.0F,
+                        infinity, -infinity,   3.4e38F,     1e-40F,        NAN};
+  const std::uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0x8000,
+                                    0x7f80, 0xff80, 0x7f80, 0x0001};
+  std::uint16_t bits[10];
+  round_to_bfloat16(from, bits, 10);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(bits[i], expected[i]) << i;
+  float back[10];
+  widen_bfloat16(bits, back, 10);
+  EXPECT_EQ(back[2], 1.015625F);
+  EXPECT_TRUE(std::isnan(back[9]));
+}
+
+struct Case {
+  const char* op;
+  Attributes attributes;
+  std::vector<TensorType> inputs;  // kUndefined: absent
+  std::set<std::size_t> narrow_inputs, narrow_outputs;
+  double tolerance = 0.005;  // half of the last of 8 bits is 0.004
+  Layout layout = Layout::kRowMajor;
+};
+
+TensorType f(Shape shape) { return {DType::kFloat32, std::move(shape)}; }
+
+std::vector<Case> cases() {
+  const TensorType none;
+  const Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
+  Attributes data_gradient = pads;
+  data_gradient.set("output_shape", Ints{5, 8, 9, 9});
+  Attributes weight_gradient = pads;
+  weight_gradient.set("output_shape", Ints{8, 64, 3, 3});
+  weight_gradient.set("with_bias", std::int64_t{1});
+  const Attributes pool{{"kernel", Ints{2, 2}},
+                        {"strides", Ints{2, 2}},
+                        {"pads", Ints{0, 0, 0, 0}},
+                        {"dilations", Ints{1, 1}}};
+  return {
+      {"Relu", {}, {f({3, 5000})}, {0}, {0}},
+      {"Add", {}, {f({7, 11, 300}), f({300})}, {0}, {0}},
+      {"Add", {}, {f({7, 11, 300}), f({1, 11, 1})}, {0, 1}, {0}},
+      {"Mul", {}, {f({2, 3, 5, 700}), f({2, 3, 1, 1})}, {0, 1}, {0}},
+      {"Mul", {}, {f({2, 3, 5, 700}), f({})}, {0}, {0}},
+      {"Add", {}, {f({4, 1, 3}), f({5, 3})}, {0, 1}, {0}},
+      {"Sum", {}, {f({9, 1000}), f({9, 1000}), f({9, 1000})}, {0, 2}, {0}},
+      {"Greater", {}, {f({9, 1000}), f({1000})}, {0}, {}},
+      {"GeluGrad", {}, {f({9, 1000}), f({9, 1000})}, {0, 1}, {0}},
+      {"MatMul", {}, {f({33, 40}), f({40, 21}), f({21})}, {0, 1}, {0}},
+      {"MatMul", {}, {f({33, 40}), f({40, 21})}, {0, 1}, {}, 1e-5},
+      {"Conv", pads, {f({5, 8, 9, 9}), f({16, 8, 3, 3}), f({16})}, {0, 1}, {0}},
+      {"ConvInputGrad", data_gradient, {f({5, 16, 9, 9}), f({16, 8, 3, 3})}, {0, 1}, {0}},
+      {"ConvWeightGrad",
+       weight_gradient,
+       {f({5, 64, 64, 64}), f({5, 8, 64, 64})},
+       {0, 1},
+       {},
+       1e-5},
+      {"LayerNorm", {{"axis", std::int64_t{-1}}}, {f({6, 5, 64}), f({64}), f({64})}, {0}, {0}},
+      {"LayerNorm", {{"axis", std::int64_t{0}}}, {f({6, 64}), f({6, 64}), none}, {0}, {0}},
+      {"BatchNorm", {}, {f({5, 3, 9, 9}), f({3}), f({3})}, {0}, {0}},
+      {"BatchNorm", {}, {f({5, 7}), f({7}), f({7})}, {0}, {0}},
+      {"BatchNormGrad", {}, {f({5, 3, 9, 9}), f({5, 3, 9, 9}), f({3}), f({3}), f({3})}, {1}, {0}},
+      {"MaxPool", pool, {f({5, 3, 8, 8})}, {0}, {0}, 0},
+      {"Attention",
+       {},
+       {f({3, 2, 7, 4}), f({3, 2, 7, 4}), f({3, 2, 7, 4}), f({3, 1, 7, 7})},
+       {0, 1, 2},
+       {0}},
+      {"Attention",
+       {},
+       {f({7, 2, 7, 4}), f({7, 2, 7, 4}), f({7, 2, 7, 4}), f({7, 7})},
+       {0, 1, 2},
+       {0}},
+      {"Transpose", {{"perm", Ints{1, 0}}}, {f({30, 50})}, {0}, {0}, 0},
+      {"Add", {}, {f({3, 16, 9, 9}), f({3, 16, 9, 9})}, {0, 1}, {0}, 0.005, Layout::kBlocked8},
+      {"Mul", {}, {f({3, 16, 9, 9}), f({3, 16, 1, 1})}, {0, 1}, {0}, 0.005, Layout::kBlocked8},
+      {"BatchNorm", {}, {f({5, 24, 9, 9}), f({24}), f({24})}, {0}, {0}, 0.005, Layout::kBlocked8},
+      {"MaxPool", pool, {f({5, 16, 8, 8})}, {0}, {0}, 0, Layout::kBlocked8},
+      {"Conv", pads, {f({5, 32, 9, 9}), f({32, 32, 3, 3})}, {0, 1}, {0}, 0.005, Layout::kBlocked8},
+  };
+}
+
+/// A tensor in bfloat16, rounded one by one.
+HostTensor rounded(const HostTensor& tensor) {
+  HostTensor out(TensorType{DType::kBFloat16, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
+    out.view().as<std::uint16_t>()[i] = float_to_bfloat16(tensor.view().as<float>()[i]);
+  return out;
+}
+HostTensor widened(const HostTensor& tensor) {
+  if (tensor.dtype() != DType::kBFloat16) return tensor;
+  HostTensor out(TensorType{DType::kFloat32, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
+    out.view().as<float>()[i] = bfloat16_to_float(tensor.view().as<std::uint16_t>()[i]);
+  return out;
+}
+
+void check(const Case& one, Backend backend, int threads) {
+  SCOPED_TRACE(fmt::format("{} on {}", one.op, backend == Backend::kCpu ? "cpu" : "reference"));
+  std::vector<HostTensor> stored, exact;
+  for (std::size_t i = 0; i < one.inputs.size(); ++i) {
+    HostTensor tensor;
+    if (one.inputs[i].dtype != DType::kUndefined)
+      tensor = random_tensor(one.inputs[i], 7 + i, 0.1, 1.5);
+    if (tensor && one.narrow_inputs.contains(i)) tensor = rounded(tensor);
+    exact.push_back(tensor ? widened(tensor) : tensor);
+    const bool picture = tensor && one.inputs[i].shape == one.inputs[0].shape;
+    stored.push_back(picture ? test::to_layout(tensor, one.layout) : tensor);
+  }
+  const std::vector<HostTensor> expected = test::run_op(one.op, one.attributes, exact);
+  Node node;
+  node.op = find_op(one.op);
+  node.attributes = one.attributes;
+  node.name = one.op;
+  std::vector<TensorType> outputs;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    outputs.push_back(test::in_layout(expected[i].type(), one.layout));
+    if (one.narrow_outputs.contains(i)) outputs.back().dtype = DType::kBFloat16;
+  }
+  omp_set_num_threads(threads);
+  const std::vector<HostTensor> actual = test::run_node(backend, node, stored, outputs);
+  omp_set_num_threads(1);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const bool narrow = one.narrow_outputs.contains(i);
+    test::expect_close(widened(actual[i]), test::to_layout(expected[i], one.layout),
+                       narrow ? one.tolerance : std::min(one.tolerance, 2e-5),
+                       fmt::format("output {}", i));
+  }
+}
+
+TEST(BFloat16, KernelsComputeInFloatAndRoundWhatTheyStore) {
+  for (const Case& one : cases()) {
+    check(one, Backend::kCpu, 1);
+    check(one, Backend::kCpu, 2);
+    if (one.layout == Layout::kRowMajor) check(one, Backend::kReference, 1);
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain

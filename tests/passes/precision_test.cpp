@@ -1,0 +1,134 @@
+#include "passes/precision.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "graph/op.h"
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/build.h"
+#include "support/small_networks.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor weights(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
+  float next = 0.3F;
+  for (float& x : out.span<float>()) x = next = 3.6F * next * (1 - next);
+  return out;
+}
+
+TrainingGraph build(const OnnxModel& model, DType precision, bool gradients = true) {
+  BuildOptions options;
+  options.lower.micro_batch = 3;
+  options.precision = precision;
+  options.with_gradients = gradients;
+  return build_training_graph(model, classify_tensors(model, {}), options);
+}
+
+/// x → Gemm w1 → LayerNorm → Gemm w2, added to the first's result → Softmax → Gemm w3.
+OnnxModel network() {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("w1", weights({6, 8}));
+  builder.initializer("b1", weights({8}));
+  builder.initializer("scale", weights({8}));
+  builder.initializer("w2", weights({8, 8}));
+  builder.initializer("w3", weights({8, 4}));
+  builder.node("Gemm", {"x", "w1", "b1"}, {"h"}, {}, "first");
+  builder.node("LayerNormalization", {"h", "scale"}, {"n"}, {}, "norm");
+  builder.node("Relu", {"n"}, {"r"}, {}, "relu");
+  builder.node("MatMul", {"r", "w2"}, {"m"}, {}, "second");
+  builder.node("Add", {"h", "m"}, {"sum"}, {}, "sum");
+  builder.node("Softmax", {"sum"}, {"s"}, {OnnxAttribute::of_int("axis", -1)}, "softmax");
+  builder.node("MatMul", {"s", "w3"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+std::map<std::string, DType> types_of(const TrainingGraph& training, Part part) {
+  std::map<std::string, DType> out;
+  for (const Node& node : training.graph.nodes) {
+    if (node.part == part) {
+      out[training.graph[node.outputs[0]].name] = training.graph[node.outputs[0]].type.dtype;
+    }
+  }
+  return out;
+}
+
+constexpr DType kWide = DType::kFloat32;
+constexpr DType kNarrow = DType::kBFloat16;
+
+TEST(Precision, StoresWhatProductsReadAndMakeNarrow) {
+  const TrainingGraph training = build(network(), kNarrow);
+  const std::map<std::string, DType> prepared = types_of(training, Part::kPrepare);
+  EXPECT_EQ(prepared,
+            (std::map<std::string, DType>{
+                {"w1 rounded", kNarrow}, {"w2 rounded", kNarrow}, {"w3 rounded", kNarrow}}));
+  const std::map<std::string, DType> forward = types_of(training, Part::kForward);
+  // The softmax computes in float; only the product reads its result.
+  const std::map<std::string, DType> expected = {
+      {"x rounded", kNarrow}, {"h", kNarrow},         {"n", kNarrow},
+      {"r", kNarrow},         {"m", kNarrow},         {"sum", kNarrow},
+      {"s", kWide},           {"s rounded", kNarrow}, {"logits", kWide}};
+  for (const auto& [name, dtype] : expected) {
+    ASSERT_TRUE(forward.contains(name)) << name;
+    EXPECT_EQ(forward.at(name), dtype) << name;
+  }
+}
+
+TEST(Precision, FloatStaysWhereItIsPromised) {
+  for (const bool tied : {false, true}) {
+    const TrainingGraph training = build(test::difficult_network(tied), kNarrow);
+    const Graph& graph = training.graph;
+    for (const Parameter& parameter : training.parameters) {
+      EXPECT_EQ(graph[parameter.value].type.dtype, kWide);
+      EXPECT_EQ(graph[parameter.gradient].type.dtype, kWide);
+    }
+    for (const Accumulation& use : training.accumulations) {
+      EXPECT_EQ(graph[use.contribution].type.dtype, kWide);
+      EXPECT_EQ(graph[use.accumulator].type.dtype, kWide);
+    }
+    for (const RunningStatistic& statistic : training.statistics)
+      EXPECT_EQ(graph[statistic.batch_mean].type.dtype, kWide);
+    for (const ValueId id : training.outputs) EXPECT_EQ(graph[id].type.dtype, kWide);
+    EXPECT_EQ(graph[training.loss.loss_sum].type.dtype, kWide);
+    int products = 0;
+    for (const Node& node : graph.nodes) {
+      const bool product = node.op->name == "MatMul" || node.op->name.starts_with("Conv");
+      if (product) {
+        ++products;
+        EXPECT_EQ(graph[node.inputs[0]].type.dtype, kNarrow) << node.name;
+        EXPECT_EQ(graph[node.inputs[1]].type.dtype, kNarrow) << node.name;
+      }
+      if (node.op->flags & kView) {
+        EXPECT_EQ(graph[node.inputs[0]].type.dtype, graph[node.outputs[0]].type.dtype);
+      }
+    }
+    EXPECT_GT(products, 10);
+  }
+}
+
+TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {
+  const TrainingGraph training = build(test::difficult_network(/*tied=*/true), kNarrow);
+  std::map<int, int> casts;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name == "Cast" && node.part == Part::kPrepare) ++casts[node.inputs[0].index];
+  }
+  EXPECT_GT(casts.size(), 2U);
+  for (const auto& [value, count] : casts) EXPECT_EQ(count, 1) << value;
+}
+
+TEST(Precision, FloatLeavesTheGraphAlone) {
+  BuildOptions options;
+  options.lower.micro_batch = 3;
+  const OnnxModel model = network();
+  EXPECT_EQ(build(model, kWide).graph.to_text(),
+            build_training_graph(model, classify_tensors(model, {}), options).graph.to_text());
+}
+
+}  // namespace
+}  // namespace pipetrain
