@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "cli/report.h"
 #include "cli/schedule_command.h"
 #include "cli/trace_command.h"
+#include "device/plugin.h"
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
 #include "pipeline/schedule_file.h"
@@ -54,6 +56,20 @@ const std::vector<CommandSpec>& commands() {
   return list;
 }
 
+/// The GPUs that the stages run on: those that were named, or the first of the machine. Error
+/// (kResource) when they are not there.
+void choose_gpus(PipelineConfig& pipeline, int count) {
+  const auto there = static_cast<int>(cuda_plugin().devices().size());
+  if (pipeline.gpu_ids.empty()) {
+    PT_CHECK(count <= there, kResource,
+             "this machine has {}; one GPU can stand for several: --gpu-ids {}", there,
+             fmt::join(std::vector<int>(static_cast<std::size_t>(count), 0), ","));
+    for (int id = 0; id < count; ++id) pipeline.gpu_ids.push_back(id);
+  }
+  for (const int id : pipeline.gpu_ids)
+    PT_CHECK(id < there, kResource, "there is no GPU {}: this machine has {}", id, there);
+}
+
 void resolve_device(Options& options, const std::string& command) {
   PipelineConfig& pipeline = options.run.pipeline;
   const std::string& device = options.device;
@@ -61,16 +77,30 @@ void resolve_device(Options& options, const std::string& command) {
       fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
                   pipeline.devices ? printable(options.run.model.path) : "x.onnx");
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
-  if (device == "cuda" ||
+  PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
+           "--gpu-ids names GPUs, --device says {}", device);
+  const auto ids = static_cast<int>(pipeline.gpu_ids.size());
+  PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
+           "--gpu-ids names {} devices, --gpus says {}", ids, options.gpus);
+  if (ids > 0) options.gpus = ids;
+  if (device == "cuda" || ids > 0 ||
       (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
-    PT_FAIL(kResource,
-            "{} GPU{} asked for ({}), but this build of pipetrain has no GPU support\n"
-            "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
-            "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
-            std::max(options.gpus, 1), options.gpus == 1 ? "" : "s",
-            options.gpus > 0 ? fmt::format("--gpus {}", options.gpus) : "--device cuda", start,
-            std::max(options.gpus, 1), rest, printable(options.run.model.path),
-            std::max(options.gpus, 1));
+    try {
+      choose_gpus(pipeline, std::max(options.gpus, 1));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+      const int count = std::max(options.gpus, 1);
+      const std::string asked = ids > 0            ? "--gpu-ids"
+                                : options.gpus > 0 ? fmt::format("--gpus {}", options.gpus)
+                                                   : "--device cuda";
+      PT_FAIL(
+          kResource,
+          "{} GPU{} asked for ({}), but {}\n"
+          "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
+          "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
+          count, count == 1 ? "" : "s", asked, error.message(), start, count, rest,
+          printable(options.run.model.path), count);
+    }
   }
   int devices = 0;
   for (const int count : pipeline.replicas) devices += count;

@@ -38,6 +38,19 @@ void describe_pipeline(Table& table, Options& options) {
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
               "what the stages run on", kModelCommands)
       .environment = "PIPETRAIN_DEVICE";
+  OptionSpec& ids =
+      table.add("--gpu-ids", "N,N,…",
+                "which GPUs, one a device; one may stand several times (0,0,0,0)", "train eval");
+  ids.set = [&pipeline](const std::string& v) {
+    pipeline.gpu_ids.clear();
+    for (std::size_t begin = 0; begin <= v.size();) {
+      const std::size_t comma = std::min(v.find(',', begin), v.size());
+      pipeline.gpu_ids.push_back(
+          static_cast<int>(parse_integer("--gpu-ids", v.substr(begin, comma - begin), 0)));
+      begin = comma + 1;
+    }
+  };
+  ids.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.gpu_ids, ",")); };
   OptionSpec& schedule =
       table.add("--schedule", "NAME|FILE|auto",
                 "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);

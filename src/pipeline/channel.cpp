@@ -11,17 +11,17 @@ void Channel::reset(int units) {
   aborted_ = false;
 }
 
-void Channel::send(int unit, const std::byte* base) {
+void Channel::send(int unit, const std::byte* base, const StreamPoint* written) {
   {
     const std::lock_guard lock(mutex_);
     Entry& entry = at(unit);
     PT_CHECK(entry.state == State::kNothing, kInternal, "unit {} is sent twice", unit);
-    entry = {base, steady_seconds() + latency_seconds_, State::kSent};
+    entry = {base, written, steady_seconds() + latency_seconds_, State::kSent};
   }
   changed_.notify_all();
 }
 
-const std::byte* Channel::receive(int unit, double* there_at) {
+const std::byte* Channel::receive(int unit, double* there_at, const StreamPoint** written) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || at(unit).state != State::kNothing; });
   if (aborted_) throw ChannelAborted();
@@ -29,21 +29,24 @@ const std::byte* Channel::receive(int unit, double* there_at) {
   lock.unlock();
   if (latency_seconds_ > 0) wait_until(entry.there_at);
   if (there_at) *there_at = entry.there_at;
+  if (written) *written = entry.done;
   return entry.base;
 }
 
-void Channel::release(int unit) {
+void Channel::release(int unit, const StreamPoint* read) {
   {
     const std::lock_guard lock(mutex_);
     at(unit).state = State::kReleased;
+    at(unit).done = read;
   }
   changed_.notify_all();
 }
 
-void Channel::wait_released(int unit) {
+const StreamPoint* Channel::wait_released(int unit) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || at(unit).state == State::kReleased; });
   if (aborted_) throw ChannelAborted();
+  return at(unit).done;
 }
 
 void Channel::abort() {

@@ -13,6 +13,8 @@
 
 namespace pipetrain {
 
+class StreamPoint;
+
 class Channel {
  public:
   /// With a latency a link is rehearsed: a unit is there only so long after it was sent.
@@ -20,14 +22,17 @@ class Channel {
   /// Forgets everything and makes room for the units of a round.
   void reset(int units);
   /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
-  void send(int unit, const std::byte* base);
+  /// `written`: from which point of a device's stream on they are there; null: now.
+  void send(int unit, const std::byte* base, const StreamPoint* written = nullptr);
   /// Waits for a unit and returns its memory; `there_at` gets the time (steady_seconds) since which
   /// it is there. Throws ChannelAborted.
-  const std::byte* receive(int unit, double* there_at = nullptr);
-  /// Says that a unit has been read for the last time.
-  void release(int unit);
-  /// Waits until a unit is released, so that its memory may be overwritten. Throws ChannelAborted.
-  void wait_released(int unit);
+  const std::byte* receive(int unit, double* there_at = nullptr, const StreamPoint** written = nullptr);
+  /// Says that a unit has been read for the last time: `read`, at which point of a device's
+  /// stream; null: now.
+  void release(int unit, const StreamPoint* read = nullptr);
+  /// Waits until a unit is released, so that its memory may be overwritten, after the returned
+  /// point if there is one. Throws ChannelAborted.
+  const StreamPoint* wait_released(int unit);
   /// Wakes everybody with ChannelAborted, now and later, until reset().
   void abort();
 
@@ -35,6 +40,7 @@ class Channel {
   enum class State : std::uint8_t { kNothing, kSent, kReleased };
   struct Entry {
     const std::byte* base = nullptr;
+    const StreamPoint* done = nullptr;  // written, then read
     double there_at = 0;
     State state = State::kNothing;
   };

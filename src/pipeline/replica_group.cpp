@@ -3,17 +3,13 @@
 #include <algorithm>
 
 namespace pipetrain {
-namespace {
 
-/// The part of a gradient that one replica sums.
-std::span<float> share(std::span<float> gradient, int replica, int replicas) {
+std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) const {
   const auto edge = [&](int r) {
-    return gradient.size() * static_cast<std::size_t>(r) / static_cast<std::size_t>(replicas);
+    return gradient.size() * static_cast<std::size_t>(r) / members_.size();
   };
   return gradient.subspan(edge(replica), edge(replica + 1) - edge(replica));
 }
-
-}  // namespace
 
 ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
                            std::size_t bucket_floats)
@@ -85,14 +81,13 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
   barrier_.arrive_and_wait();  // nobody reads another's gradients any more, all have restarted
 }
 
-/// Each replica sums its share of the elements over all replicas, in their order.
 void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {
   for (std::size_t g = bucket.first; g < bucket.last; ++g) {
     std::vector<std::span<const float>> parts;
     for (const Member& other : members_) {
-      if (!other.absent) parts.push_back(share(other.gradients[g], replica, replicas()));
+      if (!other.absent) parts.push_back(share(other.gradients[g], replica));
     }
-    const std::span<float> sum = share(member(replica).gradients[g], replica, replicas());
+    const std::span<float> sum = share(member(replica).gradients[g], replica);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       float value = parts[0][i];
       for (std::size_t p = 1; p < parts.size(); ++p) value += parts[p][i];
@@ -105,9 +100,8 @@ void ReplicaGroup::collect_shares(int replica, const Bucket& bucket) {
   for (std::size_t g = bucket.first; g < bucket.last; ++g) {
     for (int other = 0; other < replicas(); ++other) {
       if (other == replica) continue;
-      const std::span<const float> from = share(member(other).gradients[g], other, replicas());
-      std::copy(from.begin(), from.end(),
-                share(member(replica).gradients[g], other, replicas()).begin());
+      const std::span<const float> from = share(member(other).gradients[g], other);
+      std::copy(from.begin(), from.end(), share(member(replica).gradients[g], other).begin());
     }
   }
 }

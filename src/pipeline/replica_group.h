@@ -20,6 +20,7 @@ class ReplicaGroup {
   /// put into buckets of about `bucket_floats`.
   ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
                std::size_t bucket_floats = std::size_t{1} << 20);
+  virtual ~ReplicaGroup() = default;
 
   /// Forgets an aborted round.
   void reset();
@@ -37,7 +38,7 @@ class ReplicaGroup {
 
   int replicas() const { return static_cast<int>(members_.size()); }
 
- private:
+ protected:
   struct Bucket {
     std::size_t first = 0, last = 0;  // gradients
   };
@@ -47,12 +48,19 @@ class ReplicaGroup {
     bool absent = false;               // takes part in this step without a gradient
   };
   Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
-  void restart(Member& member) const;
-  void sum_share(int replica, const Bucket& bucket);
-  void collect_shares(int replica, const Bucket& bucket);
+  /// The part of a gradient that one replica sums.
+  std::span<float> share(std::span<float> gradient, int replica) const;
+  /// Sums the replica's share of the elements over all replicas, in their order.
+  virtual void sum_share(int replica, const Bucket& bucket);
+  /// Takes the other replicas' shares over from them.
+  virtual void collect_shares(int replica, const Bucket& bucket);
 
   std::vector<Bucket> buckets_;
   std::vector<Member> members_;
+
+ private:
+  void restart(Member& member) const;
+
   std::vector<std::size_t> bucket_of_;  // [gradients]
   Barrier barrier_;
   std::mutex mutex_;

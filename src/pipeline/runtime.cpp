@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "pipeline/annotate.h"
+#include "pipeline/device_replicas.h"
 #include "pipeline/device_thread.h"
 #include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
@@ -28,6 +29,8 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     slices_.push_back(std::make_unique<Slices>(
         slice_stages(*variant.training, variant.stage_of_forward, program_->stages)));
   }
+  PT_CHECK(options_.devices.empty() || options_.devices.size() == at(program_->devices), kInternal,
+           "{} devices for a program on {}", options_.devices.size(), program_->devices);
   capacity_ = stage_capacities(programs);
   for (const auto& slices : slices_) {
     for (const ValueEdge& edge : slices->edges) {
@@ -49,6 +52,7 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   barrier_ = std::make_unique<Barrier>(program_->devices);
   squared_norms_.assign(variants_[0].training->parameters.size(), 0);
   units_.resize(at(program_->stages));
+  unit_events_.resize(at(program_->stages));
 
   running_ = program_->devices;
   for (int device = 0; device < program_->devices; ++device) {
@@ -69,8 +73,15 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const int replicas = static_cast<int>(stages_[s].size());
     if (replicas == 1) continue;
-    groups_[s] =
-        std::make_unique<ReplicaGroup>(replicas, stages_[s].front().stage->gradient_sizes());
+    const std::vector<std::size_t> sizes = stages_[s].front().stage->gradient_sizes();
+    if (options_.devices.empty()) {
+      groups_[s] = std::make_unique<ReplicaGroup>(replicas, sizes);
+    } else {
+      std::vector<Stream*> streams;
+      for (const Copy& copy : stages_[s])
+        streams.push_back(workers_[at(copy.device)]->compute.get());
+      groups_[s] = std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
+    }
     for (int r = 0; r < replicas; ++r) stages_[s][at(r)].stage->join(*groups_[s], r);
   }
 }
@@ -87,14 +98,20 @@ Runtime::~Runtime() {
 }
 
 void Runtime::compile(int device) {
+  Worker& worker = *workers_[at(device)];
+  if (!options_.devices.empty()) {
+    worker.compute = options_.devices[at(device)]->make_stream();
+    worker.transfer = options_.devices[at(device)]->make_stream();
+  }
   for (int s = 0; s < stages(); ++s) {
     for (Copy& copy : stages_[at(s)]) {
       if (copy.device != device) continue;
       std::vector<StageVariant> variants;
       for (std::size_t v = 0; v < variants_.size(); ++v)
         variants.push_back({variants_[v].training, slices_[v].get()});
-      copy.stage = std::make_unique<Stage>(s, variants, options_.backend, capacity_[at(s)],
-                                           options_.optimizer);
+      copy.stage = std::make_unique<Stage>(
+          s, variants, options_.backend, capacity_[at(s)], options_.optimizer,
+          StageStreams{worker.compute.get(), worker.transfer.get()});
     }
   }
 }
@@ -125,6 +142,8 @@ void Runtime::work(int device) {
         execute(worker, list[index]);
         progress_.fetch_add(1, std::memory_order_relaxed);
       }
+      index = list.empty() ? 0 : list.size() - 1;
+      worker.synchronize();
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
     } catch (Error& error) {
@@ -134,6 +153,11 @@ void Runtime::work(int device) {
       fail(std::make_exception_ptr(error));
     } catch (...) {
       fail(std::current_exception());
+    }
+    try {
+      worker.synchronize();  // after a failure: nothing may still use memory that is given up
+    } catch (const Error&) {
+      // The first failure has been reported.
     }
     worker.waits_for = Worker::kFinished;
     worker.cpu_seconds = thread_cpu_seconds() - cpu;
@@ -182,6 +206,10 @@ void Runtime::start_round(const Program& program) {
   for (int unit = 0; unit < program.units; ++unit) stages_left_[at(unit)] = program.stages;
   for (auto& units : units_) {
     if (units.size() < at(program.units)) units.resize(at(program.units));
+  }
+  for (auto& events : unit_events_) {
+    if (!options_.devices.empty() && events.size() < at(program.units))
+      events.resize(at(program.units));
   }
   group_version_ = versions_of_groups(program);
   gradient_norm_ = 0;

@@ -25,6 +25,9 @@ struct ProgramCut;
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
+  /// Which device each of the program's devices is; one may stand here several times. Empty: the
+  /// CPU, in host memory. They outlive the runtime.
+  std::vector<Device*> devices;
   int threads = 1;  // OpenMP threads of each stage
   bool pin = true;  // give each stage cores of its own when there are enough
   OptimizerSettings optimizer;
@@ -141,6 +144,14 @@ class Runtime {
     bool gradient;
     std::unique_ptr<Channel> channel;
   };
+  /// On devices: when a unit has been written and read, as points of the streams of the stage's
+  /// replica that runs it. One of each a unit, so that none is recorded again while others wait.
+  struct UnitEvents {
+    const Stream* stream = nullptr;
+    std::unique_ptr<StreamPoint> forward, gradient, released;
+  };
+  StreamPoint* record(Worker& worker, const Instruction& instruction,
+                std::unique_ptr<StreamPoint> UnitEvents::*which);
   void work(int device);
   void compile(int device);
   void start_round(const Program& program);
@@ -155,13 +166,13 @@ class Runtime {
   void sync_gradients(Worker& worker);
   StageUnit& unit_of(const Instruction& instruction);
   void start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy);
-  void send(const Instruction& instruction, bool gradient, const std::byte* base);
+  void send(Worker& worker, const Instruction& instruction, bool gradient, const std::byte* base);
   void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
                    const Copy& copy, bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void note_receive(Worker& worker, const ValueEdge& edge, int unit, double asked, double there_at);
-  void release_all(const Instruction& instruction);
+  void release_all(Worker& worker, const Instruction& instruction, Copy& copy);
   int group_of(const Instruction& instruction) const {
     return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
   }
@@ -197,8 +208,9 @@ class Runtime {
   const Program* program_ = nullptr;
   const ProgramCut* cut_ = nullptr;  // where it was taken up again; null: at its beginning
   UnitSource* source_ = nullptr;
-  std::vector<std::vector<StageUnit>> units_;  // [stage][unit]
-  std::vector<std::atomic<int>> stages_left_;  // [unit]: stages that still need its data
+  std::vector<std::vector<StageUnit>> units_;         // [stage][unit]
+  std::vector<std::vector<UnitEvents>> unit_events_;  // [stage][unit]; empty without devices
+  std::vector<std::atomic<int>> stages_left_;         // [unit]: stages that still need its data
   std::vector<RoundUnit*> round_units_;
   std::vector<int> receive_index_;               // [edge × unit], in its device's list; -1: none
   std::vector<std::vector<int>> group_version_;  // [stage][group]

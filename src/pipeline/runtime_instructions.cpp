@@ -46,6 +46,20 @@ void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const 
   const std::size_t size = copy.stage->table_size(unit.variant);
   if (unit.table.size() < size) unit.table.resize(size);
   std::copy(round_unit.columns.begin(), round_unit.columns.end(), unit.table.begin());
+  copy.stage->begin(unit);
+}
+
+/// Records one of a unit's events behind the work put in so far; null without devices.
+StreamPoint* Runtime::record(Worker& worker, const Instruction& instruction,
+                       std::unique_ptr<StreamPoint> UnitEvents::*which) {
+  if (!worker.compute) return nullptr;
+  UnitEvents& events = unit_events_[at(instruction.stage)][at(instruction.unit)];
+  if (std::exchange(events.stream, worker.compute.get()) != worker.compute.get()) {
+    for (auto* event : {&events.forward, &events.gradient, &events.released})
+      *event = worker.compute->device().make_point();
+  }
+  worker.compute->record(*(events.*which));
+  return (events.*which).get();
 }
 
 Channel& Runtime::channel(const ValueEdge& edge) const {
@@ -56,11 +70,14 @@ Channel& Runtime::channel(const ValueEdge& edge) const {
   PT_FAIL(kInternal, "no channel from stage {} to stage {}", edge.from, edge.to);
 }
 
-void Runtime::send(const Instruction& instruction, bool gradient, const std::byte* base) {
+void Runtime::send(Worker& worker, const Instruction& instruction, bool gradient,
+                   const std::byte* base) {
   const StageUnit& unit = unit_of(instruction);
+  const StreamPoint* written =
+      record(worker, instruction, gradient ? &UnitEvents::gradient : &UnitEvents::forward);
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
     if (edge.from != instruction.stage || edge.gradient != gradient) continue;
-    channel(edge).send(instruction.unit, base);
+    channel(edge).send(instruction.unit, base, written);
   }
 }
 
@@ -73,9 +90,10 @@ void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageU
     const Worker::Wait wait(worker, sender.device);
     const double asked = steady_seconds();
     double there_at = 0;
-    const std::byte* base = channel(edge).receive(instruction.unit, &there_at);
+    const StreamPoint* written = nullptr;
+    const std::byte* base = channel(edge).receive(instruction.unit, &there_at, &written);
     note_receive(worker, edge, instruction.unit, asked, there_at);
-    copy.stage->bind_received(unit.variant, edge, *sender.stage, base, unit);
+    copy.stage->bind_received(unit.variant, edge, *sender.stage, base, written, unit);
   }
 }
 
@@ -105,15 +123,25 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
   for (const Link& link : links_) {
     if (link.from != instruction.stage || link.gradient != gradient) continue;
     const Worker::Wait wait(worker, program_->device_of(link.to, holder));
-    link.channel->wait_released(holder);
+    const StreamPoint* read = link.channel->wait_released(holder);
+    if (read) worker.compute->wait(*read);
   }
   return entry;
 }
 
 /// Tells the senders, and at last the source, that this stage is done with a unit.
-void Runtime::release_all(const Instruction& instruction) {
+void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& copy) {
+  const StreamPoint* read = record(worker, instruction, &UnitEvents::released);
   for (const Link& link : links_) {
-    if (link.to == instruction.stage) link.channel->release(instruction.unit);
+    if (link.to == instruction.stage) link.channel->release(instruction.unit, read);
+  }
+  if (worker.compute) {
+    StageUnit& unit = unit_of(instruction);
+    copy.stage->end(unit);
+    if (copy.stage->has_loss(unit.variant)) {
+      round_units_[at(instruction.unit)]->loss_sum = copy.stage->loss_sum();
+      round_units_[at(instruction.unit)]->correct = copy.stage->correct();
+    }
   }
   if (--stages_left_[at(instruction.unit)] == 0) source_->release(instruction.unit);
 }
@@ -177,14 +205,14 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
     out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
-  if (copy.stage->has_loss(unit.variant)) {
+  if (copy.stage->has_loss(unit.variant) && !worker.compute) {
     RoundUnit& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
     result.correct = copy.stage->correct();
   }
   if (applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
-  send(instruction, /*gradient=*/false, out);
-  if (evaluates) release_all(instruction);
+  send(worker, instruction, /*gradient=*/false, out);
+  if (evaluates) release_all(worker, instruction, copy);
 }
 
 void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy& copy) {
@@ -205,8 +233,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   if (!rehearse(instruction, event.start))
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
   if (adds) copy.accumulating = true;
-  if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
-  if (adds) release_all(instruction);
+  if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
+  if (adds) release_all(worker, instruction, copy);
 }
 
 void Runtime::run_reduce(Worker& worker, const Instruction& instruction, Copy& copy) {
@@ -257,6 +285,7 @@ std::vector<Stage*> Runtime::first_replicas() const {
 /// everywhere.
 void Runtime::sync_gradients(Worker& worker) {
   const auto meet = [&] {
+    worker.synchronize();
     const Worker::Wait wait(worker, Worker::kEverybody);
     barrier_->arrive_and_wait();
   };

@@ -18,6 +18,7 @@ struct Runtime::Worker {
 
   int device = 0;
   std::thread thread;
+  std::unique_ptr<Stream> compute, transfer;  // null: the CPU
   std::vector<Event> events;
   double busy_seconds = 0;
   double cpu_seconds = 0;
@@ -25,6 +26,13 @@ struct Runtime::Worker {
   std::atomic<int> waits_for{kNobody};  // a device, or one of the above
 
   Event& event() { return events[static_cast<std::size_t>(at.load(std::memory_order_relaxed))]; }
+
+  /// Waits for the device.
+  void synchronize() const {
+    if (!compute) return;
+    transfer->synchronize();
+    compute->synchronize();
+  }
 
   /// Notes whom the worker waits for as long as it exists.
   class Wait {

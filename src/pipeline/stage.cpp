@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "optim/update.h"
+#include "pipeline/stage_device.h"
 #include "pipeline/stage_state.h"
 
 namespace pipetrain {
@@ -22,14 +23,18 @@ void add_into(float* __restrict to, const float* __restrict from, std::size_t co
 }  // namespace
 
 Stage::Stage(int index, std::vector<StageVariant> variants, Backend backend,
-             const StageCapacity& capacity, const OptimizerSettings& optimizer)
+             const StageCapacity& capacity, const OptimizerSettings& optimizer,
+             const StageStreams& streams)
     : index_(index), capacity_(capacity), optimizer_(optimizer) {
+  if (streams.compute)
+    on_device_ = std::make_unique<StageDevice>(*streams.compute, *streams.transfer);
   compile_stage(*this, index, variants, backend);
   for (const StageVariant& variant : variants) {
     for (const Parameter& parameter : variant.training->parameters) {
       write(parameter.name, variant.training->graph[parameter.value].data);
     }
   }
+  upload_running();
 }
 
 Stage::~Stage() = default;
@@ -41,12 +46,79 @@ bool Stage::has_loss(int variant) const {
   return variants_[static_cast<std::size_t>(variant)]->has_loss;
 }
 
+void Stage::synchronize() const {
+  if (on_device_) on_device_->synchronize();
+}
+
+void Stage::move(void* to, const void* from, std::size_t bytes) const {
+  if (on_device_) return on_device_->move(to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+void Stage::upload_running() const {
+  if (!on_device_) return;
+  for (const auto& [name, memory] : on_device_->running)
+    move(memory.data(), running_.at(name).view().data, memory.bytes());
+}
+
+void Stage::begin(StageUnit& unit) {
+  if (!on_device_) return;
+  const auto variant = static_cast<std::size_t>(unit.variant);
+  unit.block = on_device_->take_block(on_device_->input_bytes[variant]);
+  StageBlock& block = on_device_->block(unit.block);
+  if (on_device_->input_places[variant].empty()) return;
+  for (const StagePlace& place : on_device_->input_places[variant]) {
+    std::byte* to = block.inputs.data() + place.offset;
+    on_device_->transfer().copy(to, unit.table[place.table], place.bytes);
+    unit.table[place.table] = to;
+  }
+  on_device_->transfer().record(*block.copied);
+  on_device_->compute().wait(*block.copied);
+  on_device_->compute().record(*block.settled);
+  block.settles = true;
+}
+
+void Stage::end(StageUnit& unit) {
+  if (!on_device_) return;
+  StageBlock& block = on_device_->block(unit.block);
+  if (block.settles) block.settled->synchronize();
+  if (has_loss(unit.variant)) {
+    const auto* results = reinterpret_cast<const float*>(block.results.data());
+    loss_sum_ = static_cast<double>(results[0]);
+    correct_ = static_cast<double>(results[1]);
+  }
+  on_device_->give_back(unit.block);
+  unit.block = -1;
+}
+
 void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sender,
-                          const std::byte* base, StageUnit& unit) const {
+                          const std::byte* base, const StreamPoint* written, StageUnit& unit) const {
   const StageLayout& here = variants_[static_cast<std::size_t>(variant)]->layout;
   const StageLayout& there = sender.variants_[static_cast<std::size_t>(variant)]->layout;
   for (const ValueId id : edge.values)
     unit.table[here.table.at(id)] = base + there.location.at(id).offset;
+  if (!on_device_) return;
+  if (&on_device_->device() == &sender.on_device_->device()) {
+    if (written) on_device_->compute().wait(*written);
+    return;
+  }
+  const auto at = static_cast<std::size_t>(variant);
+  StageBlock& block = on_device_->block(unit.block);
+  Stream& transfer = on_device_->transfer();
+  if (block.received.bytes() < on_device_->received_bytes[at]) {
+    on_device_->synchronize();
+    block.received = DeviceMemory();
+    block.received = on_device_->device().allocate(on_device_->received_bytes[at]);
+  }
+  if (written) transfer.wait(*written);
+  for (const ValueId id : edge.values) {
+    const StagePlace& place = on_device_->received_places[at][here.table.at(id)];
+    std::byte* to = block.received.data() + place.offset;
+    transfer.copy(to, unit.table[place.table], place.bytes);
+    unit.table[place.table] = to;
+  }
+  transfer.record(*block.copied);
+  on_device_->compute().wait(*block.copied);
 }
 
 /// Base addresses for one run of a list of steps.
@@ -98,13 +170,21 @@ void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool
   if (!addition.direct || !first) {
     auto* to = reinterpret_cast<float*>(accumulators_[index]);
     const auto* from = static_cast<const float*>(bases.address(addition.from));
-    if (first) {
+    if (on_device_) {
+      Stream& stream = on_device_->compute();
+      if (first) {
+        stream.copy(to, from, addition.count * sizeof(float));
+      } else {
+        on_device_->device().add(stream, to, from, addition.count);
+      }
+    } else if (first) {
       std::memcpy(to, from, addition.count * sizeof(float));
     } else {
       add_into(to, from, addition.count);
     }
   }
-  if (group_ && bases.unit->completes) group_->complete(replica_, completed_as_[index]);
+  if (group_ && bases.unit->completes && !on_device_)
+    group_->complete(replica_, completed_as_[index]);
 }
 
 namespace {
@@ -125,16 +205,19 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
                 std::byte* forward_base, std::byte* gradient_base, bool first) {
   loss_scale_ = unit.loss_scale;
   const auto copy = static_cast<std::size_t>(unit.version_copy);
-  const StageBases bases{&variant.constants,
-                         &accumulators_,
-                         &unit,
-                         parameter_block_ + copy * parameter_block_bytes_,
-                         variant.prepared[copy],
-                         slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
-                         forward_base,
-                         gradient_base,
-                         temporary_,
-                         &loss_scale_};
+  const StageBases bases{
+      &variant.constants,
+      &accumulators_,
+      &unit,
+      parameter_block_ + copy * parameter_block_bytes_,
+      variant.prepared[copy],
+      slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
+      forward_base,
+      gradient_base,
+      temporary_,
+      on_device_ ? reinterpret_cast<float*>(on_device_->loss_scale.data()) : &loss_scale_};
+  if (on_device_ && variant.reads_loss_scale)
+    on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
   const RunContext context = context_of(*variant.training, unit, workspace_);
   const auto address = [&](const Location& at, int direct) -> void* {
     if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
@@ -158,13 +241,22 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   }
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
-    const auto scalar = [&](ValueId id) {
+    const auto address_of = [&](ValueId id) {
       const ValueId root = variant.slices->root[static_cast<std::size_t>(id.index)];
-      return static_cast<double>(
-          *static_cast<const float*>(bases.address(variant.layout.location.at(root))));
+      return static_cast<const float*>(bases.address(variant.layout.location.at(root)));
     };
-    loss_sum_ = scalar(loss.loss_sum);
-    correct_ = loss.correct ? scalar(loss.correct) : 0;
+    if (on_device_) {
+      StageBlock& block = on_device_->block(unit.block);
+      auto* results = reinterpret_cast<float*>(block.results.data());
+      on_device_->compute().copy(results, address_of(loss.loss_sum), sizeof(float));
+      if (loss.correct)
+        on_device_->compute().copy(results + 1, address_of(loss.correct), sizeof(float));
+      on_device_->compute().record(*block.settled);
+      block.settles = true;
+      return;
+    }
+    loss_sum_ = static_cast<double>(*address_of(loss.loss_sum));
+    correct_ = loss.correct ? static_cast<double>(*address_of(loss.correct)) : 0;
   }
 }
 
@@ -237,6 +329,12 @@ void Stage::join(ReplicaGroup& group, int replica) {
 }
 
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
+  if (on_device_) {
+    synchronize();
+    merge_moments();
+    for (std::size_t k = 0; contributes && k < completion_.size(); ++k)
+      group_->complete(replica_, k);
+  }
   group_->reduce(replica_, contributes);
   if (statistics_.empty()) return;
   // All have arrived, so nobody collects; everybody merges before anybody takes over.
@@ -257,9 +355,9 @@ void Stage::fetch_remote(int variant, std::span<Stage* const> stages) {
       const auto& local = compiled.slices->stages[s].accumulations;
       if (std::find(local.begin(), local.end(), i) == local.end()) continue;
       const ValueId id = compiled.training->accumulations[static_cast<std::size_t>(i)].accumulator;
-      std::memcpy(accumulators_[static_cast<std::size_t>(i)],
-                  stages[s]->accumulators_[static_cast<std::size_t>(i)],
-                  compiled.training->graph[id].type.bytes());
+      move(accumulators_[static_cast<std::size_t>(i)],
+           stages[s]->accumulators_[static_cast<std::size_t>(i)],
+           compiled.training->graph[id].type.bytes());
     }
   }
 }
@@ -288,16 +386,30 @@ std::byte* Stage::gradient_address(const Compiled& variant, std::size_t k) const
   return nullptr;
 }
 
-void Stage::squared_norms(int variant, std::span<double> out) const {
+void Stage::squared_norms(int variant, std::span<double> out) {
   const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
+  const std::size_t bytes =
+      (compiled.slice->parameters.size() + Device::kScratch) * sizeof(double);
+  if (on_device_ && on_device_->sums.bytes() < bytes)
+    on_device_->sums = on_device_->device().allocate(bytes);
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     std::byte* gradient = gradient_address(compiled, k);
     const auto owner =
         compiled.slices->owner[static_cast<std::size_t>(compiled.slice->parameters[k])];
     if (!gradient || owner != index_) continue;
-    out[static_cast<std::size_t>(compiled.slice->parameters[k])] =
-        sum_of_squares(floats(gradient, compiled.parameter_states[k]->type));
+    const std::span<float> values = floats(gradient, compiled.parameter_states[k]->type);
+    double& sum = out[static_cast<std::size_t>(compiled.slice->parameters[k])];
+    if (!on_device_) {
+      sum = sum_of_squares(values);
+      continue;
+    }
+    auto* scratch = reinterpret_cast<double*>(on_device_->sums.data());
+    double* there = scratch + Device::kScratch + k;
+    on_device_->device().sum_of_squares(on_device_->compute(), values.data(), values.size(), there,
+                                        scratch);
+    on_device_->compute().copy(&sum, there, sizeof(double));
   }
+  synchronize();
 }
 
 void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
@@ -305,7 +417,11 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
   std::byte* source = parameter_block_ + static_cast<std::size_t>(from) * parameter_block_bytes_;
   std::byte* target = parameter_block_ + static_cast<std::size_t>(to) * parameter_block_bytes_;
-  if (from != to) std::memcpy(target, source, parameter_block_bytes_);
+  if (from != to && on_device_) {
+    on_device_->compute().copy(target, source, parameter_block_bytes_);
+  } else if (from != to) {
+    std::memcpy(target, source, parameter_block_bytes_);
+  }
   std::vector<ParameterUpdate>& updates = compiled.updates;
   updates.clear();
   std::vector<float*>& averages = compiled.averages;
@@ -325,7 +441,15 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
                        state(parameter.state0), state(parameter.state1)});
     averages.push_back(parameter.average);
   }
-  update_all(step, gradient_scale, updates);
+  if (on_device_) {
+    for (const ParameterUpdate& one : updates) {
+      on_device_->device().update(on_device_->compute(), *one.settings, one.learning_rate, step,
+                                  gradient_scale, one.parameter, one.gradient, one.state0,
+                                  one.state1);
+    }
+  } else {
+    update_all(step, gradient_scale, updates);
+  }
   for (std::size_t k = 0; k < updates.size(); ++k) {
     if (!averages[k]) continue;
     const std::span<float> weights = updates[k].parameter;
@@ -354,26 +478,52 @@ void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::by
         static_cast<const float*>(bases.address(variant.layout.location.at(statistic.batch_mean)));
     const auto* variance = static_cast<const float*>(
         bases.address(variant.layout.location.at(statistic.batch_variance)));
-    state.moments.merge({mean, state.channels}, {variance, state.channels},
-                        static_cast<double>(statistic.elements_per_channel));
+    const auto count = static_cast<double>(statistic.elements_per_channel);
+    if (!on_device_) {
+      state.moments.merge({mean, state.channels}, {variance, state.channels}, count);
+      continue;
+    }
+    const std::size_t bytes = state.channels * sizeof(float);
+    DeviceMemory host = on_device_->take_moments(2 * bytes);
+    on_device_->compute().copy(host.data(), mean, bytes);
+    on_device_->compute().copy(host.data() + bytes, variance, bytes);
+    on_device_->moments.push_back({std::move(host), state.mean_name, count});
   }
 }
 
+/// Merges what has been collected on a device whose streams are done.
+void Stage::merge_moments() {
+  for (StageMoments& moments : on_device_->moments) {
+    StatisticState& state = statistics_.at(moments.statistic);
+    const auto* mean = reinterpret_cast<const float*>(moments.host.data());
+    state.moments.merge({mean, state.channels}, {mean + state.channels, state.channels},
+                        moments.count);
+    on_device_->give_back(std::move(moments.host));
+  }
+  on_device_->moments.clear();
+}
+
 void Stage::apply_statistics() {
+  if (statistics_.empty()) return;
+  if (on_device_) {
+    synchronize();
+    merge_moments();
+  }
   for (auto& [name, state] : statistics_) {
     state.moments.apply(state.momentum, {state.mean, state.channels},
                         {state.variance, state.channels});
   }
+  upload_running();
 }
 
 bool Stage::read(const std::string& name, int version_copy, HostTensor& out) const {
   for (const ParameterState& parameter : parameters_) {
     if (parameter.name != name) continue;
     out = HostTensor(parameter.type);
-    std::memcpy(out.view().data,
-                parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_ +
-                    parameter.offset,
-                parameter.type.bytes());
+    move(out.view().data,
+         parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_ +
+             parameter.offset,
+         parameter.type.bytes());
     return true;
   }
   const auto found = running_.find(name);
@@ -389,9 +539,9 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
     PT_CHECK(value.type() == parameter.type, kInternal, "{} is {}, not {}", printable(name),
              parameter.type.text(), value.type().text());
     for (int copy = 0; copy < capacity_.versions; ++copy) {
-      std::memcpy(parameter_block_ + static_cast<std::size_t>(copy) * parameter_block_bytes_ +
-                      parameter.offset,
-                  value.view().data, parameter.type.bytes());
+      move(parameter_block_ + static_cast<std::size_t>(copy) * parameter_block_bytes_ +
+               parameter.offset,
+           value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
     if (parameter.average)
@@ -401,6 +551,7 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
   const auto found = running_.find(name);
   if (found == running_.end()) return false;
   std::memcpy(found->second.view().data, value.view().data, found->second.type().bytes());
+  upload_running();
   return true;
 }
 
@@ -411,7 +562,7 @@ bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
     const std::byte* gradient = gradient_address(compiled, k);
     if (parameter.name != name || !gradient) continue;
     out = HostTensor(parameter.type);
-    std::memcpy(out.view().data, gradient, parameter.type.bytes());
+    move(out.view().data, gradient, parameter.type.bytes());
     return true;
   }
   return false;
@@ -430,7 +581,13 @@ void Stage::take_kernel_times(int variant, KernelTimes& out) {
 }
 
 std::string Stage::first_nonfinite(int version_copy) const {
-  const auto finite = [](std::span<const float> values) {
+  const auto finite = [&](std::span<const float> values) {
+    std::vector<float> host;
+    if (on_device_) {
+      host.resize(values.size());
+      move(host.data(), values.data(), values.size_bytes());
+      values = host;
+    }
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
   };
   for (const ParameterState& parameter : parameters_) {

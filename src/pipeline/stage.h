@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "ops/kernel.h"
 #include "ops/registry.h"
 #include "optim/optimizer.h"
@@ -35,11 +36,18 @@ struct StageUnit {
   int version_copy = 0;                 // which copy of the weights
   std::byte* forward_out = nullptr;     // set by the stage: where this unit's handed-on values lie
   std::byte* gradient_out = nullptr;    // and the gradients handed back
+  int block = -1;                       // on a device: StageBlock of what comes from elsewhere
   bool completes = false;               // the last unit that this replica adds before an update
   std::vector<const std::byte*> table;  // inputs, label, received values: see Stage::table_size
   std::uint64_t seed = 0, step = 0;
   std::int64_t first_sample = 0;
   float loss_scale = 1;
+};
+
+/// The streams of a device that a stage puts its work into; both null: it computes in host memory.
+struct StageStreams {
+  Stream* compute = nullptr;
+  Stream* transfer = nullptr;
 };
 
 /// What the kernels of one variant have taken.
@@ -51,22 +59,33 @@ struct KernelTimes {
 struct StageStep;
 struct StageStepAddition;
 struct StageBases;
+class StageDevice;
 
 class Stage {
  public:
   Stage(int index, std::vector<StageVariant> variants, Backend backend,
-        const StageCapacity& capacity, const OptimizerSettings& optimizer);
+        const StageCapacity& capacity, const OptimizerSettings& optimizer,
+        const StageStreams& streams = {});
   ~Stage();
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
   const ArenaBytes& memory() const { return memory_; }
+  /// Waits until what was put into the stage's streams is done.
+  void synchronize() const;
+  /// Takes the unit's inputs over from the host. On a device only; the table then has its
+  /// addresses.
+  void begin(StageUnit& unit);
+  /// After the unit's last instruction: its host memory is no longer read, and on the stage with
+  /// the loss its results are there. On a device this waits for the unit's forward, not for more.
+  void end(StageUnit& unit);
   /// Entries of StageUnit::table: the graph's inputs in their order, the label, then values
   /// received.
   std::size_t table_size(int variant) const;
-  /// Sets the table's entries of the values received over an edge, given the sender's memory.
+  /// Sets the table's entries of the values received over an edge, given the sender's memory and
+  /// from which point of its stream on they are there. Values on another device are copied.
   void bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base,
-                     StageUnit& unit) const;
+                     const StreamPoint* written, StageUnit& unit) const;
 
   /// F. Writes handed-on values into entry `entry`; returns their memory. `count_statistics` is
   /// false on a recompute.
@@ -78,8 +97,8 @@ class Stage {
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
 
-  /// Loss and count of right answers of the unit whose forward ran last; only on the stage that has
-  /// the loss.
+  /// Loss and count of right answers of the unit whose forward ran last (on a device: of the unit
+  /// that ended last); only on the stage that has the loss.
   bool has_loss(int variant) const;
   double loss_sum() const { return loss_sum_; }
   double correct() const { return correct_; }
@@ -99,7 +118,7 @@ class Stage {
   void finish_gradients(int variant, int version_copy);
   /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by
   /// parameter index.
-  void squared_norms(int variant, std::span<double> out) const;
+  void squared_norms(int variant, std::span<double> out);
   /// The optimizer's step, from weights in copy `from` to copy `to`; runs over the gradients of
   /// finish_gradients().
   void update(int variant, int from, int to, double learning_rate, std::int64_t step,
@@ -140,6 +159,11 @@ class Stage {
   void prepare(Compiled& variant, int version_copy);
   void add(const StageStepAddition& addition, const StageBases& bases, bool first);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
+  void merge_moments();
+  /// Copies between the stage's memory and the host.
+  void move(void* to, const void* from, std::size_t bytes) const;
+  HostTensor download(const TensorType& type, const void* data) const;
+  void upload_running() const;
 
   int index_;
   StageCapacity capacity_;
@@ -156,6 +180,7 @@ class Stage {
   std::vector<int> completion_;                // accumulations in the order of their completion
   std::vector<std::size_t> completed_as_;      // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name
+  std::unique_ptr<StageDevice> on_device_;     // null: in host memory
   Buffer arena_;
   Buffer workspace_memory_;
   std::byte* parameter_block_ = nullptr;

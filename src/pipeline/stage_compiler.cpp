@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/host_kernel.h"
 #include "pipeline/stage_arena.h"
+#include "pipeline/stage_device.h"
 #include "pipeline/stage_state.h"
 
 namespace pipetrain {
@@ -31,11 +33,18 @@ class StageCompiler {
     for (auto& compiled : stage_.variants_) {
       resolve_constants(*compiled);
       compile(*compiled);
+      if (stage_.on_device_) place_received(*compiled);
     }
     order_completion(*stage_.variants_.front());
     const std::size_t workspace = workspace_bytes_;
-    workspace_ = Buffer(workspace);
     stage_.memory_.temporaries += workspace;
+    if (StageDevice* device = stage_.on_device_.get()) {
+      device->workspace = device->device().allocate(workspace);
+      stage_.workspace_ = device->workspace.data();
+      device->synchronize();
+      return;
+    }
+    workspace_ = Buffer(workspace);
     stage_.workspace_ = workspace_.data();
     stage_.workspace_memory_ = std::move(workspace_);
   }
@@ -50,8 +59,14 @@ class StageCompiler {
       variants.push_back({compiled->training, compiled->slice, &compiled->layout});
     const StageArena arena = plan_arena(variants, stage_.capacity_, stage_.optimizer_);
     stage_.memory_ = arena.memory;
-    stage_.arena_ = Buffer(arena.bytes);
-    std::byte* base = stage_.arena_.data();
+    std::byte* base = nullptr;
+    if (StageDevice* device = stage_.on_device_.get()) {
+      device->arena = device->device().allocate(arena.bytes);
+      base = device->arena.data();
+    } else {
+      stage_.arena_ = Buffer(arena.bytes);
+      base = stage_.arena_.data();
+    }
     stage_.parameter_block_ = base + arena.parameter_block;
     stage_.parameter_block_bytes_ = arena.parameter_block_bytes;
     std::map<std::string, std::size_t> index;
@@ -90,9 +105,13 @@ class StageCompiler {
   void resolve_constants(Compiled& compiled) {
     const Graph& graph = compiled.training->graph;
     compiled.constants.assign(graph.values.size(), nullptr);
-    for (std::size_t v = 0; v < graph.values.size(); ++v) {
-      if (graph.values[v].role == Role::kConstant && graph.values[v].data) {
-        compiled.constants[v] = static_cast<std::byte*>(graph.values[v].data.view().data);
+    if (stage_.on_device_) {
+      place_constants(compiled);
+    } else {
+      for (std::size_t v = 0; v < graph.values.size(); ++v) {
+        if (graph.values[v].role == Role::kConstant && graph.values[v].data) {
+          compiled.constants[v] = static_cast<std::byte*>(graph.values[v].data.view().data);
+        }
       }
     }
     for (const int i : compiled.slice->statistics) {
@@ -116,10 +135,62 @@ class StageCompiler {
           if (!input) continue;
           const ValueId root = root_of(compiled, input);
           if (graph[root].role != Role::kState) continue;
-          compiled.constants[static_cast<std::size_t>(root.index)] = running_statistic(graph[root]);
+          std::byte* host = running_statistic(graph[root]);
+          compiled.constants[static_cast<std::size_t>(root.index)] =
+              stage_.on_device_ ? device_statistic(graph[root]) : host;
         }
       }
     }
+  }
+
+  /// The constants that this stage reads, on its device.
+  void place_constants(Compiled& compiled) {
+    const Graph& graph = compiled.training->graph;
+    StageDevice& device = *stage_.on_device_;
+    const StageSlice& slice = *compiled.slice;
+    for (const auto* nodes : {&slice.prepare, &slice.forward, &slice.backward, &slice.finish}) {
+      for (const NodeId id : *nodes) {
+        for (const ValueId input : graph[id].inputs) {
+          if (!input) continue;
+          const ValueId root = root_of(compiled, input);
+          std::byte*& at = compiled.constants[static_cast<std::size_t>(root.index)];
+          const HostTensor& data = graph[root].data;
+          if (graph[root].role == Role::kLossScale) compiled.reads_loss_scale = true;
+          if (graph[root].role != Role::kConstant || !data || at) continue;
+          device.constants.push_back(device.device().allocate(aligned(data.type().bytes())));
+          at = device.constants.back().data();
+          device.move(at, data.view().data, data.type().bytes());
+        }
+      }
+    }
+  }
+
+  std::byte* device_statistic(const Value& value) {
+    DeviceMemory& memory = stage_.on_device_->running[value.name];
+    if (!memory.data()) memory = stage_.on_device_->device().allocate(value.type.bytes());
+    return memory.data();
+  }
+
+  /// Where a unit's data lie that come from elsewhere.
+  void place_received(const Compiled& compiled) {
+    StageDevice& device = *stage_.on_device_;
+    const Graph& graph = compiled.training->graph;
+    std::vector<StagePlace> inputs, received(compiled.table_size);
+    std::size_t input_bytes = 0, received_bytes = 0;
+    for (const auto& [id, slot] : compiled.layout.table) {
+      const std::size_t bytes = graph[id].type.bytes();
+      if (graph[id].role == Role::kInput || graph[id].role == Role::kLabel) {
+        inputs.push_back({slot, input_bytes, bytes});
+        input_bytes += aligned(bytes);
+      } else {
+        received[slot] = {slot, received_bytes, bytes};
+        received_bytes += aligned(bytes);
+      }
+    }
+    device.input_places.push_back(std::move(inputs));
+    device.received_places.push_back(std::move(received));
+    device.input_bytes.push_back(input_bytes);
+    device.received_bytes.push_back(received_bytes);
   }
 
   std::byte* running_statistic(const Value& value) {
@@ -159,8 +230,9 @@ class StageCompiler {
       StageStep step;
       step.name = node.name;
       step.node = id;
-      step.kernel =
-          make_kernel(backend_, {node, graph.input_types(node), graph.output_types(node)});
+      const KernelRequest request{node, graph.input_types(node), graph.output_types(node)};
+      step.kernel = stage_.on_device_ ? make_kernel(stage_.on_device_->compute(), request)
+                                      : make_kernel(backend_, request);
       workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes());
       const auto direct_of = [&](ValueId value) {
         if (!value) return -1;

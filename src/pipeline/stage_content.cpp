@@ -10,32 +10,31 @@
 namespace pipetrain {
 namespace {
 
-HostTensor copy_of(const TensorType& type, const void* data) {
-  HostTensor out(type);
-  std::memcpy(out.view().data, data, type.bytes());
-  return out;
-}
-
-/// Copies a tensor into memory of its type; false when there is none of the name.
-bool copy_to(void* data, const TensorType& type, const std::map<std::string, HostTensor>& from,
-             const std::string& name) {
+/// The tensor of a name as memory of `type` is to get it; null when there is none.
+const void* content_for(const TensorType& type, const std::map<std::string, HostTensor>& from,
+                        const std::string& name) {
   const auto found = from.find(name);
-  if (found == from.end()) return false;
+  if (found == from.end()) return nullptr;
   PT_CHECK(found->second.type() == type, kUsage,
            "\"{}\" is {} in the checkpoint, but {} in the model", printable(name),
            found->second.type().text(), type.text());
-  std::memcpy(data, found->second.view().data, type.bytes());
-  return true;
+  return found->second.view().data;
 }
 
 }  // namespace
+
+HostTensor Stage::download(const TensorType& type, const void* data) const {
+  HostTensor out(type);
+  move(out.view().data, data, type.bytes());
+  return out;
+}
 
 std::map<std::string, HostTensor> Stage::parameters(int version_copy) const {
   std::map<std::string, HostTensor> out;
   const std::byte* block =
       parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
   for (const ParameterState& parameter : parameters_)
-    out[parameter.name] = copy_of(parameter.type, block + parameter.offset);
+    out[parameter.name] = download(parameter.type, block + parameter.offset);
   return out;
 }
 
@@ -43,8 +42,9 @@ void Stage::set_parameters(int version_copy, const std::map<std::string, HostTen
   std::byte* block =
       parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
   for (const ParameterState& parameter : parameters_) {
-    PT_CHECK(copy_to(block + parameter.offset, parameter.type, values, parameter.name), kUsage,
-             "the checkpoint has no \"{}\"", printable(parameter.name));
+    const void* content = content_for(parameter.type, values, parameter.name);
+    PT_CHECK(content != nullptr, kUsage, "the checkpoint has no \"{}\"", printable(parameter.name));
+    move(block + parameter.offset, content, parameter.type.bytes());
   }
   copy_generation_[static_cast<std::size_t>(version_copy)] = ++weight_generation_;
 }
@@ -52,12 +52,14 @@ void Stage::set_parameters(int version_copy, const std::map<std::string, HostTen
 StageContent Stage::content(int version_copy) const {
   StageContent out;
   out.weights = parameters(version_copy);
-  for (const auto& [name, value] : running_)
-    out.weights[name] = copy_of(value.type(), value.view().data);
+  for (const auto& [name, value] : running_) {
+    HostTensor& copy = out.weights[name] = HostTensor(value.type());
+    std::memcpy(copy.view().data, value.view().data, value.type().bytes());
+  }
   for (const ParameterState& parameter : parameters_) {
     const float* states[] = {parameter.state0, parameter.state1};
     for (int slot = 0; slot < 2; ++slot) {
-      if (states[slot]) out.states[slot][parameter.name] = copy_of(parameter.type, states[slot]);
+      if (states[slot]) out.states[slot][parameter.name] = download(parameter.type, states[slot]);
     }
     if (parameter.average)
       out.averages[parameter.name] = copy_of(parameter.type, parameter.average);
@@ -68,13 +70,17 @@ StageContent Stage::content(int version_copy) const {
 void Stage::set_content(const StageContent& content) {
   for (int copy = 0; copy < capacity_.versions; ++copy) set_parameters(copy, content.weights);
   for (auto& [name, value] : running_) {
-    PT_CHECK(copy_to(value.view().data, value.type(), content.weights, name), kUsage,
-             "the checkpoint has no \"{}\"", printable(name));
+    const void* found = content_for(value.type(), content.weights, name);
+    PT_CHECK(found != nullptr, kUsage, "the checkpoint has no \"{}\"", printable(name));
+    std::memcpy(value.view().data, found, value.type().bytes());
   }
+  upload_running();
   for (const ParameterState& parameter : parameters_) {
     float* states[] = {parameter.state0, parameter.state1};
     for (int slot = 0; slot < 2; ++slot) {
-      if (states[slot]) copy_to(states[slot], parameter.type, content.states[slot], parameter.name);
+      if (!states[slot]) continue;
+      if (const void* found = content_for(parameter.type, content.states[slot], parameter.name))
+        move(states[slot], found, parameter.type.bytes());
     }
     // Without an average to go on with it begins at the weights.
     if (parameter.average &&

@@ -52,6 +52,7 @@ struct Stage::Compiled {
   std::vector<ParameterUpdate> updates;  // of the last update: room for the next
   std::vector<float*> averages;          // of the same parameters; null: none is kept
   bool has_loss = false;
+  bool reads_loss_scale = false;
   std::int64_t units = 0;  // forwards since the times of kernels were taken
 };
 
@@ -76,7 +77,8 @@ struct Stage::StatisticState {
   Moments moments;
 };
 
-/// Compiles every variant of a stage: memory, kernels, operands.
+/// Compiles every variant of a stage: memory, kernels, operands. A stage on a device has its
+/// StageDevice already.
 void compile_stage(Stage& stage, int index, const std::vector<StageVariant>& variants,
                    Backend backend);
 

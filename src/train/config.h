@@ -54,7 +54,8 @@ struct PipelineConfig {
   bool profile_cache = true;
   bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
-  int threads = 0;  // of each stage; 0: cores / stages, at least 1
+  std::vector<int> gpu_ids;  // by device; one may stand several times. Empty: stages on the CPU
+  int threads = 0;           // of each stage; 0: cores / stages, at least 1
   bool pin = true;
   double timeout_seconds = 60;
 };

@@ -49,7 +49,9 @@ std::vector<Setting> numbers_of(const Session& session) {
           {"replicas", places},
           {"micro-batch-size", fmt::format("{}", session.micro_batch())},
           {"threads", fmt::format("{}", session.threads())},
-          {"device", config.pipeline.backend == Backend::kCpu ? "cpu" : "reference"},
+          {"device", !config.pipeline.gpu_ids.empty()           ? "cuda"
+                     : config.pipeline.backend == Backend::kCpu ? "cpu"
+                                                                : "reference"},
           {"batch-size", fmt::format("{}", optimization.batch_size)},
           {"steps", fmt::format("{}", session.total_steps())},
           {"shuffle", text_of(optimization.shuffle)},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/plugin.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
@@ -219,8 +220,10 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   if (!training) options.loss.class_weights.clear();
   options.with_gradients = with_gradients;
   options.precision = config_.model.precision;
-  if (config_.pipeline.backend == Backend::kCpu) options.picture_layout = convolution_layout();
-  options.fuse_elementwise = config_.pipeline.backend == Backend::kCpu && fuse;
+  // On GPUs everything is row-major so far, and nothing is fused.
+  const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
+  if (on_cpu) options.picture_layout = convolution_layout();
+  options.fuse_elementwise = on_cpu && fuse;
   return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
 }
 
@@ -276,6 +279,10 @@ std::vector<std::int64_t> Session::training_batch_sizes() const {
   return sizes;
 }
 
+/// Kernels are not yet measured on GPUs. Cuts depend on ratios: those of a data-centre GPU.
+const DeviceSpeed kSomeGpu = {
+    .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
+
 void Session::measure() {
   const TrainingGraph& graph = this->graph();
   topology_ = config_.pipeline.topology.empty()
@@ -299,6 +306,8 @@ void Session::measure() {
                                         .bytes_per_second = topology_->memory_bytes_per_second});
   } else if (!config_.pipeline.profile_path.empty()) {
     profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else if (!config_.pipeline.gpu_ids.empty()) {
+    profile_ = estimate_profile(graph, kSomeGpu);
   } else {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
@@ -367,6 +376,9 @@ void Session::choose_order() {
 }
 
 void Session::add_notes() {
+  if (!config_.pipeline.gpu_ids.empty() && config_.pipeline.profile_path.empty())
+    plan_.notes.emplace_back(
+        "what the nodes cost on a GPU is estimated from operations and bytes, not measured");
   if (!order_.empty())
     plan_.notes.emplace_back(
         "the nodes are cut in another order than the file's, which is in the plan");
@@ -658,6 +670,9 @@ RuntimeOptions Session::runtime_options() const {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
+  PT_CHECK(config_.pipeline.gpu_ids.empty() || config_.optimization.optimizer.average_decay == 0,
+           kUsage, "--ema averages in host memory, which stages on GPUs do not have; leave it out");
+  for (const int id : config_.pipeline.gpu_ids) options.devices.push_back(&cuda_plugin().open(id));
   return options;
 }
 

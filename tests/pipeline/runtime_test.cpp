@@ -12,6 +12,7 @@
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
 #include "pipeline/oracle.h"
+#include "support/recorded_devices.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -64,14 +65,48 @@ struct Pipeline {
   bool tied_stages = false;
 };
 
-RuntimeOptions runtime_options(Backend backend, double clip = 0) {
+/// Where a program is run.
+enum class Place : std::uint8_t { kReference, kCpu, kOneDevice, kManyDevices };
+
+RuntimeOptions runtime_options(Place place, double clip = 0) {
   RuntimeOptions options;
-  options.backend = backend;
+  options.backend = place == Place::kReference ? Backend::kReference : Backend::kCpu;
   options.optimizer = default_settings(OptimizerKind::kAdamW);
   options.clip_norm = clip;
   options.timeout_seconds = 20;
   return options;
 }
+
+/// A runtime, and the devices that are recorded if it runs on any.
+struct PlacedRuntime {
+  PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0) {
+    RuntimeOptions options = runtime_options(place, clip);
+    if (place == Place::kOneDevice || place == Place::kManyDevices) {
+      const bool one = place == Place::kOneDevice;
+      machine = std::make_unique<test::RecordedMachine>(one ? 1 : program.devices, ++machines);
+      for (int d = 0; d < program.devices; ++d)
+        options.devices.push_back(&machine->device(one ? 0 : d));
+    }
+    runtime = std::make_unique<Runtime>(pipeline.variants, std::vector<const Program*>{&program},
+                                        options);
+  }
+  ~PlacedRuntime() {
+    runtime.reset();
+    if (!machine) return;
+    for (const std::string& problem : machine->problems()) ADD_FAILURE() << problem;
+    EXPECT_GT(machine->operations(), 0U);
+    operations += machine->operations();
+    compared += machine->compared();
+  }
+  RoundResult run(const Program& program, UnitSource& source) {
+    return runtime->run(program, source);
+  }
+  HostTensor read(const std::string& name) const { return runtime->read(name); }
+
+  std::unique_ptr<test::RecordedMachine> machine;
+  std::unique_ptr<Runtime> runtime;
+  static inline std::uint64_t machines = 0, operations = 0, compared = 0;
+};
 
 /// Everything that training changes, as bytes.
 template <class Reader>
@@ -91,8 +126,8 @@ struct Outcome {
   std::vector<double> losses;
 };
 
-Outcome train_synchronously(int stages, const std::string& schedule, bool recompute,
-                            Backend backend, double clip, bool with_oracle) {
+Outcome train_synchronously(int stages, const std::string& schedule, bool recompute, Place place,
+                            double clip, bool with_oracle) {
   const Pipeline pipeline(/*tied=*/true, stages, kSizes);
   const Program program = pipeline.program(schedule, 3, recompute, clip > 0);
   test::FixedData data(4 * kBatch, 5);
@@ -108,16 +143,16 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
     outcome.bits = fingerprint(pipeline, runner);
   };
   if (with_oracle) {
-    Oracle oracle(pipeline.variants, stages, runtime_options(backend, clip));
+    Oracle oracle(pipeline.variants, stages, runtime_options(place, clip));
     steps(oracle);
   } else {
-    Runtime runtime(pipeline.variants, {&program}, runtime_options(backend, clip));
+    PlacedRuntime runtime(pipeline, program, place, clip);
     steps(runtime);
   }
   return outcome;
 }
 
-class SameBits : public testing::TestWithParam<Backend> {};
+class SameBits : public testing::TestWithParam<Place> {};
 
 TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   for (const double clip : {0.0, 0.5}) {
@@ -155,7 +190,7 @@ TEST_P(SameBits, PipedreamAndItsOracle) {
       return std::pair(fingerprint(pipeline, runner), losses);
     };
     Oracle oracle(pipeline.variants, stages, runtime_options(GetParam()));
-    Runtime runtime(pipeline.variants, {&program}, runtime_options(GetParam()));
+    PlacedRuntime runtime(pipeline, program, GetParam());
     EXPECT_TRUE(rounds(runtime) == rounds(oracle)) << stages << " stages";
   }
 }
@@ -181,7 +216,7 @@ struct Pair {
   std::vector<double> losses, oracle_losses;
 };
 
-Pair run_both(const Pipeline& pipeline, const Program& program, Backend backend, double clip,
+Pair run_both(const Pipeline& pipeline, const Program& program, Place place, double clip,
               const Program* reference = nullptr, const Pipeline* reference_pipeline = nullptr) {
   Pair pair;
   const bool asynchronous = is_asynchronous(program.rule);
@@ -200,10 +235,10 @@ Pair run_both(const Pipeline& pipeline, const Program& program, Backend backend,
     }
     return fingerprint(on, runner);
   };
-  Runtime runtime(pipeline.variants, {&program}, runtime_options(backend, clip));
+  PlacedRuntime runtime(pipeline, program, place, clip);
   pair.bits = run(runtime, program, pipeline, pair.losses);
   const Pipeline& on = reference_pipeline ? *reference_pipeline : pipeline;
-  Oracle oracle(on.variants, on.stages, runtime_options(backend, clip));
+  Oracle oracle(on.variants, on.stages, runtime_options(place, clip));
   pair.oracle_bits = run(oracle, reference ? *reference : program, on, pair.oracle_losses);
   return pair;
 }
@@ -286,10 +321,56 @@ TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, SameBits, testing::Values(Backend::kReference, Backend::kCpu),
-                         [](const auto& info) {
-                           return info.param == Backend::kCpu ? "cpu" : "reference";
-                         });
+// Where nothing comes back, only released entries keep a sender from overwriting what is read.
+TEST_P(SameBits, ManyUnitsGoForward) {
+  constexpr int kUnits = 24;
+  const Pipeline pipeline(/*tied=*/true, 3, {4});
+  const Program program = pipeline.program("forward", kUnits);
+  test::FixedData data(kUnits * 4, 8);
+  data.set_mini_batch(0, kUnits * 4, 4, 0, {4});
+  const auto losses = [&](PlacedRuntime& runtime) {
+    runtime.run(program, data);
+    std::vector<double> out;
+    for (const RoundUnit& unit : data.units()) out.push_back(unit.loss_sum);
+    return out;
+  };
+  PlacedRuntime runtime(pipeline, program, GetParam());
+  PlacedRuntime on_host(pipeline, program,
+                        GetParam() == Place::kReference ? Place::kReference : Place::kCpu);
+  EXPECT_EQ(losses(runtime), losses(on_host));
+}
+
+std::string name_of_place(const testing::TestParamInfo<Place>& info) {
+  switch (info.param) {
+    case Place::kReference:
+      return "reference";
+    case Place::kCpu:
+      return "cpu";
+    case Place::kOneDevice:
+      return "one_device";
+    case Place::kManyDevices:
+      return "many_devices";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SameBits,
+                         testing::Values(Place::kReference, Place::kCpu, Place::kOneDevice,
+                                         Place::kManyDevices),
+                         name_of_place);
+
+/// Counts what the devices above have been asked to do; runs after them in this program.
+class RecordedCount : public testing::Environment {
+  void TearDown() override {
+    if (PlacedRuntime::machines == 0) return;
+    std::printf("[ figure  ] %llu recorded machines: %llu pieces of work, %llu pairs compared\n",
+                static_cast<unsigned long long>(PlacedRuntime::machines),
+                static_cast<unsigned long long>(PlacedRuntime::operations),
+                static_cast<unsigned long long>(PlacedRuntime::compared));
+  }
+};
+const testing::Environment* const kRecordedCount =
+    testing::AddGlobalTestEnvironment(new RecordedCount);
 
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
@@ -299,7 +380,7 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
        carry_stages(*pipeline.graphs[0], pipeline.variants[0].stage_of_forward, *evaluation)});
   const Program training = pipeline.program("1f1b", 3);
   const Program forward = pipeline.program("forward", 2);
-  Runtime runtime(pipeline.variants, {&training, &forward}, runtime_options(Backend::kReference));
+  Runtime runtime(pipeline.variants, {&training, &forward}, runtime_options(Place::kReference));
   test::FixedData data(2 * kBatch, 5);
   data.set_mini_batch(0, 8, 4, 0, {99, 98, 4});
   const std::string before = fingerprint(pipeline, runtime);
@@ -335,7 +416,7 @@ class FailingData final : public UnitSource {
 TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
   const Pipeline pipeline(/*tied=*/true, 4, kSizes);
   const Program program = pipeline.program("1f1b", 3);
-  Runtime runtime(pipeline.variants, {&program}, runtime_options(Backend::kReference));
+  Runtime runtime(pipeline.variants, {&program}, runtime_options(Place::kReference));
   test::FixedData data(2 * kBatch, 5);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   FailingData failing(data);
@@ -356,7 +437,7 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
     constexpr int kStages = 4, kUnits = 8;
     const Pipeline pipeline(/*tied=*/false, kStages, {4});
     const Program program = pipeline.program(schedule, kUnits);
-    RuntimeOptions options = runtime_options(Backend::kReference);
+    RuntimeOptions options = runtime_options(Place::kReference);
     options.rehearsal.assign(kStages, {.forward = 0.010,
                                        .backward = 0.020,
                                        .backward_input = 0,
@@ -387,7 +468,7 @@ TEST(Runtime, RehearsedLinksTakeTheirTimeAndReceivesShowIt) {
   constexpr double kLatency = 0.020, kClock = 1e-9;
   const Pipeline pipeline(/*tied=*/false, 2, {4});
   const Program program = pipeline.program("1f1b", 1);
-  RuntimeOptions options = runtime_options(Backend::kReference);
+  RuntimeOptions options = runtime_options(Place::kReference);
   StageSeconds seconds;
   seconds.forward = 0.005;
   seconds.backward = 0.010;

@@ -6,8 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
+
+#include "support/device_kernel.h"
+#include "support/emulated_kernels.h"
 
 namespace pipetrain::test {
 namespace {
@@ -203,7 +208,11 @@ void expect_error(ErrorKind kind, std::string_view text, const std::function<voi
 
 // --- running ---
 
-std::vector<HostTensor> run_node(Backend backend, const Node& node,
+namespace {
+
+/// Runs a node with the kernel that `make` gives; nothing when it gives none.
+template <class Make>
+std::vector<HostTensor> run_made(const Make& make, const Node& node,
                                  const std::vector<HostTensor>& inputs,
                                  const std::vector<TensorType>& outputs,
                                  const RunContext& context) {
@@ -231,7 +240,8 @@ std::vector<HostTensor> run_node(Backend backend, const Node& node,
     std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
     out.push_back({type, buffers.back().data() + kGuard});
   }
-  const std::unique_ptr<Kernel> kernel = make_kernel(backend, request);
+  const std::unique_ptr<Kernel> kernel = make(request);
+  if (!kernel) return {};
   const Buffer workspace(kernel->workspace_bytes() + kGuard);
   std::memset(workspace.data(), 0xFF, workspace.bytes());
   RunContext with_workspace = context;
@@ -262,6 +272,61 @@ std::vector<HostTensor> run_node(Backend backend, const Node& node,
     std::memcpy(results.back().view().data, out[i].data, outputs[i].bytes());
   }
   return results;
+}
+
+/// Elements of inputs up to which the emulator is quick enough.
+constexpr std::int64_t kMostEmulated = 2500;
+
+/// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
+/// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
+/// kernel that a real GPU has, run three times.
+void check_emulated(std::string_view op, const Attributes& attributes,
+                    const std::vector<HostTensor>& inputs, const std::vector<HostTensor>& reference,
+                    double tolerance, const RunContext& context) {
+  std::vector<TensorType> types;
+  for (const HostTensor& input : inputs) types.push_back(input.type());
+  Node node;
+  node.op = find_op(op);
+  node.attributes = attributes;
+  node.name = "test";
+  const std::vector<TensorType> outputs = infer_op(op, attributes, types);
+  Device* const device = device_under_test();
+  std::int64_t elements = 0;
+  for (const TensorType& type : types) elements += type.count();
+  if (!device && elements > kMostEmulated) return;
+  const auto make = [&](const KernelRequest& request) {
+    return device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
+  };
+  std::vector<HostTensor> first;
+  for (const int order : {0, 1, 2}) {
+    set_emulated_order(order);
+    const std::vector<HostTensor> results = run_made(make, node, inputs, outputs, context);
+    if (results.empty()) return;
+    if (order == 0) first = results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::string where = fmt::format("output {} of the GPU's kernel, order {}", i, order);
+      if (order > 0) {
+        expect_same_bits(results[i], first[i], where);
+      } else if (results[i] && is_float(results[i].dtype())) {
+        expect_close(results[i], reference[i], tolerance, where);
+      } else {
+        expect_same_bits(results[i], reference[i], where);
+      }
+    }
+  }
+  if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
+    std::ofstream(log, std::ios::app) << fmt::format("{}\n", op);
+  }
+}
+
+}  // namespace
+
+std::vector<HostTensor> run_node(Backend backend, const Node& node,
+                                 const std::vector<HostTensor>& inputs,
+                                 const std::vector<TensorType>& outputs,
+                                 const RunContext& context) {
+  return run_made([&](const KernelRequest& request) { return make_kernel(backend, request); }, node,
+                  inputs, outputs, context);
 }
 
 std::vector<HostTensor> run_graph(const Graph& graph, Backend backend, const Feeds& feeds,
@@ -451,6 +516,7 @@ void check_cpu(std::string_view op, const Attributes& attributes,
     }
   }
   omp_set_num_threads(threads_before);
+  check_emulated(op, attributes, single, reference, std::max(tolerance, 1e-5), context);
 }
 
 // --- import rules ---

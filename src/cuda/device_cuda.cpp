@@ -1,0 +1,209 @@
+#include "cuda/device_cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "device/libraries_cuda.h"
+#include "ops/kernels_cuda.h"
+#include "ops/library_kernels_cuda.h"
+#include "optim/update.h"
+#include "optim/update_cuda.h"
+
+namespace pipetrain {
+
+void cuda_check(cudaError_t status, const char* what) {
+  PT_CHECK(status == cudaSuccess, kDevice, "the GPU failed {}: {} ({})", what,
+           cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+namespace {
+
+class CudaPoint final : public StreamPoint {
+ public:
+  explicit CudaPoint(const CudaDevice& device) {
+    device.enter();
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  }
+  ~CudaPoint() override { cudaEventDestroy(event); }
+  CudaPoint(const CudaPoint&) = delete;
+  CudaPoint& operator=(const CudaPoint&) = delete;
+  void synchronize() override { cuda_check(cudaEventSynchronize(event), "while it computed"); }
+
+  cudaEvent_t event = nullptr;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(CudaDevice& device) : device_(device) {
+    device.enter();
+    cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    queue_ = {stream_, device.multiprocessors(), &libraries_};
+  }
+  ~CudaStream() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  Device& device() override { return device_; }
+  CudaQueue& queue() { return queue_; }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    // Addresses tell where memory lies: in this device, in another, on the host.
+    device_.enter();
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
+  }
+  void record(StreamPoint& point) override {
+    device_.enter();
+    cuda_check(cudaEventRecord(static_cast<CudaPoint&>(point).event, stream_), "recording");
+  }
+  void wait(const StreamPoint& point) override {
+    device_.enter();
+    cuda_check(cudaStreamWaitEvent(stream_, static_cast<const CudaPoint&>(point).event, 0),
+               "waiting for another stream");
+  }
+  void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "while it computed"); }
+
+ private:
+  CudaDevice& device_;
+  CudaLibraries libraries_;
+  cudaStream_t stream_ = nullptr;
+  CudaQueue queue_;
+};
+
+CudaQueue& queue_of(Stream& stream) { return static_cast<CudaStream&>(stream).queue(); }
+
+/// Reports launches that were refused, with the node's own words around it.
+class CheckedKernel final : public Kernel {
+ public:
+  CheckedKernel(CudaDevice& device, std::unique_ptr<Kernel> kernel)
+      : device_(device), kernel_(std::move(kernel)) {}
+  void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+           const RunContext& context) override {
+    device_.enter();
+    kernel_->run(inputs, outputs, context);
+    cuda_check(cudaGetLastError(), "to start a kernel");
+  }
+  std::size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+
+ private:
+  CudaDevice& device_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index) : index_(index) {
+  enter();
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, index), "telling what it is");
+  name_ = fmt::format("cuda:{} ({})", index, properties.name);
+  multiprocessors_ = properties.multiProcessorCount;
+  PT_CHECK(properties.major >= 8, kResource,
+           "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
+           name_, properties.major, properties.minor);
+  // Copies between GPUs go direct where the machine allows it; else the driver takes them through
+  // the host.
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "counting devices");
+  for (int other = 0; other < count; ++other) {
+    int possible = 0;
+    if (other == index || cudaDeviceCanAccessPeer(&possible, index, other) != cudaSuccess) continue;
+    if (possible && cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess) cudaGetLastError();
+  }
+}
+
+void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
+
+std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(*this); }
+std::unique_ptr<StreamPoint> CudaDevice::make_point() { return std::make_unique<CudaPoint>(*this); }
+
+std::unique_ptr<Kernel> CudaDevice::make_kernel(Stream& stream, const KernelRequest& request) {
+  enter();
+  std::unique_ptr<Kernel> kernel = make_library_kernel(request, queue_of(stream));
+  if (!kernel) kernel = make_cuda_kernel(request, queue_of(stream));
+  if (!kernel) return nullptr;
+  return std::make_unique<CheckedKernel>(*this, std::move(kernel));
+}
+
+void CudaDevice::set(Stream& stream, float* to, float value) {
+  enter();
+  launch_fill(to, value, 1, queue_of(stream));
+  cuda_check(cudaGetLastError(), "to start a kernel");
+}
+
+void CudaDevice::add(Stream& stream, float* to, const float* from, std::size_t count) {
+  enter();
+  launch_add(to, from, static_cast<std::int64_t>(count), queue_of(stream));
+  cuda_check(cudaGetLastError(), "to start a kernel");
+}
+
+void CudaDevice::sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
+                                double* scratch) {
+  enter();
+  launch_sum_of_squares(values, static_cast<std::int64_t>(count), sum, scratch, queue_of(stream));
+  cuda_check(cudaGetLastError(), "to start a kernel");
+}
+
+void CudaDevice::update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
+                        std::int64_t step, double gradient_scale, std::span<float> parameter,
+                        std::span<const float> gradient, std::span<float> state0,
+                        std::span<float> state1) {
+  enter();
+  if (update_cuda(settings, learning_rate, step, gradient_scale, parameter, gradient, state0,
+                  state1, queue_of(stream)))
+    return cuda_check(cudaGetLastError(), "to start a kernel");
+  // LAMB and LARS look at norms: on the host, for now.
+  const auto fetch = [&](std::span<const float> from) {
+    std::vector<float> to(from.size());
+    stream.copy(to.data(), from.data(), from.size_bytes());
+    return to;
+  };
+  std::vector<float> weights = fetch(parameter), first = fetch(state0), second = fetch(state1);
+  const std::vector<float> slope = fetch(gradient);
+  stream.synchronize();
+  pipetrain::update(settings, learning_rate, step, gradient_scale, std::span<float>(weights),
+                    std::span<const float>(slope), std::span<float>(first),
+                    std::span<float>(second));
+  stream.copy(parameter.data(), weights.data(), parameter.size_bytes());
+  stream.copy(state0.data(), first.data(), state0.size_bytes());
+  stream.copy(state1.data(), second.data(), state1.size_bytes());
+  stream.synchronize();
+}
+
+std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
+  enter();
+  void* data = nullptr;
+  const cudaError_t status =
+      on_host ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    PT_FAIL(kResource, "{} is out of memory: {} are asked for, {} of {} are free", name_,
+            bytes_text(bytes), bytes_text(free), bytes_text(total));
+  }
+  cuda_check(status, "giving memory");
+  if (on_host) {
+    std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
+  } else {
+    cuda_check(cudaMemset(data, 0, bytes), "clearing memory");
+    cuda_check(cudaDeviceSynchronize(), "clearing memory");
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void CudaDevice::give_back(std::byte* data, bool on_host) noexcept {
+  if (on_host) {
+    cudaFreeHost(data);
+  } else {
+    cudaFree(data);
+  }
+}
+
+}  // namespace pipetrain

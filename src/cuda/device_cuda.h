@@ -1,0 +1,49 @@
+// A GPU: memory, streams, points, copies. Kernels come from the tables of ops.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "device/queue_cuda.h"
+
+namespace pipetrain {
+
+/// Error (kDevice) saying what failed when `status` is an error.
+void cuda_check(cudaError_t status, const char* what);
+
+class CudaDevice final : public Device {
+ public:
+  /// Error (kResource) when the device cannot be used.
+  explicit CudaDevice(int index);
+
+  int index() const { return index_; }
+  int multiprocessors() const { return multiprocessors_; }
+  /// Makes this the device of the calling thread.
+  void enter() const;
+
+  std::string name() const override { return name_; }
+  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<StreamPoint> make_point() override;
+  std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override;
+  void set(Stream& stream, float* to, float value) override;
+  void add(Stream& stream, float* to, const float* from, std::size_t count) override;
+  void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
+                      double* scratch) override;
+  void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
+              std::int64_t step, double gradient_scale, std::span<float> parameter,
+              std::span<const float> gradient, std::span<float> state0,
+              std::span<float> state1) override;
+
+ private:
+  std::byte* take(std::size_t bytes, bool on_host) override;
+  void give_back(std::byte* data, bool on_host) noexcept override;
+
+  int index_;
+  int multiprocessors_ = 1;
+  std::string name_;
+};
+
+}  // namespace pipetrain

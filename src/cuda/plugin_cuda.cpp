@@ -1,0 +1,60 @@
+// The plugin's one symbol. A machine without driver or GPU is told apart from one that fails.
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/error.h"
+#include "cuda/device_cuda.h"
+#include "device/build_id.h"
+#include "device/plugin.h"
+
+namespace pipetrain {
+namespace {
+
+class CudaPlugin final : public DevicePlugin {
+ public:
+  std::vector<std::string> devices() override {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    PT_CHECK(status != cudaErrorInsufficientDriver && status != cudaErrorStubLibrary, kResource,
+             "no driver for NVIDIA GPUs was found, or it is older than CUDA {}.{}",
+             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    PT_CHECK(status != cudaErrorNoDevice && !(status == cudaSuccess && count == 0), kResource,
+             "no NVIDIA GPU was found");
+    PT_CHECK(status == cudaSuccess, kResource, "the NVIDIA driver does not answer: {}",
+             cudaGetErrorString(status));
+    std::vector<std::string> names;
+    for (int d = 0; d < count; ++d) {
+      cudaDeviceProp properties{};
+      cuda_check(cudaGetDeviceProperties(&properties, d), "telling what it is");
+      names.emplace_back(properties.name);
+    }
+    return names;
+  }
+
+  Device& open(int index) override {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<CudaDevice>& device = open_[index];
+    if (!device) device = std::make_unique<CudaDevice>(index);
+    return *device;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<CudaDevice>> open_;
+};
+
+DevicePlugin* plugin() {
+  // Never destroyed: the driver may be gone before static destructors run.
+  static auto* const plugin = new CudaPlugin;
+  return plugin;
+}
+
+}  // namespace
+}  // namespace pipetrain
+
+extern "C" __attribute__((visibility("default"))) const pipetrain::PluginEntry pipetrain_plugin;
+const pipetrain::PluginEntry pipetrain_plugin = {pipetrain::kBuildId.data(), pipetrain::plugin};

@@ -1,0 +1,110 @@
+// A device with memory and queues of its own, which a backend behind a plugin offers. The CPU needs
+// none of this: its stages compute in host memory, in the thread that calls.
+//
+//   thread:  copy, kernel, kernel, record a ─┐ (only puts work into the stream)
+//   stream:            copy → kernel → kernel → a
+//   another stream:                    wait a ─┴→ copy to its device → …
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace pipetrain {
+
+class Device;
+class Kernel;
+struct KernelRequest;
+struct OptimizerSettings;
+
+/// A point in the order of a stream. May be recorded again when nobody waits for the earlier point.
+class StreamPoint {
+ public:
+  virtual ~StreamPoint() = default;
+  /// Makes the calling thread wait until the work before the recorded point is done.
+  virtual void synchronize() = 0;
+};
+
+/// Work that a device does in order. One thread at a time puts work in; nothing waits but
+/// synchronize(). Memory that is named here must live until the work is done.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Device& device() = 0;
+  /// Copies within a device, between devices, and from and to host memory.
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+  virtual void record(StreamPoint& event) = 0;
+  /// Work put in later starts after the point where the event was last recorded.
+  virtual void wait(const StreamPoint& event) = 0;
+  /// Waits until everything is done. Error (kDevice) when some of it failed.
+  virtual void synchronize() = 0;
+};
+
+/// Memory of a device, or host memory that it copies to and from without a detour; zeroed.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(Device& device, std::size_t bytes, bool on_host);
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept { swap(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(DeviceMemory& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(on_host_, other.on_host_);
+  }
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  bool on_host_ = false;
+};
+
+/// One device. Calls may come from several threads.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<StreamPoint> make_point() = 0;
+  DeviceMemory allocate(std::size_t bytes) { return {*this, bytes, /*on_host=*/false}; }
+  DeviceMemory allocate_on_host(std::size_t bytes) { return {*this, bytes, /*on_host=*/true}; }
+
+  /// A kernel that puts its work into the stream and returns; null when this device has none for
+  /// the node.
+  virtual std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) = 0;
+
+  // What stages do beside the nodes of the graph. All of it goes into the stream.
+
+  virtual void set(Stream& stream, float* to, float value) = 0;
+  /// to[i] += from[i]
+  virtual void add(Stream& stream, float* to, const float* from, std::size_t count) = 0;
+  /// Adds up squares in an order that depends on `count` only; `sum` and kScratch places at
+  /// `scratch` are memory of the device.
+  static constexpr std::size_t kScratch = 256;
+  virtual void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
+                              double* scratch) = 0;
+  /// One step of the optimizer (optim/update.h).
+  virtual void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
+                      std::int64_t step, double gradient_scale, std::span<float> parameter,
+                      std::span<const float> gradient, std::span<float> state0,
+                      std::span<float> state1) = 0;
+
+ private:
+  friend class DeviceMemory;
+  /// Error (kResource) when there is not enough.
+  virtual std::byte* take(std::size_t bytes, bool on_host) = 0;
+  virtual void give_back(std::byte* data, bool on_host) noexcept = 0;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,32 @@
+// Devices that a plugin brings: loaded when one is asked for, and never unloaded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace pipetrain {
+
+/// What a plugin offers. It is built together with the program and uses its classes.
+class DevicePlugin {
+ public:
+  virtual ~DevicePlugin() = default;
+  /// Names of the devices that are there. Error (kResource) saying why there is none.
+  virtual std::vector<std::string> devices() = 0;
+  /// Opens a device, for the rest of the program; asked again, it gives the same one.
+  virtual Device& open(int index) = 0;
+};
+
+/// What a plugin's symbol `pipetrain_plugin` is.
+struct PluginEntry {
+  const char* build_id;
+  DevicePlugin* (*plugin)();
+};
+
+/// The plugin for NVIDIA's GPUs, libpipetrain_cuda.so, from PIPETRAIN_BACKEND_PATH (a folder), from
+/// beside the program or from ../lib/pipetrain. Error (kResource) when there is none, when it
+/// cannot be loaded or belongs to another build.
+DevicePlugin& cuda_plugin();
+
+}  // namespace pipetrain

@@ -1,0 +1,16 @@
+// What kernels on a GPU put their work into: a CUDA stream, and how wide the device is.
+#pragma once
+
+#include "cuda_launch.h"
+
+namespace pipetrain {
+
+class CudaLibraries;
+
+struct CudaQueue {
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 1;
+  CudaLibraries* libraries = nullptr;  // handles of cuBLASLt and cuDNN that belong to the stream
+};
+
+}  // namespace pipetrain

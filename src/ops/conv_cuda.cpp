@@ -1,0 +1,105 @@
+// Convolutions by cuDNN.
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "ops/conv.h"
+#include "ops/conv_graph_cuda.h"
+#include "ops/library_kernels_cuda.h"
+#include "ops/reduce_launch_cuda.h"
+
+namespace pipetrain {
+namespace {
+
+ConvShapes shapes_of(const ConvGeometry& geometry, const Shape& x, const Shape& w, const Shape& y) {
+  ConvShapes shapes{x.dims(), w.dims(), y.dims(), {}, {}, {}, {}, false};
+  for (const WindowAxis& axis : geometry.window) {
+    shapes.pad_begin.push_back(axis.pad_begin);
+    shapes.pad_end.push_back(axis.pad_end);
+    shapes.stride.push_back(axis.stride);
+    shapes.dilation.push_back(axis.dilation);
+  }
+  return shapes;
+}
+
+class ConvKernel final : public Kernel {
+ public:
+  ConvKernel(ConvPass pass, const ConvShapes& shapes, const CudaQueue& queue)
+      : pass_(pass),
+        graph_(pass, shapes),
+        handle_(queue.libraries->cudnn(queue.stream)),
+        queue_(queue) {
+    std::string reason;
+    PT_CHECK(graph_.build(handle_, &reason), kDevice, "cuDNN has no convolution for this node: {}",
+             reason);
+    // The gradient of the bias: dy summed over all but its channels.
+    bias_.kept_dimensions = 1;
+    bias_.kept_sizes[0] = bias_.kept = shapes.y[1];
+    bias_.reduced_dimensions = 2;
+    std::int64_t positions = 1;
+    for (std::size_t d = 2; d < shapes.y.size(); ++d) positions *= shapes.y[d];
+    bias_.kept_strides[0] = positions;
+    bias_.reduced_sizes[0] = shapes.y[0];
+    bias_.reduced_strides[0] = shapes.y[1] * positions;
+    bias_.reduced_sizes[1] = positions;
+    bias_.reduced_strides[1] = 1;
+    bias_.reduced = shapes.y[0] * positions;
+    bias_.innermost_is_reduced = true;
+  }
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    if (pass_ == ConvPass::kWeightGradient) {
+      // The node has x before dy.
+      if (out[0])
+        graph_.run(handle_, in[1].data, in[0].data, nullptr, out[0].data, context.workspace);
+      if (out.size() > 1 && out[1])
+        reduce::launch_reduce(reduce::Reduction::kSum, bias_, in[1].as<float>(), out[1].as<float>(),
+                              reinterpret_cast<float*>(context.workspace), queue_);
+      return;
+    }
+    graph_.run(handle_, in[0].data, in[1].data, in.size() > 2 ? in[2].data : nullptr, out[0].data,
+               context.workspace);
+  }
+  std::size_t workspace_bytes() const override {
+    const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
+    return std::max(graph_.workspace_bytes(), bias);
+  }
+
+ private:
+  ConvPass pass_;
+  ConvGraph graph_;
+  cudnnHandle_t handle_;
+  CudaQueue queue_;
+  reduce::ReduceWalk bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue) {
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      const bool absent = type.dtype == DType::kUndefined;
+      if (!absent &&
+          (type.dtype != DType::kFloat32 || type.layout != Layout::kRowMajor || type.count() == 0))
+        return nullptr;
+    }
+  }
+  const std::string_view op = request.node.op->name;
+  const ConvPass pass = op == "Conv"            ? ConvPass::kForward
+                        : op == "ConvInputGrad" ? ConvPass::kInputGradient
+                                                : ConvPass::kWeightGradient;
+  const Shape& first = request.inputs[0].shape;
+  const Shape& second = request.inputs[1].shape;
+  const Shape& result = request.outputs[0].shape;
+  const Shape& x = pass == ConvPass::kInputGradient ? result : first;
+  const Shape& w = pass == ConvPass::kWeightGradient ? result : second;
+  const Shape& y = pass == ConvPass::kForward         ? result
+                   : pass == ConvPass::kInputGradient ? first
+                                                      : second;
+  ConvShapes shapes = shapes_of(conv_geometry(request.node.attributes, x, w), x, w, y);
+  shapes.bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  return std::make_unique<ConvKernel>(pass, shapes, queue);
+}
+
+}  // namespace pipetrain

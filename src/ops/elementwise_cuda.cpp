@@ -1,0 +1,216 @@
+// Element-wise operators on GPUs: which function of the lists a node is.
+#include "graph/op.h"
+#include "ops/broadcast_plan.h"
+#include "ops/elementwise_functors.h"
+#include "ops/elementwise_list_cuda.h"
+#include "ops/kernels_cuda.h"
+
+namespace pipetrain::elementwise {
+namespace {
+
+using Made = std::unique_ptr<Kernel>;
+using In = std::span<const Tensor>;
+
+bool all_float(const KernelRequest& request) {
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      if (type.dtype != DType::kFloat32 || type.layout != Layout::kRowMajor) return false;
+    }
+  }
+  return true;
+}
+
+Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request)) return nullptr;
+  Coded function;
+  visit_unary<float, StandardMath>(request.node.op->name, request.node.attributes, [&](auto f) {
+    if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
+      function = encode(f, UnaryFunctions());
+  });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_unary(function, in[0].as<float>(), out[0].as<float>(), out[0].count(), queue);
+  });
+}
+
+Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request)) return nullptr;
+  Coded function;
+  visit_gradient<float, StandardMath>(request.node.op->name, request.node.attributes,
+                                      [&](auto f) { function = encode(f, GradientFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_gradient(function, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+                      out[0].count(), queue);
+  });
+}
+
+/// The plan as kernels take it; none when it has too many dimensions.
+bool strided(const KernelRequest& request, Strided& out) {
+  const BroadcastPlan plan = plan_broadcast(request.outputs[0], request.inputs);
+  if (plan.dims.size() > kMostDimensions) return false;
+  out.dimensions = static_cast<int>(plan.dims.size());
+  for (std::size_t d = 0; d < plan.dims.size(); ++d) {
+    out.sizes[d] = plan.dims[d];
+    for (std::size_t k = 0; k < plan.strides.size(); ++k) out.strides[k][d] = plan.strides[k][d];
+  }
+  return true;
+}
+
+Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  if (!all_float(request) || !strided(request, plan)) return nullptr;
+  Coded function;
+  visit_arithmetic<float>(request.node.op->name, request.node.attributes,
+                          [&](auto f) { function = encode(f, ArithmeticFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_arithmetic(function, plan, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+                        out[0].count(), queue);
+  });
+}
+
+Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  if (request.inputs[0].dtype != DType::kFloat32 || !strided(request, plan)) return nullptr;
+  Coded function;
+  visit_comparison<float>(request.node.op->name,
+                          [&](auto f) { function = encode(f, ComparisonFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_comparison(function, plan, in[0].as<float>(), in[1].as<float>(),
+                        out[0].as<std::uint8_t>(), out[0].count(), queue);
+  });
+}
+
+Made make_where(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
+  if ((size != 1 && size != 4 && size != 8) || !strided(request, plan)) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_where(plan, in[0].as<std::uint8_t>(), in[1].data, in[2].data, out[0].data, size,
+                   out[0].count(), queue);
+  });
+}
+
+Made converting(Convert convert, const CudaQueue& queue) {
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0) launch_convert(convert, in[0].data, out[0].data, out[0].count(), queue);
+  });
+}
+
+Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
+  using enum DType;
+  const DType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
+  if (from == kBool && to == kFloat32) return converting(Convert::kBoolToFloat, queue);
+  if (from == kFloat32 && to == kBool) return converting(Convert::kFloatToBool, queue);
+  if (from == kInt64 && to == kBool) return converting(Convert::kInt64ToBool, queue);
+  if (from == kInt64 && to == kFloat32) return converting(Convert::kInt64ToFloat, queue);
+  if (from == kInt32 && to == kFloat32) return converting(Convert::kInt32ToFloat, queue);
+  if (from == kFloat32 && to == kInt64) return converting(Convert::kFloatToInt64, queue);
+  if (from == kInt32 && to == kInt64) return converting(Convert::kInt32ToInt64, queue);
+  if (from == kBool && to == kInt64) return converting(Convert::kBoolToInt64, queue);
+  return nullptr;
+}
+
+Made make_not(const KernelRequest&, const CudaQueue& queue) {
+  return converting(Convert::kNot, queue);
+}
+
+Made make_sum(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request) || request.inputs.size() < 2) return nullptr;
+  const Coded add = encode(Add<float>(), ArithmeticFunctions());
+  Strided flat;
+  flat.dimensions = 1;
+  flat.sizes[0] = request.outputs[0].count();
+  flat.strides[0][0] = flat.strides[1][0] = 1;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    const float* sum = in[0].as<float>();
+    for (std::size_t k = 1; k < in.size() && out[0].count() > 0; ++k) {
+      launch_arithmetic(add, flat, sum, in[k].as<float>(), out[0].as<float>(), out[0].count(),
+                        queue);
+      sum = out[0].as<float>();
+    }
+  });
+}
+
+constexpr CudaKernelEntry kKernels[] = {
+    {"Abs", make_unary},
+    {"Ceil", make_unary},
+    {"Clip", make_unary},
+    {"Elu", make_unary},
+    {"Erf", make_unary},
+    {"Exp", make_unary},
+    {"Floor", make_unary},
+    {"Gelu", make_unary},
+    {"HardSigmoid", make_unary},
+    {"HardSwish", make_unary},
+    {"LeakyRelu", make_unary},
+    {"Log", make_unary},
+    {"Neg", make_unary},
+    {"PowScalar", make_unary},
+    {"Reciprocal", make_unary},
+    {"Relu", make_unary},
+    {"Round", make_unary},
+    {"Sigmoid", make_unary},
+    {"Sign", make_unary},
+    {"Silu", make_unary},
+    {"Softplus", make_unary},
+    {"Sqrt", make_unary},
+    {"Tanh", make_unary},
+    {"ClipGrad", make_gradient},
+    {"EluGrad", make_gradient},
+    {"ErfGrad", make_gradient},
+    {"GeluGrad", make_gradient},
+    {"HardSigmoidGrad", make_gradient},
+    {"HardSwishGrad", make_gradient},
+    {"LeakyReluGrad", make_gradient},
+    {"PowScalarGrad", make_gradient},
+    {"ReciprocalGrad", make_gradient},
+    {"ReluGrad", make_gradient},
+    {"SigmoidGrad", make_gradient},
+    {"SiluGrad", make_gradient},
+    {"SoftplusGrad", make_gradient},
+    {"SqrtGrad", make_gradient},
+    {"TanhGrad", make_gradient},
+    {"Add", make_arithmetic},
+    {"Div", make_arithmetic},
+    {"Max", make_arithmetic},
+    {"Min", make_arithmetic},
+    {"Mod", make_arithmetic},
+    {"Mul", make_arithmetic},
+    {"Pow", make_arithmetic},
+    {"Sub", make_arithmetic},
+    {"Equal", make_comparison},
+    {"Greater", make_comparison},
+    {"GreaterOrEqual", make_comparison},
+    {"Less", make_comparison},
+    {"LessOrEqual", make_comparison},
+    {"Cast", make_cast},
+    {"Not", make_not},
+    {"Sum", make_sum},
+    {"Where", make_where},
+};
+
+}  // namespace
+}  // namespace pipetrain::elementwise
+
+namespace pipetrain {
+
+std::span<const CudaKernelEntry> elementwise_cuda_kernels() { return elementwise::kKernels; }
+
+void launch_add(float* to, const float* from, std::int64_t count, const CudaQueue& queue) {
+  using namespace elementwise;
+  Strided flat;
+  flat.dimensions = 1;
+  flat.sizes[0] = count;
+  flat.strides[0][0] = flat.strides[1][0] = 1;
+  launch_arithmetic(encode(Add<float>(), ArithmeticFunctions()), flat, to, from, to, count, queue);
+}
+
+}  // namespace pipetrain

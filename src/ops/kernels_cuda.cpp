@@ -1,0 +1,25 @@
+#include "ops/kernels_cuda.h"
+
+#include "graph/op.h"
+
+namespace pipetrain {
+
+const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels() {
+  static const auto table = [] {
+    std::map<std::string_view, MakeCudaKernel> out;
+    for (const auto family :
+         {attention_cuda_kernels(), elementwise_cuda_kernels(), movement_cuda_kernels(),
+          reduce_cuda_kernels(), row_cuda_kernels(), spatial_cuda_kernels()}) {
+      for (const CudaKernelEntry& entry : family) out.emplace(entry.op, entry.make);
+    }
+    return out;
+  }();
+  return table;
+}
+
+std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, const CudaQueue& queue) {
+  const auto found = own_cuda_kernels().find(request.node.op->name);
+  return found == own_cuda_kernels().end() ? nullptr : found->second(request, queue);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,35 @@
+// The kernels of GPUs that are written here.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "device/queue_cuda.h"
+#include "ops/kernel.h"
+#include "ops/kernels_cuda_launch.h"
+
+namespace pipetrain {
+
+/// Makes a kernel that puts its work into the queue; null when there is none for the types.
+using MakeCudaKernel = std::unique_ptr<Kernel> (*)(const KernelRequest& request,
+                                                   const CudaQueue& queue);
+struct CudaKernelEntry {
+  std::string_view op;
+  MakeCudaKernel make;
+};
+
+std::span<const CudaKernelEntry> attention_cuda_kernels();
+std::span<const CudaKernelEntry> elementwise_cuda_kernels();
+std::span<const CudaKernelEntry> movement_cuda_kernels();
+std::span<const CudaKernelEntry> reduce_cuda_kernels();
+std::span<const CudaKernelEntry> row_cuda_kernels();
+std::span<const CudaKernelEntry> spatial_cuda_kernels();
+
+/// Own kernels by operator.
+const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels();
+/// An own kernel; null when there is none.
+std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, const CudaQueue& queue);
+
+}  // namespace pipetrain

@@ -1,0 +1,15 @@
+#include "ops/library_kernels_cuda.h"
+
+#include "graph/op.h"
+
+namespace pipetrain {
+
+std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const CudaQueue& queue) {
+  const std::string_view op = request.node.op->name;
+  if (op == "MatMul") return make_matmul_cuda(request, queue);
+  if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad")
+    return make_conv_cuda(request, queue);
+  return nullptr;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,17 @@
+// The kernels of GPUs that NVIDIA's libraries bring: matrix products and convolutions.
+#pragma once
+
+#include <memory>
+
+#include "device/queue_cuda.h"
+#include "ops/kernel.h"
+
+namespace pipetrain {
+
+/// A kernel of cuBLASLt or cuDNN; null when they have none for the node.
+std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const CudaQueue& queue);
+
+std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const CudaQueue& queue);
+std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
+
+}  // namespace pipetrain

@@ -1,0 +1,44 @@
+// Copies between strided tensors, and reading and adding at indices (C++17: nvcc compiles this
+// file).
+#pragma once
+
+#include <cstdint>
+
+#include "device/queue_cuda.h"
+
+namespace pipetrain::movement {
+
+/// CopyPlan as kernels take it.
+struct CopyWalk {
+  static constexpr int kMostDimensions = 6;
+  int dimensions = 0;
+  std::int64_t sizes[kMostDimensions] = {};
+  std::int64_t target[kMostDimensions] = {};
+  std::int64_t source[kMostDimensions] = {};
+  std::int64_t count = 0;
+};
+
+/// Elements of `size` bytes: 1, 2, 4 or 8.
+void launch_copy(const CopyWalk& walk, const void* from, void* to, int size,
+                 const CudaQueue& queue);
+/// `bits`: the element, in its lowest bytes.
+void launch_fill_elements(void* to, std::uint64_t bits, int size, std::int64_t count,
+                          const CudaQueue& queue);
+/// Keeps columns - row % rows >= k (upper) or <= k of (matrices, rows, columns).
+void launch_trilu(const void* x, void* y, int size, std::int64_t rows, std::int64_t columns,
+                  bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue);
+
+/// Slices of data (outer, extent, slice) at indices (count): y is (outer, count, slice).
+struct GatherShape {
+  std::int64_t outer, extent, slice, count;
+  bool wide;  // indices are int64, else int32
+};
+/// What is out of range is taken from the nearest end.
+void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
+                   int size, const CudaQueue& queue);
+/// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: the same
+/// index adds in the order of the indices.
+void launch_gather_gradient(const GatherShape& shape, const float* dy, const void* indices,
+                            float* dx, const CudaQueue& queue);
+
+}  // namespace pipetrain::movement

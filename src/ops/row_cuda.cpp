@@ -1,0 +1,163 @@
+// Softmax, losses, norms and dropout on GPUs.
+#include "ops/dropout.h"
+#include "ops/kernels_cuda.h"
+#include "ops/layer_norm.h"
+#include "ops/loss.h"
+#include "ops/row_launch_cuda.h"
+#include "ops/softmax.h"
+
+namespace pipetrain::row {
+namespace {
+
+using Made = std::unique_ptr<Kernel>;
+using Tensors = std::span<const Tensor>;
+
+bool floats(const KernelRequest& request, std::size_t x) {
+  return request.inputs[x].dtype == DType::kFloat32 &&
+         request.inputs[x].layout == Layout::kRowMajor;
+}
+
+float* at(Tensors tensors, std::size_t index) {
+  return index < tensors.size() ? tensors[index].as<float>() : nullptr;
+}
+
+template <bool kLog, bool kGradient>
+Made make_softmax(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  const AxisView view = view_axis(request.node.attributes, request.inputs[0].shape);
+  const Lines lines{view.outer, view.extent, view.inner};
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    if constexpr (kGradient) {
+      launch_softmax_gradient(lines, kLog, at(in, 0), at(in, 1), at(out, 0), queue);
+    } else {
+      launch_softmax(lines, kLog, at(in, 0), at(out, 0), queue);
+    }
+  });
+}
+
+Entropy entropy_of(const KernelRequest& request) {
+  const CrossEntropy loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape);
+  return {loss.rows, loss.classes, loss.ignore_index, static_cast<float>(loss.smoothing)};
+}
+
+Made make_cross_entropy(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  const Entropy entropy = entropy_of(request);
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        launch_cross_entropy(entropy, at(in, 0), in[1].as<std::int64_t>(), at(out, 0), at(out, 1),
+                             at(out, 2), reinterpret_cast<float*>(context.workspace), queue);
+      },
+      2 * static_cast<std::size_t>(entropy.rows) * sizeof(float));
+}
+
+Made make_cross_entropy_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  const Entropy entropy = entropy_of(request);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_cross_entropy_gradient(entropy, at(in, 0), in[1].as<std::int64_t>(), at(in, 2),
+                                  at(in, 3), at(out, 0), queue);
+  });
+}
+
+template <Pointwise kKind>
+Made make_pointwise(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        launch_pointwise_loss(kKind, at(in, 0), at(in, 1), in[0].count(), at(out, 0), at(out, 1),
+                              reinterpret_cast<float*>(context.workspace), queue);
+      },
+      2 * kPointwiseParts * sizeof(float));
+}
+
+template <Pointwise kKind>
+Made make_pointwise_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_pointwise_gradient(kKind, at(in, 0), at(in, 1), in[0].count(), at(in, 2), at(out, 0),
+                              queue);
+  });
+}
+
+template <bool kCentred>
+Norm norm_of(const KernelRequest& request, std::size_t x) {
+  const LayerNormGeometry geometry =
+      layer_norm_geometry(request.node.attributes, request.inputs[x].shape);
+  return {geometry.rows, geometry.width, static_cast<float>(geometry.epsilon), kCentred};
+}
+
+template <bool kCentred>
+Made make_norm(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  const Norm norm = norm_of<kCentred>(request, 0);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_norm(norm, at(in, 0), at(in, 1), kCentred ? at(in, 2) : nullptr, at(out, 0),
+                kCentred ? at(out, 1) : nullptr, at(out, kCentred ? 2 : 1), queue);
+  });
+}
+
+template <bool kCentred>
+Made make_input_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 1)) return nullptr;
+  const Norm norm = norm_of<kCentred>(request, 1);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_norm_input_gradient(norm, at(in, 0), at(in, 1), at(in, 2),
+                               kCentred ? at(in, 3) : nullptr, at(in, kCentred ? 4 : 3), at(out, 0),
+                               queue);
+  });
+}
+
+template <bool kCentred>
+Made make_weight_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 1)) return nullptr;
+  const Norm norm = norm_of<kCentred>(request, 1);
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        launch_norm_weight_gradient(norm, at(in, 0), at(in, 1), kCentred ? at(in, 2) : nullptr,
+                                    at(in, kCentred ? 3 : 2), at(out, 0),
+                                    kCentred ? at(out, 1) : nullptr,
+                                    reinterpret_cast<float*>(context.workspace), queue);
+      },
+      2 * static_cast<std::size_t>(norm_pieces(norm) * norm.width) * sizeof(float));
+}
+
+Made make_dropout(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request, 0)) return nullptr;
+  const DropoutParameters parameters = dropout_parameters(request.node.attributes);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext& context) {
+    const Mask mask{dropout_key(context, parameters.node_key), parameters.threshold,
+                    static_cast<float>(parameters.scale), context.first_sample,
+                    elements_per_sample(in[0].count(), context)};
+    launch_dropout(mask, at(in, 0), at(out, 0), in[0].count(), queue);
+  });
+}
+
+constexpr CudaKernelEntry kKernels[] = {
+    {"AbsoluteError", make_pointwise<Pointwise::kAbsolute>},
+    {"AbsoluteErrorGrad", make_pointwise_gradient<Pointwise::kAbsolute>},
+    {"BinaryCrossEntropy", make_pointwise<Pointwise::kBinaryCrossEntropy>},
+    {"BinaryCrossEntropyGrad", make_pointwise_gradient<Pointwise::kBinaryCrossEntropy>},
+    {"Dropout", make_dropout},
+    {"LayerNorm", make_norm<true>},
+    {"LayerNormInputGrad", make_input_gradient<true>},
+    {"LayerNormWeightGrad", make_weight_gradient<true>},
+    {"LogSoftmax", make_softmax<true, false>},
+    {"LogSoftmaxGrad", make_softmax<true, true>},
+    {"RmsNorm", make_norm<false>},
+    {"RmsNormInputGrad", make_input_gradient<false>},
+    {"RmsNormWeightGrad", make_weight_gradient<false>},
+    {"Softmax", make_softmax<false, false>},
+    {"SoftmaxCrossEntropy", make_cross_entropy},
+    {"SoftmaxCrossEntropyGrad", make_cross_entropy_gradient},
+    {"SoftmaxGrad", make_softmax<false, true>},
+    {"SquaredError", make_pointwise<Pointwise::kSquared>},
+    {"SquaredErrorGrad", make_pointwise_gradient<Pointwise::kSquared>},
+};
+
+}  // namespace
+}  // namespace pipetrain::row
+
+namespace pipetrain {
+std::span<const CudaKernelEntry> row_cuda_kernels() { return row::kKernels; }
+}  // namespace pipetrain

@@ -1,0 +1,356 @@
+// Softmax, losses, norms and dropout. A block takes a row; sums go over its threads in a fixed
+// order.
+#include <cmath>
+#include <limits>
+
+#include "ops/grid_cuda.h"
+#include "ops/row_launch_cuda.h"
+
+namespace pipetrain::row {
+namespace {
+
+unsigned blocks_of_rows(std::int64_t rows, const CudaQueue& queue) {
+  const std::int64_t most = std::int64_t{16} * queue.multiprocessors;
+  return static_cast<unsigned>(rows < most ? rows : most);
+}
+
+__global__ void softmax(Lines lines, bool logarithm, const float* x, float* y) {
+  for (std::int64_t line = blockIdx.x; line < lines.outer * lines.inner; line += gridDim.x) {
+    const std::int64_t begin = line / lines.inner * lines.extent * lines.inner + line % lines.inner;
+    float highest = -std::numeric_limits<float>::infinity();
+    for (std::int64_t e = threadIdx.x; e < lines.extent; e += kBlock)
+      highest = MaxOf()(highest, x[begin + e * lines.inner]);
+    highest = over_block<kBlock>(highest, MaxOf());
+    float sum = 0;
+    for (std::int64_t e = threadIdx.x; e < lines.extent; e += kBlock)
+      sum += std::exp(x[begin + e * lines.inner] - highest);
+    sum = over_block<kBlock>(sum, SumOf());
+    const float subtract = std::log(sum);
+    for (std::int64_t e = threadIdx.x; e < lines.extent; e += kBlock) {
+      const float shifted = x[begin + e * lines.inner] - highest;
+      y[begin + e * lines.inner] = logarithm ? shifted - subtract : std::exp(shifted) / sum;
+    }
+  }
+}
+
+__global__ void softmax_gradient(Lines lines, bool logarithm, const float* dy, const float* y,
+                                 float* dx) {
+  for (std::int64_t line = blockIdx.x; line < lines.outer * lines.inner; line += gridDim.x) {
+    const std::int64_t begin = line / lines.inner * lines.extent * lines.inner + line % lines.inner;
+    float sum = 0;
+    for (std::int64_t e = threadIdx.x; e < lines.extent; e += kBlock) {
+      const std::int64_t at = begin + e * lines.inner;
+      sum += logarithm ? dy[at] : dy[at] * y[at];
+    }
+    sum = over_block<kBlock>(sum, SumOf());
+    for (std::int64_t e = threadIdx.x; e < lines.extent; e += kBlock) {
+      const std::int64_t at = begin + e * lines.inner;
+      dx[at] = logarithm ? dy[at] - std::exp(y[at]) * sum : y[at] * (dy[at] - sum);
+    }
+  }
+}
+
+/// A value and where it stands; the first of equal ones is the best.
+struct Best {
+  float value;
+  std::int32_t place;
+};
+struct BestOf {
+  __device__ Best operator()(Best a, Best b) const {
+    return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
+  }
+};
+
+__global__ void cross_entropy(Entropy s, const float* x, const std::int64_t* labels, float* losses,
+                              float* hits, float* log_sums) {
+  for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
+    const float* logits = x + row * s.classes;
+    Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
+    float total = 0;
+    for (std::int64_t c = threadIdx.x; c < s.classes; c += kBlock) {
+      best = BestOf()(best, Best{logits[c], static_cast<std::int32_t>(c)});
+      total += logits[c];
+    }
+    best = over_block<kBlock>(best, BestOf());
+    total = over_block<kBlock>(total, SumOf());
+    float sum = 0;
+    for (std::int64_t c = threadIdx.x; c < s.classes; c += kBlock)
+      sum += std::exp(logits[c] - best.value);
+    sum = over_block<kBlock>(sum, SumOf());
+    if (threadIdx.x != 0) continue;
+    const float log_sum = best.value + std::log(sum);
+    const std::int64_t label = labels[row];
+    if (log_sums) log_sums[row] = log_sum;
+    const bool counts = label != s.ignored;
+    const bool known = label >= 0 && label < s.classes;
+    const float mean = total / static_cast<float>(s.classes);
+    const float target = known ? (1 - s.smoothing) * logits[label] + s.smoothing * mean
+                               : std::numeric_limits<float>::quiet_NaN();
+    losses[row] = counts ? log_sum - target : 0;
+    hits[row] = counts && best.place == label ? 1 : 0;
+  }
+}
+
+/// Sums of two lists, by one block.
+__global__ void add_two(const float* a, const float* b, std::int64_t count, float* sum_a,
+                        float* sum_b) {
+  double first = 0, second = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+    first += static_cast<double>(a[i]);
+    second += static_cast<double>(b[i]);
+  }
+  first = over_block<kBlock>(first, SumOf());
+  second = over_block<kBlock>(second, SumOf());
+  if (threadIdx.x != 0) return;
+  if (sum_a) *sum_a = static_cast<float>(first);
+  if (sum_b) *sum_b = static_cast<float>(second);
+}
+
+__global__ void cross_entropy_gradient(Entropy s, const float* x, const std::int64_t* labels,
+                                       const float* log_sums, const float* gy, float* dx) {
+  const float scale = *gy;
+  for (std::int64_t i = first_of_thread(); i < s.rows * s.classes; i += step_of_thread()) {
+    const std::int64_t row = i / s.classes;
+    const std::int64_t label = labels[row];
+    const float target = (i % s.classes == label ? 1 - s.smoothing : 0.0f) +
+                         s.smoothing / static_cast<float>(s.classes);
+    dx[i] = label == s.ignored ? 0 : (std::exp(x[i] - log_sums[row]) - target) * scale;
+  }
+}
+
+__device__ __forceinline__ float loss_of(Pointwise kind, float x, float t) {
+  switch (kind) {
+    case Pointwise::kBinaryCrossEntropy:
+      return (x > 0 ? x : 0.0f) - x * t + std::log1p(std::exp(-std::fabs(x)));
+    case Pointwise::kSquared:
+      return (x - t) * (x - t);
+    case Pointwise::kAbsolute:
+      return std::fabs(x - t);
+  }
+  return 0;
+}
+
+__device__ __forceinline__ float slope_of(Pointwise kind, float x, float t) {
+  switch (kind) {
+    case Pointwise::kBinaryCrossEntropy:
+      return 1 / (1 + std::exp(-x)) - t;
+    case Pointwise::kSquared:
+      return 2 * (x - t);
+    case Pointwise::kAbsolute:
+      return x > t ? 1.0f : (x < t ? -1.0f : 0.0f);
+  }
+  return 0;
+}
+
+__global__ void pointwise_loss(Pointwise kind, const float* x, const float* target,
+                               std::int64_t count, float* losses, float* hits) {
+  float loss = 0, hit = 0;
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
+    loss += loss_of(kind, x[i], target[i]);
+    hit += (x[i] > 0) == (target[i] > 0.5f) ? 1.0f : 0.0f;
+  }
+  loss = over_block<kBlock>(loss, SumOf());
+  hit = over_block<kBlock>(hit, SumOf());
+  if (threadIdx.x != 0) return;
+  losses[blockIdx.x] = loss;
+  hits[blockIdx.x] = hit;
+}
+
+__global__ void pointwise_gradient(Pointwise kind, const float* x, const float* target,
+                                   std::int64_t count, const float* gy, float* dx) {
+  const float scale = *gy;
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
+    dx[i] = slope_of(kind, x[i], target[i]) * scale;
+}
+
+__global__ void norm_forward(Norm norm, const float* x, const float* scale, const float* bias,
+                             float* y, float* means, float* inverses) {
+  const auto width = static_cast<float>(norm.width);
+  for (std::int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
+    const float* from = x + row * norm.width;
+    float mean = 0;
+    if (norm.centred) {
+      for (std::int64_t i = threadIdx.x; i < norm.width; i += kBlock) mean += from[i];
+      mean = over_block<kBlock>(mean, SumOf()) / width;
+    }
+    float squares = 0;
+    for (std::int64_t i = threadIdx.x; i < norm.width; i += kBlock)
+      squares += (from[i] - mean) * (from[i] - mean);
+    squares = over_block<kBlock>(squares, SumOf());
+    const float inverse = 1 / std::sqrt(squares / width + norm.epsilon);
+    if (threadIdx.x == 0 && means) means[row] = mean;
+    if (threadIdx.x == 0 && inverses) inverses[row] = inverse;
+    for (std::int64_t i = threadIdx.x; y && i < norm.width; i += kBlock) {
+      const float normal = (from[i] - mean) * inverse;
+      y[row * norm.width + i] = normal * (scale ? scale[i] : 1.0f) + (bias ? bias[i] : 0.0f);
+    }
+  }
+}
+
+__global__ void norm_input_gradient(Norm norm, const float* dy, const float* x, const float* scale,
+                                    const float* means, const float* inverses, float* dx) {
+  const auto width = static_cast<float>(norm.width);
+  for (std::int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
+    const std::int64_t begin = row * norm.width;
+    const float mean = norm.centred ? means[row] : 0.0f;
+    const float inverse = inverses[row];
+    float sum = 0, weighted = 0;
+    for (std::int64_t i = threadIdx.x; i < norm.width; i += kBlock) {
+      const float g = dy[begin + i] * (scale ? scale[i] : 1.0f);
+      sum += g;
+      weighted += g * (x[begin + i] - mean) * inverse;
+    }
+    sum = norm.centred ? over_block<kBlock>(sum, SumOf()) / width : 0.0f;
+    weighted = over_block<kBlock>(weighted, SumOf()) / width;
+    for (std::int64_t i = threadIdx.x; i < norm.width; i += kBlock) {
+      const float g = dy[begin + i] * (scale ? scale[i] : 1.0f);
+      dx[begin + i] = inverse * (g - sum - (x[begin + i] - mean) * inverse * weighted);
+    }
+  }
+}
+
+/// scales, biases: (pieces, width)
+__global__ void norm_weight_gradient(Norm norm, std::int64_t piece, const float* dy, const float* x,
+                                     const float* means, const float* inverses, float* scales,
+                                     float* biases) {
+  const std::int64_t first = blockIdx.y * piece;
+  const std::int64_t last = first + piece < norm.rows ? first + piece : norm.rows;
+  for (std::int64_t i = first_of_thread(); i < norm.width; i += step_of_thread()) {
+    float scale = 0, bias = 0;
+    for (std::int64_t row = first; row < last; ++row) {
+      const float g = dy[row * norm.width + i];
+      const float mean = norm.centred ? means[row] : 0.0f;
+      scale += g * (x[row * norm.width + i] - mean) * inverses[row];
+      bias += g;
+    }
+    scales[blockIdx.y * norm.width + i] = scale;
+    biases[blockIdx.y * norm.width + i] = bias;
+  }
+}
+
+__global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, const float* scales,
+                                const float* biases, float* dscale, float* dbias) {
+  for (std::int64_t i = first_of_thread(); i < width; i += step_of_thread()) {
+    float scale = 0, bias = 0;
+    for (std::int64_t p = 0; p < pieces; ++p) {
+      scale += scales[p * width + i];
+      bias += biases[p * width + i];
+    }
+    if (dscale) dscale[i] = scale;
+    if (dbias) dbias[i] = bias;
+  }
+}
+
+/// The mask of ops/dropout.h: element 8 w + l of a group of 32 takes word w of its l-th counter.
+__global__ void dropout(Mask mask, const float* x, float* y, std::int64_t count) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
+    const auto sample = static_cast<std::uint64_t>(mask.first_sample + i / mask.per_sample);
+    const std::int64_t element = i % mask.per_sample;
+    const auto within = static_cast<int>(element % 32);
+    const auto block = static_cast<std::uint64_t>(8 * (element / 32) + within % 8);
+    const PhiloxKey low = philox_key(block), high = philox_key(sample);
+    const PhiloxBlock numbers =
+        philox(mask.key, {{low.word[0], low.word[1], high.word[0], high.word[1]}});
+    const std::uint32_t number = within < 8    ? numbers.word[0]
+                                 : within < 16 ? numbers.word[1]
+                                 : within < 24 ? numbers.word[2]
+                                               : numbers.word[3];
+    y[i] = number >= mask.threshold ? x[i] * mask.scale : 0;
+  }
+}
+
+}  // namespace
+
+void launch_softmax(const Lines& lines, bool logarithm, const float* x, float* y,
+                    const CudaQueue& queue) {
+  const std::int64_t count = lines.outer * lines.inner;
+  if (count * lines.extent == 0) return;
+  PT_LAUNCH(softmax, blocks_of_rows(count, queue), kBlock, queue.stream, lines, logarithm, x, y);
+}
+
+void launch_softmax_gradient(const Lines& lines, bool logarithm, const float* dy, const float* y,
+                             float* dx, const CudaQueue& queue) {
+  const std::int64_t count = lines.outer * lines.inner;
+  if (count * lines.extent == 0) return;
+  PT_LAUNCH(softmax_gradient, blocks_of_rows(count, queue), kBlock, queue.stream, lines, logarithm,
+            dy, y, dx);
+}
+
+void launch_cross_entropy(const Entropy& shape, const float* x, const std::int64_t* labels,
+                          float* loss, float* correct, float* log_sums, float* workspace,
+                          const CudaQueue& queue) {
+  float* hits = workspace + shape.rows;
+  if (shape.rows > 0)
+    PT_LAUNCH(cross_entropy, blocks_of_rows(shape.rows, queue), kBlock, queue.stream, shape, x,
+              labels, workspace, hits, log_sums);
+  PT_LAUNCH(add_two, 1, kBlock, queue.stream, static_cast<const float*>(workspace),
+            static_cast<const float*>(hits), shape.rows, loss, correct);
+}
+
+void launch_cross_entropy_gradient(const Entropy& shape, const float* x, const std::int64_t* labels,
+                                   const float* log_sums, const float* gy, float* dx,
+                                   const CudaQueue& queue) {
+  const std::int64_t count = shape.rows * shape.classes;
+  if (count == 0) return;
+  PT_LAUNCH(cross_entropy_gradient, blocks_for(count, queue), kBlock, queue.stream, shape, x,
+            labels, log_sums, gy, dx);
+}
+
+void launch_pointwise_loss(Pointwise kind, const float* x, const float* target, std::int64_t count,
+                           float* loss, float* correct, float* workspace, const CudaQueue& queue) {
+  float* hits = workspace + kPointwiseParts;
+  PT_LAUNCH(pointwise_loss, kPointwiseParts, kBlock, queue.stream, kind, x, target, count,
+            workspace, hits);
+  PT_LAUNCH(add_two, 1, kBlock, queue.stream, static_cast<const float*>(workspace),
+            static_cast<const float*>(hits), std::int64_t{kPointwiseParts}, loss, correct);
+}
+
+void launch_pointwise_gradient(Pointwise kind, const float* x, const float* target,
+                               std::int64_t count, const float* gy, float* dx,
+                               const CudaQueue& queue) {
+  if (count == 0) return;
+  PT_LAUNCH(pointwise_gradient, blocks_for(count, queue), kBlock, queue.stream, kind, x, target,
+            count, gy, dx);
+}
+
+void launch_norm(const Norm& norm, const float* x, const float* scale, const float* bias, float* y,
+                 float* means, float* inverses, const CudaQueue& queue) {
+  if (norm.rows == 0) return;
+  PT_LAUNCH(norm_forward, blocks_of_rows(norm.rows, queue), kBlock, queue.stream, norm, x, scale,
+            bias, y, means, inverses);
+}
+
+void launch_norm_input_gradient(const Norm& norm, const float* dy, const float* x,
+                                const float* scale, const float* means, const float* inverses,
+                                float* dx, const CudaQueue& queue) {
+  if (norm.rows == 0) return;
+  PT_LAUNCH(norm_input_gradient, blocks_of_rows(norm.rows, queue), kBlock, queue.stream, norm, dy,
+            x, scale, means, inverses, dx);
+}
+
+std::int64_t norm_pieces(const Norm& norm) {
+  const std::int64_t pieces = (norm.rows + 63) / 64;
+  return pieces < 1 ? 1 : pieces < 128 ? pieces : 128;
+}
+
+void launch_norm_weight_gradient(const Norm& norm, const float* dy, const float* x,
+                                 const float* means, const float* inverses, float* dscale,
+                                 float* dbias, float* workspace, const CudaQueue& queue) {
+  const std::int64_t pieces = norm_pieces(norm);
+  const std::int64_t piece = (norm.rows + pieces - 1) / pieces;
+  float* biases = workspace + pieces * norm.width;
+  PT_LAUNCH(norm_weight_gradient,
+            dim3(blocks_for(norm.width, queue), static_cast<unsigned>(pieces)), kBlock,
+            queue.stream, norm, piece, dy, x, means, inverses, workspace, biases);
+  PT_LAUNCH(norm_weight_sum, blocks_for(norm.width, queue), kBlock, queue.stream, pieces,
+            norm.width, static_cast<const float*>(workspace), static_cast<const float*>(biases),
+            dscale, dbias);
+}
+
+void launch_dropout(const Mask& mask, const float* x, float* y, std::int64_t count,
+                    const CudaQueue& queue) {
+  if (count == 0) return;
+  PT_LAUNCH(dropout, blocks_for(count, queue), kBlock, queue.stream, mask, x, y, count);
+}
+
+}  // namespace pipetrain::row

@@ -1,0 +1,131 @@
+// Pooling and batch normalization on GPUs.
+#include "ops/batch_norm.h"
+#include "ops/kernels_cuda.h"
+#include "ops/pool.h"
+#include "ops/spatial_launch_cuda.h"
+
+namespace pipetrain::spatial {
+namespace {
+
+using Made = std::unique_ptr<Kernel>;
+using Tensors = std::span<const Tensor>;
+
+bool floats(const KernelRequest& request) {
+  return request.inputs[0].dtype == DType::kFloat32 &&
+         request.inputs[0].layout == Layout::kRowMajor &&
+         request.outputs[0].layout == Layout::kRowMajor;
+}
+
+Pool pool_of(const KernelRequest& request, const Shape& x) {
+  const Attributes& attributes = request.node.attributes;
+  const Window window = pool_window(attributes, x);
+  const auto axes = three_axes(window);
+  const bool padding = attributes.flag("count_include_pad");
+  const Ints overhang = attributes.ints("overhang", Ints(window.size(), 0));
+  const std::size_t added = 3 - window.size();
+  Pool pool{};
+  pool.planes = x[0] * x[1];
+  for (std::size_t d = 0; d < 3; ++d) {
+    const WindowAxis& a = axes[d];
+    const std::int64_t over = d < added ? 0 : overhang.at(d - added);
+    pool.axes[d] = {a.input,
+                    a.kernel,
+                    a.stride,
+                    a.dilation,
+                    a.pad_begin,
+                    a.output,
+                    padding ? -a.pad_begin : 0,
+                    padding ? a.input + a.pad_end - over : a.input};
+  }
+  return pool;
+}
+
+Made make_max(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Pool pool = pool_of(request, request.inputs[0].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_max_pool(pool, in[0].as<float>(), out[0].as<float>(),
+                    out.size() > 1 ? out[1].as<std::int32_t>() : nullptr, queue);
+  });
+}
+
+Made make_max_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Pool pool = pool_of(request, request.outputs[0].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_max_pool_gradient(pool, in[0].as<float>(), in[1].as<std::int32_t>(), out[0].as<float>(),
+                             queue);
+  });
+}
+
+Made make_average(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Pool pool = pool_of(request, request.inputs[0].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_average_pool(pool, in[0].as<float>(), out[0].as<float>(), queue);
+  });
+}
+
+Made make_average_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Pool pool = pool_of(request, request.outputs[0].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_average_pool_gradient(pool, in[0].as<float>(), out[0].as<float>(), queue);
+  });
+}
+
+Channels channels_of(const KernelRequest& request, const Shape& x) {
+  const BatchNormShape shape(x);
+  const BatchNormLimits limits(request.node.attributes);
+  return {shape.images,
+          shape.channels,
+          shape.positions,
+          static_cast<float>(batch_norm_epsilon(request.node.attributes)),
+          static_cast<float>(limits.low),
+          static_cast<float>(limits.high),
+          static_cast<float>(limits.passes_from),
+          limits.any()};
+}
+
+float* at(Tensors tensors, std::size_t index) {
+  return index < tensors.size() ? tensors[index].as<float>() : nullptr;
+}
+
+template <bool kTraining>
+Made make_batch_norm(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Channels shape = channels_of(request, request.inputs[0].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_batch_norm(shape, kTraining, at(in, 0), at(in, 1), at(in, 2),
+                      kTraining ? at(out, 1) : at(in, 3), kTraining ? at(out, 2) : at(in, 4),
+                      at(out, 0), queue);
+  });
+}
+
+template <bool kTraining>
+Made make_batch_norm_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!floats(request)) return nullptr;
+  const Channels shape = channels_of(request, request.inputs[1].shape);
+  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
+    launch_batch_norm_gradient(shape, kTraining, at(in, 0), at(in, 1), at(in, 2), at(in, 3),
+                               at(in, 4), at(in, 5), at(out, 0), at(out, 1), at(out, 2), queue);
+  });
+}
+
+constexpr CudaKernelEntry kKernels[] = {
+    {"AveragePool", make_average},
+    {"AveragePoolGrad", make_average_gradient},
+    {"BatchNorm", make_batch_norm<true>},
+    {"BatchNormGrad", make_batch_norm_gradient<true>},
+    {"BatchNormInference", make_batch_norm<false>},
+    {"BatchNormInferenceGrad", make_batch_norm_gradient<false>},
+    {"MaxPool", make_max},
+    {"MaxPoolGrad", make_max_gradient},
+};
+
+}  // namespace
+}  // namespace pipetrain::spatial
+
+namespace pipetrain {
+std::span<const CudaKernelEntry> spatial_cuda_kernels() { return spatial::kKernels; }
+}  // namespace pipetrain

@@ -1,0 +1,272 @@
+// Pooling: a thread for each result, which reads all that belongs to it, so that no sum depends on
+// timing. Batch normalization: a block for each channel.
+#include <cmath>
+#include <limits>
+
+#include "ops/grid_cuda.h"
+#include "ops/spatial_launch_cuda.h"
+
+namespace pipetrain::spatial {
+namespace {
+
+/// Place in three axes of an index of a plane.
+struct Place {
+  std::int64_t at[3];
+};
+__device__ __forceinline__ Place place_of(std::int64_t i, std::int64_t middle, std::int64_t inner) {
+  return {{i / inner / middle, i / inner % middle, i % inner}};
+}
+
+/// Calls visit(position in the input's plane) for the taps of a window inside the input, in order.
+template <class Visit>
+__device__ __forceinline__ void for_taps(const Pool& pool, const Place& window, Visit visit) {
+  std::int64_t start[3];
+  for (int d = 0; d < 3; ++d) start[d] = window.at[d] * pool.axes[d].stride - pool.axes[d].pad;
+  for (std::int64_t a = 0; a < pool.axes[0].kernel; ++a) {
+    const std::int64_t i = start[0] + a * pool.axes[0].dilation;
+    if (i < 0 || i >= pool.axes[0].input) continue;
+    for (std::int64_t b = 0; b < pool.axes[1].kernel; ++b) {
+      const std::int64_t j = start[1] + b * pool.axes[1].dilation;
+      if (j < 0 || j >= pool.axes[1].input) continue;
+      for (std::int64_t c = 0; c < pool.axes[2].kernel; ++c) {
+        const std::int64_t k = start[2] + c * pool.axes[2].dilation;
+        if (k < 0 || k >= pool.axes[2].input) continue;
+        visit((i * pool.axes[1].input + j) * pool.axes[2].input + k);
+      }
+    }
+  }
+}
+
+/// The window whose tap lies at a position of one axis; -1 when there is none.
+__device__ __forceinline__ std::int64_t window_at(const PoolAxis& axis, std::int64_t position,
+                                                  std::int64_t tap) {
+  const std::int64_t begin = position + axis.pad - tap * axis.dilation;
+  if (begin < 0 || begin % axis.stride != 0) return -1;
+  return begin / axis.stride < axis.output ? begin / axis.stride : -1;
+}
+
+/// Calls visit(window's place in the output's plane) for the windows with a tap at a position.
+template <class Visit>
+__device__ __forceinline__ void for_windows(const Pool& pool, const Place& position, Visit visit) {
+  for (std::int64_t a = pool.axes[0].kernel - 1; a >= 0; --a) {
+    const std::int64_t i = window_at(pool.axes[0], position.at[0], a);
+    if (i < 0) continue;
+    for (std::int64_t b = pool.axes[1].kernel - 1; b >= 0; --b) {
+      const std::int64_t j = window_at(pool.axes[1], position.at[1], b);
+      if (j < 0) continue;
+      for (std::int64_t c = pool.axes[2].kernel - 1; c >= 0; --c) {
+        const std::int64_t k = window_at(pool.axes[2], position.at[2], c);
+        if (k >= 0) visit(Place{{i, j, k}});
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ std::int64_t inputs_of(const Pool& pool) {
+  return pool.axes[0].input * pool.axes[1].input * pool.axes[2].input;
+}
+__device__ __forceinline__ std::int64_t outputs_of(const Pool& pool) {
+  return pool.axes[0].output * pool.axes[1].output * pool.axes[2].output;
+}
+__device__ __forceinline__ std::int64_t index_of(const Pool& pool, const Place& window) {
+  return (window.at[0] * pool.axes[1].output + window.at[1]) * pool.axes[2].output + window.at[2];
+}
+
+__global__ void max_pool(Pool pool, const float* x, float* y, std::int32_t* index) {
+  const std::int64_t outputs = outputs_of(pool);
+  for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
+    const float* plane = x + o / outputs * inputs_of(pool);
+    float best = -std::numeric_limits<float>::infinity();
+    std::int64_t place = -1;
+    for_taps(pool, place_of(o % outputs, pool.axes[1].output, pool.axes[2].output),
+             [&](std::int64_t i) {
+               const float value = plane[i];
+               if (place >= 0 && !(value > best) && value == value) return;
+               best = value;
+               place = i;
+             });
+    y[o] = best;
+    if (index) index[o] = static_cast<std::int32_t>(place);
+  }
+}
+
+__global__ void max_pool_gradient(Pool pool, const float* dy, const std::int32_t* index,
+                                  float* dx) {
+  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
+  for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
+    const std::int64_t plane = i / inputs * outputs;
+    const std::int64_t mine = i % inputs;
+    float sum = 0;
+    for_windows(pool, place_of(mine, pool.axes[1].input, pool.axes[2].input),
+                [&](const Place& window) {
+                  const std::int64_t o = plane + index_of(pool, window);
+                  if (index[o] == mine) sum += dy[o];
+                });
+    dx[i] = sum;
+  }
+}
+
+/// 1 / (positions that a window averages over)
+__device__ __forceinline__ float share_of(const Pool& pool, const Place& window) {
+  float share = 1;
+  for (int d = 0; d < 3; ++d) {
+    const PoolAxis& axis = pool.axes[d];
+    int count = 0;
+    for (std::int64_t tap = 0; tap < axis.kernel; ++tap) {
+      const std::int64_t at = window.at[d] * axis.stride - axis.pad + tap * axis.dilation;
+      count += at >= axis.count_begin && at < axis.count_end;
+    }
+    share /= static_cast<float>(count < 1 ? 1 : count);
+  }
+  return share;
+}
+
+__global__ void average_pool(Pool pool, const float* x, float* y) {
+  const std::int64_t outputs = outputs_of(pool);
+  for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
+    const float* plane = x + o / outputs * inputs_of(pool);
+    const Place window = place_of(o % outputs, pool.axes[1].output, pool.axes[2].output);
+    float sum = 0;
+    for_taps(pool, window, [&](std::int64_t i) { sum += plane[i]; });
+    y[o] = sum * share_of(pool, window);
+  }
+}
+
+__global__ void average_pool_gradient(Pool pool, const float* dy, float* dx) {
+  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
+  for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
+    const std::int64_t plane = i / inputs * outputs;
+    float sum = 0;
+    for_windows(pool, place_of(i % inputs, pool.axes[1].input, pool.axes[2].input),
+                [&](const Place& window) {
+                  sum += dy[plane + index_of(pool, window)] * share_of(pool, window);
+                });
+    dx[i] = sum;
+  }
+}
+
+/// Where element i of a channel lies.
+__device__ __forceinline__ std::int64_t element_of(const Channels& s, std::int64_t channel,
+                                                   std::int64_t i) {
+  return (i / s.positions * s.channels + channel) * s.positions + i % s.positions;
+}
+
+__global__ void batch_norm(Channels s, bool training, const float* x, const float* scale,
+                           const float* bias, float* means, float* variances, float* y) {
+  const std::int64_t c = blockIdx.x;
+  const std::int64_t count = s.images * s.positions;
+  const auto population = static_cast<float>(count);
+  float mean = 0, variance = 0;
+  if (training) {
+    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) mean += x[element_of(s, c, i)];
+    mean = over_block<kBlock>(mean, SumOf()) / population;
+    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+      const float away = x[element_of(s, c, i)] - mean;
+      variance += away * away;
+    }
+    variance = over_block<kBlock>(variance, SumOf()) / population;
+    if (threadIdx.x == 0 && means) means[c] = mean;
+    if (threadIdx.x == 0 && variances) variances[c] = variance;
+  } else {
+    mean = means[c];
+    variance = variances[c];
+  }
+  const float factor = 1 / std::sqrt(variance + s.epsilon) * scale[c];
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+    const std::int64_t at = element_of(s, c, i);
+    const float value = (x[at] - mean) * factor + bias[c];
+    const float raised = value < s.low ? s.low : value;
+    y[at] = raised > s.high ? s.high : raised;
+  }
+}
+
+__global__ void batch_norm_gradient(Channels s, bool training, const float* dy, const float* x,
+                                    const float* scale, const float* means, const float* variances,
+                                    const float* biases, float* dx, float* dscales,
+                                    float* dbiases) {
+  const std::int64_t c = blockIdx.x;
+  const std::int64_t count = s.images * s.positions;
+  const float mean = means[c];
+  const float inverse = 1 / std::sqrt(variances[c] + s.epsilon);
+  const float factor = inverse * scale[c];
+  const float bias = s.clips ? biases[c] : 0.0f;
+  const auto passed = [&](std::int64_t at) {
+    if (!s.clips) return dy[at];
+    const float y = (x[at] - mean) * factor + bias;
+    return y < s.passes_from || y > s.high ? 0.0f : dy[at];
+  };
+  float dbias = 0, dscale = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+    const std::int64_t at = element_of(s, c, i);
+    const float g = passed(at);
+    dbias += g;
+    dscale += g * (x[at] - mean) * inverse;
+  }
+  dbias = over_block<kBlock>(dbias, SumOf());
+  dscale = over_block<kBlock>(dscale, SumOf());
+  if (threadIdx.x == 0 && dscales) dscales[c] = dscale;
+  if (threadIdx.x == 0 && dbiases) dbiases[c] = dbias;
+  if (!dx) return;
+  const auto population = static_cast<float>(count);
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+    const std::int64_t at = element_of(s, c, i);
+    const float normal = (x[at] - mean) * inverse;
+    const float shift = training ? (dbias + normal * dscale) / population : 0.0f;
+    dx[at] = factor * (passed(at) - shift);
+  }
+}
+
+std::int64_t count_of(const Pool& pool, bool inputs) {
+  std::int64_t count = pool.planes;
+  for (const PoolAxis& axis : pool.axes) count *= inputs ? axis.input : axis.output;
+  return count;
+}
+
+}  // namespace
+
+void launch_max_pool(const Pool& pool, const float* x, float* y, std::int32_t* index,
+                     const CudaQueue& queue) {
+  const std::int64_t count = count_of(pool, /*inputs=*/false);
+  if (count > 0)
+    PT_LAUNCH(max_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y, index);
+}
+
+void launch_max_pool_gradient(const Pool& pool, const float* dy, const std::int32_t* index,
+                              float* dx, const CudaQueue& queue) {
+  const std::int64_t count = count_of(pool, /*inputs=*/true);
+  if (count > 0)
+    PT_LAUNCH(max_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, index,
+              dx);
+}
+
+void launch_average_pool(const Pool& pool, const float* x, float* y, const CudaQueue& queue) {
+  const std::int64_t count = count_of(pool, /*inputs=*/false);
+  if (count > 0)
+    PT_LAUNCH(average_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y);
+}
+
+void launch_average_pool_gradient(const Pool& pool, const float* dy, float* dx,
+                                  const CudaQueue& queue) {
+  const std::int64_t count = count_of(pool, /*inputs=*/true);
+  if (count > 0)
+    PT_LAUNCH(average_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, dx);
+}
+
+void launch_batch_norm(const Channels& shape, bool training, const float* x, const float* scale,
+                       const float* bias, float* mean, float* variance, float* y,
+                       const CudaQueue& queue) {
+  if (shape.channels > 0)
+    PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
+              training, x, scale, bias, mean, variance, y);
+}
+
+void launch_batch_norm_gradient(const Channels& shape, bool training, const float* dy,
+                                const float* x, const float* scale, const float* mean,
+                                const float* variance, const float* bias, float* dx, float* dscale,
+                                float* dbias, const CudaQueue& queue) {
+  if (shape.channels > 0)
+    PT_LAUNCH(batch_norm_gradient, static_cast<unsigned>(shape.channels), kBlock, queue.stream,
+              shape, training, dy, x, scale, mean, variance, bias, dx, dscale, dbias);
+}
+
+}  // namespace pipetrain::spatial

@@ -1,0 +1,56 @@
+#include "pipeline/stage_device.h"
+
+#include <utility>
+
+namespace pipetrain {
+
+int StageDevice::take_block(std::size_t input_bytes) {
+  if (free_blocks_.empty()) {
+    auto block = std::make_unique<StageBlock>();
+    block->results = device().allocate_on_host(2 * sizeof(float));
+    block->copied = device().make_point();
+    block->settled = device().make_point();
+    block->free = device().make_point();
+    free_blocks_.push_back(static_cast<int>(blocks_.size()));
+    blocks_.push_back(std::move(block));
+  }
+  const int index = free_blocks_.back();
+  free_blocks_.pop_back();
+  StageBlock& block = this->block(index);
+  block.settles = false;
+  if (block.inputs.bytes() < input_bytes) {
+    // What lies there may still be read by work that is not done.
+    compute_.synchronize();
+    block.inputs = DeviceMemory();
+    block.inputs = device().allocate(input_bytes);
+  }
+  transfer_.wait(*block.free);
+  return index;
+}
+
+void StageDevice::give_back(int block) {
+  compute_.record(*this->block(block).free);
+  free_blocks_.push_back(block);
+}
+
+DeviceMemory StageDevice::take_moments(std::size_t bytes) {
+  const auto found = free_moments_.find(bytes);
+  if (found == free_moments_.end()) return device().allocate_on_host(bytes);
+  DeviceMemory out = std::move(found->second);
+  free_moments_.erase(found);
+  return out;
+}
+
+void StageDevice::give_back(DeviceMemory moments) {
+  const std::size_t bytes = moments.bytes();
+  free_moments_.emplace(bytes, std::move(moments));
+}
+
+std::size_t StageDevice::bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& block : blocks_) bytes += block->inputs.bytes() + block->received.bytes();
+  for (const DeviceMemory& constant : constants) bytes += constant.bytes();
+  return bytes;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,134 @@
+// Whether cuDNN offers a plan for the convolutions that the backend builds, on a GPU that need not
+// be here: conv_gate DEVICE.json. Also compares cuDNN's output shapes with our own.
+#include <cudnn.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "ops/conv.h"
+#include "ops/conv_graph_cuda.h"
+
+namespace {
+
+using pipetrain::ConvGraph;
+using pipetrain::ConvPass;
+using pipetrain::ConvShapes;
+using Dims = std::vector<std::int64_t>;
+
+struct Case {
+  const char* name;
+  Dims x, w;
+  Dims pad_begin, pad_end, stride, dilation;
+  bool bias;
+};
+
+/// With y as the operator's own inference has it.
+ConvShapes shapes_of(const Case& c) {
+  pipetrain::Ints pads = c.pad_begin;
+  pads.insert(pads.end(), c.pad_end.begin(), c.pad_end.end());
+  const std::int64_t group = c.x[1] / c.w[1];
+  const pipetrain::Attributes attributes = {
+      {"strides", c.stride}, {"dilations", c.dilation}, {"pads", pads}, {"group", group}};
+  const pipetrain::ConvGeometry geometry =
+      pipetrain::conv_geometry(attributes, pipetrain::Shape(c.x), pipetrain::Shape(c.w));
+  const pipetrain::Shape y = pipetrain::window_outputs(c.x[0], c.w[0], geometry.window);
+  return {c.x, c.w, y.dims(), c.pad_begin, c.pad_end, c.stride, c.dilation, c.bias};
+}
+
+const Case kCases[] = {
+    {"3x3", {16, 64, 32, 32}, {128, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false},
+    {"3x3 with bias", {16, 64, 32, 32}, {128, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true},
+    {"first layer 7x7", {8, 3, 224, 224}, {64, 3, 7, 7}, {3, 3}, {3, 3}, {2, 2}, {1, 1}, false},
+    {"1x1", {8, 256, 14, 14}, {64, 256, 1, 1}, {0, 0}, {0, 0}, {1, 1}, {1, 1}, false},
+    {"1x1 stride 2", {8, 256, 28, 28}, {512, 256, 1, 1}, {0, 0}, {0, 0}, {2, 2}, {1, 1}, false},
+    {"depthwise", {8, 96, 28, 28}, {96, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false},
+    {"groups", {8, 64, 28, 28}, {64, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false},
+    {"dilated", {4, 32, 40, 40}, {32, 32, 3, 3}, {2, 2}, {2, 2}, {1, 1}, {2, 2}, false},
+    {"uneven padding", {4, 16, 28, 28}, {32, 16, 4, 4}, {1, 1}, {2, 2}, {1, 1}, {1, 1}, true},
+    {"one channel", {16, 1, 8, 8}, {8, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true},
+    {"odd sizes", {3, 5, 17, 13}, {7, 5, 3, 2}, {1, 0}, {1, 0}, {2, 1}, {1, 1}, true},
+    {"one axis", {4, 16, 100}, {32, 16, 5}, {2}, {2}, {1}, {1}, true},
+    {"three axes",
+     {2, 16, 8, 16, 16},
+     {32, 16, 3, 3, 3},
+     {1, 1, 1},
+     {1, 1, 1},
+     {1, 1, 1},
+     {1, 1, 1},
+     false},
+};
+
+/// cuDNN's own output shapes, from descriptors, over random windows (even padding only: its
+/// descriptors know no other). Returns how many differ.
+int compare_shapes(int count) {
+  std::uint64_t random = 1;
+  const auto below = [&](std::int64_t bound) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::int64_t>((random >> 33) % static_cast<std::uint64_t>(bound));
+  };
+  cudnnTensorDescriptor_t x = nullptr;
+  cudnnFilterDescriptor_t w = nullptr;
+  cudnnConvolutionDescriptor_t conv = nullptr;
+  cudnnCreateTensorDescriptor(&x);
+  cudnnCreateFilterDescriptor(&w);
+  cudnnCreateConvolutionDescriptor(&conv);
+  int wrong = 0;
+  for (int i = 0; i < count; ++i) {
+    Case c{"", {1 + below(8), 1 + below(8)}, {1 + below(8), 0}, {}, {}, {}, {}, false};
+    c.w[1] = c.x[1];
+    for (int d = 0; d < 2; ++d) {
+      c.w.push_back(1 + below(5));
+      c.dilation.push_back(1 + below(3));
+      c.stride.push_back(1 + below(3));
+      c.pad_begin.push_back(below(3));
+      c.x.push_back((c.w.back() - 1) * c.dilation.back() + 1 + below(20));
+    }
+    c.pad_end = c.pad_begin;
+    const auto at = [](const Dims& dims, std::size_t d) { return static_cast<int>(dims[d]); };
+    cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, at(c.x, 0), at(c.x, 1),
+                               at(c.x, 2), at(c.x, 3));
+    cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, at(c.w, 0), at(c.w, 1),
+                               at(c.w, 2), at(c.w, 3));
+    cudnnSetConvolution2dDescriptor(conv, at(c.pad_begin, 0), at(c.pad_begin, 1), at(c.stride, 0),
+                                    at(c.stride, 1), at(c.dilation, 0), at(c.dilation, 1),
+                                    CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
+    int dims[4] = {};
+    const cudnnStatus_t status =
+        cudnnGetConvolution2dForwardOutputDim(conv, x, w, &dims[0], &dims[1], &dims[2], &dims[3]);
+    const ConvShapes shapes = shapes_of(c);
+    if (status == CUDNN_STATUS_SUCCESS && Dims(dims, dims + 4) == shapes.y) continue;
+    std::printf("shape %d differs from cuDNN's (%s)\n", i, cudnnGetErrorString(status));
+    ++wrong;
+  }
+  std::printf("shapes compared with cuDNN's descriptors: %d\n", count);
+  return wrong;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  std::ifstream file(arguments[1]);
+  const std::string device((std::istreambuf_iterator<char>(file)), {});
+  int accepted = 0, refused = 0;
+  for (const Case& c : kCases) {
+    const char* names[] = {"forward", "input gradient", "weight gradient"};
+    for (int pass = 0; pass < 3; ++pass) {
+      ConvGraph graph(static_cast<ConvPass>(pass), shapes_of(c));
+      std::string reason;
+      const int plans = graph.plans_for(device, &reason);
+      if (plans > 0) {
+        ++accepted;
+        continue;
+      }
+      ++refused;
+      std::printf("refused: %s, %s: %s\n", c.name, names[pass], reason.c_str());
+    }
+  }
+  std::printf("convolution graphs that cuDNN accepts for %s: %d, refused: %d\n", arguments[1],
+              accepted, refused);
+  return refused + compare_shapes(2000) > 0 ? 1 : 0;
+}

@@ -1,0 +1,66 @@
+"""The GPU plugin on a machine without a GPU: loaded only when asked for, and every way in which it cannot serve is one sentence.
+
+plugin_test.py PIPETRAIN FOLDER_OF_ANOTHER_BUILD PLUGIN; PLUGIN is empty where none was built (the rest is then said to be skipped).
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+program, other_build, plugin = sys.argv[1:4]
+checks = 0
+
+
+def run(arguments, **environment):
+    return subprocess.run([program, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+
+
+def check(condition, words, result):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"{words}: exit {result.returncode}\n{result.stdout}{result.stderr[-3000:]}")
+
+
+def refused(words, folder, arguments=("--device", "cuda")):
+    result = run(["train", "--model", model, *arguments], PIPETRAIN_BACKEND_PATH=str(folder))
+    first = result.stderr.splitlines()[0] if result.stderr else ""
+    check(result.returncode == 5 and words in first, f'expected exit 5 and "{words}"', result)
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    model = str(folder / "m.onnx")
+    check(run(["new", "mlp", "-o", model]).returncode == 0, "pipetrain new", run(["--version"]))
+    refused("there is no libpipetrain_cuda.so in", folder)
+    refused("there is no libpipetrain_cuda.so in", folder, ("--gpu-ids", "0,0"))
+    (folder / "libpipetrain_cuda.so").write_text("no library")
+    refused("libpipetrain_cuda.so cannot be loaded: ", folder)
+    refused("belongs to another build of pipetrain (0.0.0-older", other_build)
+
+    # What does not need a GPU loads nothing of CUDA.
+    train = ["train", "--model", model, "--device", "cpu", "--max-steps", "1", "--batch-size", "8", "--run-dir", str(folder / "run")]
+    for arguments in (["--help"], ["plan", "--model", model, "--gpus", "2"], train):
+        result = run(arguments, LD_DEBUG="libs")
+        loaded = [line for line in result.stderr.splitlines() if "calling init" in line and ("cuda" in line or "cudnn" in line or "cublas" in line)]
+        check(result.returncode == 0 and "calling init" in result.stderr and not loaded, f"{arguments[0]} loads {loaded}", result)
+    usage = run(["train", "--model", model, "--device", "cpu", "--gpu-ids", "0"])
+    check(usage.returncode == 2, "--gpu-ids with --device cpu", usage)
+    usage = run(["train", "--model", model, "--gpu-ids", "0,0", "--gpus", "3"])
+    check(usage.returncode == 2, "--gpu-ids that are not --gpus", usage)
+
+    if not plugin:
+        print(f"plugin: {checks} checks; skipped 4 that need a CUDA toolkit")
+        sys.exit(0)
+    needed = subprocess.run(["readelf", "-d", plugin], capture_output=True, text=True, check=True)
+    check("libcudart" in needed.stdout and "libcuda.so" not in needed.stdout, "the plugin links libcuda", needed)
+    here = pathlib.Path(plugin).parent
+    if pathlib.Path("/dev/nvidiactl").exists():
+        print(f"plugin: {checks} checks; skipped 3 that need a machine without a driver")
+        sys.exit(0)
+    refused("no driver for NVIDIA GPUs was found", here)
+    refused("no driver for NVIDIA GPUs was found", here, ("--gpu-ids", "0,0,0,0"))
+    result = run(["train", "--model", model, "--device", "cuda"], PIPETRAIN_BACKEND_PATH=str(here), LD_DEBUG="libs")
+    check("libpipetrain_cuda.so" in result.stderr, "the plugin was not even tried", result)
+    print(f"plugin: {checks} checks")

@@ -1,0 +1,66 @@
+// Cases for GPU kernels whose operators have none small enough for the emulator elsewhere.
+#include <gtest/gtest.h>
+
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+const InputSpec kX{{9, 11}}, kTarget{{9, 11}, 0, 1}, kOne{{}, 0.5, 1.5};
+
+TEST(GpuKernels, Losses) {
+  for (const std::string loss : {"AbsoluteError", "BinaryCrossEntropy", "SquaredError"}) {
+    check_cpu(loss, {}, {kX, kTarget});
+    check_cpu(loss + "Grad", {}, {kX, kTarget, kOne});
+  }
+  const InputSpec labels{{9}, 0, 0, DType::kInt64, {0, 10, 3, -100, 5, 5, 1, -100, 2}};
+  const InputSpec log_sums{{9}, 2, 3};
+  for (const double smoothing : {0.0, 0.1}) {
+    const Attributes attributes = {{"ignore_index", std::int64_t{-100}},
+                                   {"label_smoothing", smoothing}};
+    check_cpu("SoftmaxCrossEntropy", attributes, {kX, labels});
+    check_cpu("SoftmaxCrossEntropyGrad", attributes, {kX, labels, log_sums, kOne});
+  }
+}
+
+TEST(GpuKernels, SoftmaxGradients) {
+  for (const std::int64_t axis : {0, 1, 2}) {
+    for (const std::string op : {"Softmax", "LogSoftmax"}) {
+      check_cpu(op, {{"axis", axis}}, {{{3, 40, 5}}});
+      check_cpu(op + "Grad", {{"axis", axis}}, {{{3, 40, 5}}, {{3, 40, 5}, 0.1, 0.9}});
+    }
+  }
+}
+
+TEST(GpuKernels, AttentionGradients) {
+  const InputSpec q{{2, 4, 5, 8}}, k{{2, 2, 7, 8}}, v{{2, 2, 7, 6}}, y{{2, 4, 5, 6}};
+  const InputSpec lse{{2, 4, 5}, 1, 2}, mask{{1, 1, 5, 7}},
+      lengths{{2}, 0, 0, DType::kInt64, {7, 4}};
+  InputSpec absent;
+  absent.absent = true;
+  for (const Attributes& attributes :
+       {Attributes{}, Attributes{{"causal", std::int64_t{1}}}, Attributes{{"softcap", 2.0}}}) {
+    check_cpu("AttentionGrad", attributes, {y, q, k, v, mask, lengths, y, lse});
+    check_cpu("AttentionGrad", attributes, {y, q, k, v, absent, absent, y, lse});
+  }
+}
+
+TEST(GpuKernels, ComparisonsAndRemainders) {
+  for (const std::string op : {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}) {
+    const InputSpec few{{3, 4}, 0, 0, DType::kFloat32, {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}};
+    check_cpu(op, {}, {few, {{4}, 0, 0, DType::kFloat32, {1, 1, 2, 0}}});
+  }
+  check_cpu("Mod", {{"fmod", std::int64_t{1}}}, {{{3, 4}, -5, 5}, {{4}, 1, 2}});
+}
+
+TEST(GpuKernels, Dropout) {
+  RunContext context;
+  context.seed = 7;
+  context.step = 3;
+  context.first_sample = 5;
+  context.samples = 3;
+  check_cpu("Dropout", {{"ratio", 0.4}, {"key", std::int64_t{99}}}, {{{3, 77}}}, 1e-6, context);
+}
+
+}  // namespace
+}  // namespace pipetrain::test

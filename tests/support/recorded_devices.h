@@ -1,0 +1,38 @@
+// Devices that are not there: streams that do their work late and in an order that only events
+// decide, on memory that only the device itself may touch. Everything that was put into them is
+// checked: who reads what another writes without an event between them, whose memory a kernel is
+// given, what is freed while work may still use it, and what can never go on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "ops/kernel.h"
+
+namespace pipetrain::test {
+
+class RecordedStreams;
+
+/// Some devices of one machine. Its kernels are the CPU's, run when the work's turn comes.
+class RecordedMachine {
+ public:
+  /// `seed` chooses among all streams that could go on.
+  RecordedMachine(int devices, std::uint64_t seed);
+  ~RecordedMachine();
+
+  Device& device(int index);
+  /// What has gone wrong, one sentence each; empty when nothing has.
+  std::vector<std::string> problems() const;
+  /// How much work has been done and how many pairs of accesses of different streams were compared.
+  std::uint64_t operations() const;
+  std::uint64_t compared() const;
+
+ private:
+  std::unique_ptr<RecordedStreams> streams_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace pipetrain::test
