@@ -62,7 +62,7 @@ StageContent Stage::content(int version_copy) const {
       if (states[slot]) out.states[slot][parameter.name] = download(parameter.type, states[slot]);
     }
     if (parameter.average)
-      out.averages[parameter.name] = copy_of(parameter.type, parameter.average);
+      out.averages[parameter.name] = download(parameter.type, parameter.average);
   }
   return out;
 }
@@ -83,9 +83,10 @@ void Stage::set_content(const StageContent& content) {
         move(states[slot], found, parameter.type.bytes());
     }
     // Without an average to go on with it begins at the weights.
-    if (parameter.average &&
-        !copy_to(parameter.average, parameter.type, content.averages, parameter.name))
-      copy_to(parameter.average, parameter.type, content.weights, parameter.name);
+    if (!parameter.average) continue;
+    const void* found = content_for(parameter.type, content.averages, parameter.name);
+    if (!found) found = content_for(parameter.type, content.weights, parameter.name);
+    if (found) move(parameter.average, found, parameter.type.bytes());
   }
 }
 
