@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr int kFloat = 1;  // TensorProto.FLOAT
+constexpr int kFloatTensor = 1;  // TensorProto.FLOAT
 
 bool is_between(const std::string& op) {
   static const std::set<std::string> ops = {
@@ -138,7 +138,7 @@ class Head {
                "--num-classes: \"{}\" of the last layer is used at {} places, so it cannot be "
                "replaced",
                printable(name), uses);
-      PT_CHECK(found.data_type() == kFloat, kModel,
+      PT_CHECK(found.data_type() == kFloatTensor, kModel,
                "--num-classes: \"{}\" of the last layer is not float32", printable(name));
       return found;
     }

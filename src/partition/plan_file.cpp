@@ -239,7 +239,8 @@ int find_element(std::span<const std::string> names, std::string_view name) {
     if (here && (i == 0 || names[i - 1] != names[i])) runs.push_back(static_cast<int>(i));
   }
   PT_CHECK(!runs.empty(), kUsage,
-           "no node that could begin a stage is called \"{}\"; \"pipetrain inspect\" lists them",
+           "no node that could begin a stage is called \"{}\" (one that is computed together with "
+           "the node before it cannot); \"pipetrain inspect MODEL --chain\" lists them",
            printable(name));
   PT_CHECK(runs.size() == 1, kUsage,
            "{} nodes are called \"{}\", the first two at positions {} and {}; give the position "

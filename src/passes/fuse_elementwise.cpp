@@ -16,8 +16,6 @@ namespace {
 constexpr std::size_t kMostMembers = 12;
 constexpr std::size_t kMostResults = 4;
 
-std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
-
 using Members = std::vector<int>;  // node indices, ascending
 
 /// Finds and makes the groups of one part.
@@ -58,6 +56,7 @@ class PartFuser {
   }
 
  private:
+  static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
   const Node& node(int n) const { return graph_.nodes[static_cast<std::size_t>(n)]; }
   bool takes(int n) const { return node(n).part == part_ && is_fusible(graph_, node(n)); }
   int group_of(int n) const { return group_[static_cast<std::size_t>(n)]; }

@@ -29,7 +29,7 @@ TrainingGraph build(const OnnxModel& model, DType precision, bool gradients = tr
 }
 
 /// x → Gemm w1 → LayerNorm → Gemm w2, added to the first's result → Softmax → Gemm w3.
-OnnxModel network() {
+OnnxModel mixed_network() {
   OnnxBuilder builder("net");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
@@ -63,7 +63,7 @@ constexpr DType kWide = DType::kFloat32;
 constexpr DType kNarrow = DType::kBFloat16;
 
 TEST(Precision, StoresWhatProductsReadAndMakeNarrow) {
-  const TrainingGraph training = build(network(), kNarrow);
+  const TrainingGraph training = build(mixed_network(), kNarrow);
   const std::map<std::string, DType> prepared = types_of(training, Part::kPrepare);
   EXPECT_EQ(prepared,
             (std::map<std::string, DType>{
@@ -125,7 +125,7 @@ TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {
 TEST(Precision, FloatLeavesTheGraphAlone) {
   BuildOptions options;
   options.lower.micro_batch = 3;
-  const OnnxModel model = network();
+  const OnnxModel model = mixed_network();
   EXPECT_EQ(build(model, kWide).graph.to_text(),
             build_training_graph(model, classify_tensors(model, {}), options).graph.to_text());
 }
