@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "onnx_io/reader.h"
 #include "support/temporary_directory.h"
@@ -11,13 +9,6 @@
 
 namespace pipetrain {
 namespace {
-
-std::string bytes_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
 
 struct Losses final : TrainingObserver {
   void on_step(const StepReport& report) override { losses.push_back(report.loss); }
@@ -58,7 +49,7 @@ TEST_F(MixedPrecision, BitsDoNotDependOnTheCut) {
     config_.pipeline.devices = stages;
     config_.pipeline.schedule = schedule;
     EXPECT_EQ(run("other.onnx"), losses) << schedule;
-    EXPECT_TRUE(bytes_of(folder_.path() / "other.onnx") == bytes_of(folder_.path() / "one.onnx"))
+    EXPECT_TRUE(get_file(folder_.path() / "other.onnx") == get_file(folder_.path() / "one.onnx"))
         << schedule;
   }
 }

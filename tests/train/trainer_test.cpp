@@ -6,7 +6,6 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
-#include <sstream>
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
@@ -37,13 +36,6 @@ void write_mlp(const std::filesystem::path& path) {
   builder.node("Tanh", {"h"}, {"t"}, {}, "act");
   builder.node("Gemm", {"t", "l2.weight"}, {"logits"}, {OnnxAttribute::of_int("transB", 1)}, "l2");
   builder.write(path);
-}
-
-std::string bytes_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
 }
 
 struct Recorder final : TrainingObserver {
@@ -110,16 +102,16 @@ TEST_F(Trainer, ExportedBytesDoNotDependOnTheCut) {
       config_.pipeline.schedule = schedule;
       const std::string name = std::string(schedule) + std::to_string(stages) + ".onnx";
       run(name);
-      EXPECT_TRUE(bytes_of(folder_.path() / name) == bytes_of(folder_.path() / "one.onnx")) << name;
+      EXPECT_TRUE(get_file(folder_.path() / name) == get_file(folder_.path() / "one.onnx")) << name;
     }
   }
-  EXPECT_FALSE(bytes_of(folder_.path() / "one.onnx") == bytes_of(folder_.path() / "mlp.onnx"));
+  EXPECT_FALSE(get_file(folder_.path() / "one.onnx") == get_file(folder_.path() / "mlp.onnx"));
 }
 
 TEST_F(Trainer, ZeroStepsGiveTheIdenticalFile) {
   config_.optimization.max_steps = 0;
   run("same.onnx");
-  EXPECT_TRUE(bytes_of(folder_.path() / "same.onnx") == bytes_of(folder_.path() / "mlp.onnx"));
+  EXPECT_TRUE(get_file(folder_.path() / "same.onnx") == get_file(folder_.path() / "mlp.onnx"));
 }
 
 TEST_F(Trainer, PipedreamStreamsEpochsAndDrainsForValidation) {
@@ -196,12 +188,12 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
     config_.pipeline.schedule = schedule;
     config_.pipeline.order = order;
     run("other.onnx");
-    EXPECT_TRUE(bytes_of(folder_.path() / "other.onnx") == bytes_of(folder_.path() / "one.onnx"))
+    EXPECT_TRUE(get_file(folder_.path() / "other.onnx") == get_file(folder_.path() / "one.onnx"))
         << schedule;
     // Whatever order is found by itself.
     config_.pipeline.order.clear();
     run("found.onnx");
-    EXPECT_TRUE(bytes_of(folder_.path() / "found.onnx") == bytes_of(folder_.path() / "one.onnx"))
+    EXPECT_TRUE(get_file(folder_.path() / "found.onnx") == get_file(folder_.path() / "one.onnx"))
         << schedule;
   }
   // A plan says it, and is followed.
@@ -229,7 +221,7 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
   };
   follow(text);
   run("plan.onnx");
-  EXPECT_TRUE(bytes_of(folder_.path() / "plan.onnx") == bytes_of(folder_.path() / "one.onnx"));
+  EXPECT_TRUE(get_file(folder_.path() / "plan.onnx") == get_file(folder_.path() / "one.onnx"));
   const std::size_t begin = text.find("\"order\": \"") + 10;
   const std::size_t end = text.find('"', begin);
   for (const char* wrong : {"1 0 2-17", "0-3", "0-99", "0-2 2-17"}) {
