@@ -139,7 +139,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
       }
       column.class_names = each.words_;
       std::ranges::sort(column.class_names);
-      column.class_names.erase(std::ranges::unique(column.class_names).begin(),
+      column.class_names.erase(std::unique(column.class_names.begin(), column.class_names.end()),
                                column.class_names.end());
       std::vector<std::int64_t> classes;
       for (const std::string& word : each.words_) {

@@ -121,8 +121,8 @@ std::string write_csv(const RawData& data, const std::string& path,
   // Labels last, where the reader expects them.
   std::vector<const RawColumn*> columns;
   for (const RawColumn& column : data.train.columns) columns.push_back(&column);
-  std::ranges::stable_partition(
-      columns, [](const RawColumn* column) { return column->role != ColumnRole::kLabel; });
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const RawColumn* column) { return column->role != ColumnRole::kLabel; });
   std::vector<std::vector<double>> values(columns.size());
   std::string header;
   for (std::size_t c = 0; c < columns.size(); ++c) {
