@@ -11,7 +11,7 @@ namespace pipetrain {
 namespace {
 
 void append_little(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 255);
+  for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 255);
 }
 
 constexpr std::uint64_t kInZip64 = 0xffffffff;
