@@ -47,6 +47,15 @@ LabelHint label_hint(const RawData& raw) {
   return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
 }
 
+/// Whether two graphs have the same operators in the same order.
+bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
+  return std::equal(one.graph.nodes.begin(), one.graph.nodes.end(), other.graph.nodes.begin(),
+                    other.graph.nodes.end(), [](const Node& a, const Node& b) {
+                      return a.op == b.op && a.name == b.name &&
+                             a.attributes.text("members", "") == b.attributes.text("members", "");
+                    });
+}
+
 }  // namespace
 
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
@@ -64,15 +73,6 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
     if (!out.contains(name) && i < unnamed.size()) out[name] = unnamed[i]->sample_shape();
   }
   return out;
-}
-
-/// Whether two graphs have the same operators in the same order.
-bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
-  return std::equal(one.graph.nodes.begin(), one.graph.nodes.end(), other.graph.nodes.begin(),
-                    other.graph.nodes.end(), [](const Node& a, const Node& b) {
-                      return a.op == b.op && a.name == b.name &&
-                             a.attributes.text("members", "") == b.attributes.text("members", "");
-                    });
 }
 
 LoadedModel load_model(const ModelConfig& config) {
