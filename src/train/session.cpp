@@ -14,6 +14,7 @@
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
+#include "passes/pack_weights.h"
 #include "passes/written_weights.h"
 #include "pipeline/plan_costs.h"
 #include "profile/estimate.h"
@@ -224,7 +225,10 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
   if (on_cpu) options.picture_layout = convolution_layout();
   options.fuse_elementwise = on_cpu && fuse;
-  return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+  auto graph =
+      std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+  if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
+  return graph;
 }
 
 void Session::bind_data(const RawData* raw) {
