@@ -24,6 +24,9 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
 /// The layout in which the CPU's convolutions are fastest: whole vectors of channels.
 Layout convolution_layout();
 
+/// Whether the CPU's kernel for a ConvWeightGrad is an AddingKernel.
+bool conv_weight_gradient_adds(const KernelRequest& request);
+
 std::span<const KernelEntry> conv_reference_kernels();
 std::span<const KernelEntry> conv_cpu_kernels();
 

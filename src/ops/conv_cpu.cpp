@@ -292,6 +292,11 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
+bool conv_weight_gradient_adds(const KernelRequest& request) {
+  return is_float32(request) &&
+         own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1]);
+}
+
 Layout convolution_layout() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return Layout::kBlocked16;

@@ -54,6 +54,9 @@ std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k);
 /// Whether MatMulPacked is as exact as and faster than this MatMul where b serves several products.
 bool packing_pays(const KernelRequest& request);
 
+/// Whether the CPU's kernel for a MatMul is an AddingKernel.
+bool matmul_adds(const KernelRequest& request);
+
 std::span<const KernelEntry> matmul_reference_kernels();
 std::span<const KernelEntry> matmul_cpu_kernels();
 

@@ -94,7 +94,7 @@ bool rows_collide(const MatMulPlan& plan) {
 /// where they lie instead of packing them, and has code for AVX-512.
 bool use_own_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kNarrow = 48;
-  constexpr std::int64_t kFewRows = 16, kFewTerms = 32;
+  constexpr std::int64_t kFewRows = 16, kFewTerms = 8;
   constexpr std::int64_t kManyRows = 192;
   constexpr std::int64_t kLarge = 1 << 24;
   if (plan.products() != 1 || plan.n < kNarrow) return false;
@@ -176,6 +176,14 @@ constexpr KernelEntry kKernels[] = {
 
 std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k) {
   return gemm_packed_floats(n, k);
+}
+
+bool matmul_adds(const KernelRequest& request) {
+  const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  if (has_bias || !is_row_major(request) || request.outputs[0].dtype != DType::kFloat32)
+    return false;
+  const MatMulPlan plan = matmul_plan(request);
+  return use_own_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
 }
 
 bool packing_pays(const KernelRequest& request) {

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "graph/op.h"
+#include "ops/conv.h"
+#include "ops/matmul.h"
 #include "profile/profile.h"
 
 namespace pipetrain {
@@ -106,11 +108,21 @@ class Attribution {
     }
     for (const Accumulation& accumulation : training_.accumulations) {
       const int here = accumulation.consumer ? position_[at(accumulation.consumer.index)] : -1;
-      if (here < 0) continue;
+      if (here < 0 || adds_itself(root(accumulation.contribution))) continue;
       out_.elements[at(here)].weight_gradient_seconds +=
           profile_.accumulate_seconds_per_byte *
           static_cast<double>(graph_[accumulation.contribution].type.bytes());
     }
+  }
+
+  // A kernel that adds to the accumulator takes as long as one that writes.
+  bool adds_itself(ValueId contribution) const {
+    const NodeId producer = graph_[contribution].producer;
+    if (profile_.backend != "cpu" || !producer) return false;
+    const Node& node = graph_[producer];
+    const KernelRequest request{node, graph_.input_types(node), graph_.output_types(node)};
+    if (node.op->name == "MatMul") return matmul_adds(request);
+    return node.op->name == "ConvWeightGrad" && conv_weight_gradient_adds(request);
   }
 
   // Charges the first position that needs it, and each further one with a Reuse.
