@@ -102,6 +102,8 @@ void resolve_device(Options& options, const std::string& command) {
           printable(options.run.model.path), count);
     }
   }
+  PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,
+           "--edge nccl is for stages on GPUs: --device cuda or --gpu-ids");
   int devices = 0;
   for (const int count : pipeline.replicas) devices += count;
   PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,

@@ -14,6 +14,9 @@ namespace pipetrain {
 /// Error (kDevice) saying what failed when `status` is an error.
 void cuda_check(cudaError_t status, const char* what);
 
+/// What a stream of a GPU is for NVIDIA's libraries.
+cudaStream_t stream_of(Stream& stream);
+
 class CudaDevice final : public Device {
  public:
   /// Error (kResource) when the device cannot be used.

@@ -26,6 +26,8 @@ class StreamPoint {
   virtual ~StreamPoint() = default;
   /// Makes the calling thread wait until the work before the recorded point is done.
   virtual void synchronize() = 0;
+  /// Whether that work is done. Error (kDevice) when some of it failed.
+  virtual bool reached() = 0;
 };
 
 /// Work that a device does in order. One thread at a time puts work in; nothing waits but
@@ -34,6 +36,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device& device() = 0;
+  /// What the calling thread puts in between the two bears a name in a profiler. Ranges nest.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() {}
   /// Copies within a device, between devices, and from and to host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void record(StreamPoint& event) = 0;

@@ -329,14 +329,18 @@ void Stage::join(ReplicaGroup& group, int replica) {
 }
 
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
-  if (on_device_) {
+  // A reduce in the streams waits for what was put into them; running statistics are the host's.
+  if (on_device_ && (!group_->in_streams() || !statistics_.empty())) {
     synchronize();
     merge_moments();
+  }
+  if (on_device_ && !group_->in_streams()) {
     for (std::size_t k = 0; contributes && k < completion_.size(); ++k)
       group_->complete(replica_, k);
   }
   group_->reduce(replica_, contributes);
   if (statistics_.empty()) return;
+  if (group_->in_streams()) group_->meet();
   // All have arrived, so nobody collects; everybody merges before anybody takes over.
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {

@@ -54,6 +54,7 @@ struct PipelineConfig {
   bool profile_cache = true;
   bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
+  std::string edge = "auto";  // how GPUs hand values to each other: auto, copy, nccl
   std::vector<int> gpu_ids;  // by device; one may stand several times. Empty: stages on the CPU
   int threads = 0;           // of each stage; 0: cores / stages, at least 1
   bool pin = true;

@@ -30,6 +30,8 @@ double emulated_sum_of_squares(std::span<const float> values);
 
 /// What the emulator says of three kernels whose threads do not meet, joined by "; ".
 std::string emulated_divergence();
+/// Runs a kernel that reads behind its memory, which AddressSanitizer must see.
+void emulated_read_behind_memory();
 /// Whether a kernel that lacks a barrier gives other bits in another order of its threads.
 bool emulated_order_shows_a_missing_barrier();
 
