@@ -19,7 +19,10 @@ RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "
 class Terminal(Case):
     def on_terminal(self, columns, *arguments, **environment):
         """What the program writes to a terminal of so many columns, on both streams."""
-        ours, theirs = pty.openpty()
+        try:
+            ours, theirs = pty.openpty()
+        except OSError as error:  # a root without /dev/pts
+            self.skipTest(f"no terminal can be opened here: {error}")
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         clean = {name: value for name, value in os.environ.items()
                  if not name.startswith("PIPETRAIN_") and name not in ("COLUMNS", "NO_COLOR")}
