@@ -73,10 +73,12 @@ class Training {
           summary_.end = RunEnd::kStalled;
       }
       if (const char* reason = decide_to_save(step, improved, last)) save(step, reason);
-      report_saves();
+      if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
     saving_.finish();
-    report_saves();
+    // What has been trained is not lost for want of a checkpoint.
+    if (summary_.end != RunEnd::kStopped) summary_.save_failure = saving_.reason_to_end();
+    if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     summary_.seconds = now() - start;
@@ -233,8 +235,14 @@ class Training {
     saving_.save(std::move(checkpoint));
   }
 
-  void report_saves() {
+  void tell_outcomes() {
     for (const SaveOutcome& outcome : saving_.take_outcomes()) observer_.on_checkpoint(outcome);
+  }
+
+  void report_saves() {
+    const std::string reason = saving_.reason_to_end();
+    PT_CHECK(reason.empty(), kResource, "{}", reason);
+    tell_outcomes();
   }
 
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
