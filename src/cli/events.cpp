@@ -182,6 +182,7 @@ void EventLog::step(const StepReport& report) {
   line.number("step_ms", report.seconds * 1e3);
   line.number("data_ms", report.data_seconds * 1e3);
   line.number("samples_per_s", report.samples_per_second);
+  line.number("mfu", report.utilisation);
   line.number("bubble", report.bubble);
   if (!report.stage_busy.empty()) line.json["stage_busy"] = report.stage_busy;
   write(line);
@@ -232,6 +233,8 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   line.number("seconds", summary.seconds);
   line.number("first_step_s", summary.first_step_seconds);
   line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
+  line.json["checkpoints"] = summary.checkpoints;
+  line.number("save_s", summary.save_seconds);
   line.json["output"] = output;
   if (summary.best)
     line.json["best"] = {{"metric", "val_" + summary.best->metric},

@@ -94,6 +94,7 @@ bool Saving::is_due(std::int64_t step) const {
                        ? steady_seconds() - last_seconds_ >= settings_.every.value
                        : period_ > 0 && step / period_ > last_step_ / period_;
   if (!due || !settings_.may_wait) return due;
+  if (defers()) return false;
   const std::lock_guard lock(mutex_);
   return !waiting_ && !writing_;
 }
@@ -104,15 +105,40 @@ void Saving::decided(std::int64_t step) {
 }
 
 void Saving::save(Checkpoint checkpoint) {
+  if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
+  hand_over(std::move(checkpoint));
+}
+
+void Saving::hand_over(Checkpoint checkpoint) {
+  const double start = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !waiting_; });
   waiting_ = std::move(checkpoint);
   changed_.notify_all();
+  waited_seconds_ += steady_seconds() - start;
+}
+
+bool Saving::defers() const {
+  return settings_.may_wait && steady_seconds() - last_seconds_ < settings_.least_seconds;
+}
+
+void Saving::save_deferred() {
+  if (!deferred_ || defers()) return;
+  last_seconds_ = steady_seconds();
+  hand_over(*std::exchange(deferred_, std::nullopt));
 }
 
 void Saving::finish() {
+  if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
+  const double start = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !waiting_ && !writing_; });
+  waited_seconds_ += steady_seconds() - start;
+}
+
+double Saving::write_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return write_seconds_;
 }
 
 std::vector<SaveOutcome> Saving::take_outcomes() {
@@ -146,6 +172,7 @@ void Saving::write_checkpoints() {
     changed_.notify_all();
     lock.unlock();
     SaveOutcome outcome;
+    const double start = steady_seconds();
     try {
       const std::string bad =
           settings_.only_finite ? first_nonfinite(checkpoint.weights) : std::string();
@@ -162,6 +189,7 @@ void Saving::write_checkpoints() {
     }
     lock.lock();
     writing_ = false;
+    write_seconds_ += steady_seconds() - start;
     failures_ = outcome.written ? 0 : failures_ + 1;
     if (outcome.written) last_written_ = outcome.written->path;
     if (!outcome.written) last_failure_ = outcome.failure;
