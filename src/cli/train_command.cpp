@@ -15,6 +15,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/config_file.h"
@@ -359,6 +360,7 @@ int train_command(Options& options) {
       fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
       kUsage, "--output: there is no folder \"{}\"",
       printable(fs::path(output).parent_path().string()));
+  delete_stale_temporaries(output);
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   const auto write_plan_and_profile = [&] {

@@ -243,8 +243,10 @@ TEST(Checkpoint, OfTheSameStepIsReplaced) {
 TEST(Checkpoint, AFolderBelongsToOneProcess) {
   const TemporaryDirectory folder;
   const fs::path place = folder / "run/checkpoints";
+  EXPECT_FALSE(is_locked(place));
   {
     const FolderLock lock(place);
+    EXPECT_TRUE(is_locked(place));
     try {
       const FolderLock second(place);
       ADD_FAILURE();
@@ -252,6 +254,7 @@ TEST(Checkpoint, AFolderBelongsToOneProcess) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     }
   }
+  EXPECT_FALSE(is_locked(place));
   const FolderLock lock(place);
   fs::create_directories(place / ".step-000004.123.tmp");
   put_file(place / ".step-000004.123.tmp/weights.safetensors", "half");
