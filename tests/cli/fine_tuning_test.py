@@ -202,7 +202,7 @@ class Measuring(Case):
         self.rows = digits()[:200]
         self.data = self.write("rows.csv", "\n".join(self.rows) + "\n")
         self.succeed("train", "-m", MODEL, "--data", self.data, "--epochs", "5", "--lr", "3e-3", "--device", "cpu", "-q",
-                     "-o", "m.onnx", "--run-dir", "run", "--tensorboard")
+                     "-o", "m.onnx", "--run-dir", "run", "--tensorboard", "--save-every", "1ep")
 
     def predicted(self):
         out, _ = self.succeed("predict", "m.onnx", "--data", self.data)
