@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/adding_kernel.h"
 #include "optim/update.h"
 #include "pipeline/stage_device.h"
 #include "pipeline/stage_state.h"
@@ -167,8 +168,9 @@ struct StageBases {
 
 void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool first) {
   const auto index = static_cast<std::size_t>(addition.accumulation);
-  // A direct contribution of the first unit was written into the accumulator by its kernel.
-  if (!addition.direct || !first) {
+  // A direct contribution of the first unit was written into the accumulator by its kernel, and
+  // kernels that can add it always are there.
+  if (!addition.adds && (!addition.direct || !first)) {
     auto* to = reinterpret_cast<float*>(accumulators_[index]);
     const auto* from = static_cast<const float*>(bases.address(addition.from));
     if (on_device_) {
@@ -220,18 +222,24 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   if (on_device_ && variant.reads_loss_scale)
     on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
   const RunContext context = context_of(*variant.training, unit, workspace_);
-  const auto address = [&](const Location& at, int direct) -> void* {
-    if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
+  const auto address = [&](const Location& at, int direct, bool adding) -> void* {
+    if ((first || adding) && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
   double start = steady_seconds();
   for (StageStep& step : steps) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
-      step.in[i].data = address(step.in_at[i], step.in_direct[i]);
+      step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
     for (std::size_t i = 0; i < step.out.size(); ++i)
-      step.out[i].data = address(step.out_at[i], step.out_direct[i]);
+      step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
     with_context([&] { return "running node " + printable(step.name); },
-                 [&] { step.kernel->run(step.in, step.out, context); });
+                 [&] {
+                   if (step.adding && !first) {
+                     step.adding->run_adding(step.in, step.out, context);
+                   } else {
+                     step.kernel->run(step.in, step.out, context);
+                   }
+                 });
     for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
     const double end = steady_seconds();
     step.seconds += end - start;
@@ -469,6 +477,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     update_average(optimizer_.average_decay, {averages[k], weights.size()}, weights);
   }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
+  // Here rather than before the first forward, for whose values the next stage waits.
+  prepare(*variants_.front(), to);
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {

@@ -1,6 +1,6 @@
 """The GPU plugin on a machine without a GPU: loaded only when asked for, and every way in which it cannot serve is one sentence.
 
-plugin_test.py PIPETRAIN FOLDER_OF_ANOTHER_BUILD PLUGIN; PLUGIN is empty where none was built (the rest is then said to be skipped).
+plugin_test.py PIPETRAIN FOLDER_OF_ANOTHER_BUILD FOLDER_OF_A_BROKEN_DEVICE PLUGIN; PLUGIN is empty where none was built (the rest is then said to be skipped).
 """
 import os
 import pathlib
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-program, other_build, plugin = sys.argv[1:4]
+program, other_build, broken_device, plugin = sys.argv[1:5]
 checks = 0
 
 
@@ -38,6 +38,13 @@ with tempfile.TemporaryDirectory() as name:
     (folder / "libpipetrain_cuda.so").write_text("no library")
     refused("libpipetrain_cuda.so cannot be loaded: ", folder)
     refused("belongs to another build of pipetrain (0.0.0-older", other_build)
+
+    # A device that fails during the run, and what only a mistake in the program can bring about.
+    run_on_it = ["train", "--model", model, "--device", "cuda", "--max-steps", "1", "--run-dir", str(folder / "broken"), "--overwrite"]
+    failed = run(run_on_it, PIPETRAIN_BACKEND_PATH=broken_device)
+    check(failed.returncode == 7 and "error: the device does not answer" in failed.stderr, "a device that fails: 7", failed)
+    failed = run(run_on_it, PIPETRAIN_BACKEND_PATH=broken_device, MISTAKE="1")
+    check(failed.returncode == 1 and "please report it" in failed.stderr, "a mistake in the program: 1", failed)
 
     # What does not need a GPU loads nothing of CUDA.
     train = ["train", "--model", model, "--device", "cpu", "--max-steps", "1", "--batch-size", "8", "--run-dir", str(folder / "run")]

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "imported_schedules.h"
 #include "passes/linearise.h"
+#include "passes/pack_weights.h"
 #include "pipeline/check.h"
 #include "pipeline/complete.h"
 #include "pipeline/generate.h"
@@ -24,8 +25,14 @@ const std::vector<std::int64_t> kSizes = {4, 2};
 /// A network cut into stages, with a program to run on it.
 struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
-      : model(test::difficult_network(tied)), stages(stages) {
-    for (const std::int64_t size : sizes) graphs.push_back(test::training_graph(model, size));
+      : Pipeline(test::difficult_network(tied), stages, sizes, /*packed=*/false) {}
+
+  Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes, bool packed)
+      : model(std::move(network)), stages(stages) {
+    for (const std::int64_t size : sizes) {
+      graphs.push_back(test::training_graph(model, size));
+      if (packed) packed_weights += pack_weights(*graphs.back());
+    }
     const Chain chain = linearise(*graphs[0]);
     std::vector<int> starts;
     for (int s = 0; s < stages; ++s)
@@ -63,6 +70,7 @@ struct Pipeline {
   std::vector<RuntimeVariant> variants;
   std::vector<Edge> edges;
   bool tied_stages = false;
+  int packed_weights = 0;
 };
 
 /// Where a program is run.
@@ -169,6 +177,34 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
         EXPECT_EQ(outcome.losses, expected.losses);
       }
     }
+  }
+}
+
+// Weights packed once per version, and products that add to their accumulators, against an oracle
+// that adds the products afterwards.
+TEST(WideLayers, HaveTheBitsOfTheirOracle) {
+  const std::vector<std::int64_t> sizes = {32, 20};  // 32 + 20
+  std::string expected;
+  for (const int stages : {0, 1, 2, 3}) {
+    const Pipeline pipeline(test::wide_network(), std::max(stages, 1), sizes, /*packed=*/true);
+    EXPECT_GE(pipeline.packed_weights, 3);
+    const Program program = pipeline.program("zb-h1", 2);
+    test::FixedData data(2 * 52, 7);
+    const auto bits = [&](auto runner) {
+      for (std::int64_t step = 0; step < 2; ++step) {
+        data.set_mini_batch(step * 52, 52, 32, step, sizes);
+        runner->run(program, data);
+      }
+      return fingerprint(pipeline, *runner);
+    };
+    const RuntimeOptions options = runtime_options(Place::kCpu);
+    if (stages == 0) {
+      expected = bits(std::make_unique<Oracle>(pipeline.variants, 1, options));
+      continue;
+    }
+    const std::vector<const Program*> programs = {&program};
+    EXPECT_TRUE(bits(std::make_unique<Runtime>(pipeline.variants, programs, options)) == expected)
+        << stages << " stages";
   }
 }
 
