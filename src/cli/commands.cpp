@@ -12,6 +12,7 @@
 #include "cli/schedule_command.h"
 #include "cli/trace_command.h"
 #include "device/plugin.h"
+#include "onnx_io/new_head.h"
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
 #include "pipeline/schedule_file.h"
@@ -32,6 +33,10 @@ const std::vector<CommandSpec>& commands() {
        simulate_command},
       {"verify", "MODEL", "whether a schedule gives the bits that one device gives",
        verify_command},
+      {"tune", "MODEL",
+       "find the fastest way to train by short runs, and write it as a configuration; takes the "
+       "options of train",
+       tune_command},
       {"schedule", "list|show|export|check [NAME|FILE]",
        "show, export or check a schedule, without a model", show_schedule_command},
       {"trace", "diff FILE", "trace diff: why a measured step took longer than predicted",
@@ -102,6 +107,11 @@ void resolve_device(Options& options, const std::string& command) {
           printable(options.run.model.path), count);
     }
   }
+  PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,
+           "--edge nccl is for stages on GPUs: --device cuda or --gpu-ids");
+  const bool computes = command != "plan" && command != "simulate" && command != "inspect";
+  PT_CHECK(!options.run.model.tensor_floats || !pipeline.gpu_ids.empty() || !computes, kUsage,
+           "--precision tf32 is how GPUs multiply floats; on the CPU it is fp32 or bf16");
   int devices = 0;
   for (const int count : pipeline.replicas) devices += count;
   PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
@@ -137,6 +147,17 @@ void resolve_model(Options& options, const std::string& command) {
            printable(options.arguments.front()), command);
   PT_CHECK(!path.empty(), kUsage,
            "no model given; use --model FILE, or make one: pipetrain new mlp -o mlp.onnx");
+}
+
+void replace_classifier(Options& options, const std::string& to) {
+  const std::string from = options.run.model.path;
+  const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
+                                    options.run.optimization.seed);
+  log_info("train", "note     {} has a new head in {}: \"{}\"{} for {} classes instead of {}",
+           printable(from), printable(to), printable(head.weight),
+           head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
+           options.num_classes, head.classes_before);
+  options.run.model.path = to;
 }
 
 void resolve_verbosity(const Options& options) {

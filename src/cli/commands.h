@@ -16,6 +16,7 @@ int eval_command(Options& options);
 int predict_command(Options& options);
 int export_command(Options& options);
 int verify_command(Options& options);
+int tune_command(Options& options);
 int show_schedule_command(Options& options);
 int compare_traces_command(Options& options);
 int report_run_command(Options& options);
@@ -36,6 +37,8 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
 /// Takes schedule, micro-batches and devices from a plan file where the command line does not say
 /// them.
 void resolve_plan(Options& options);
+/// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
+void replace_classifier(Options& options, const std::string& to);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);
 

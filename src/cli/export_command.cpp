@@ -30,6 +30,14 @@ FoundCheckpoint read_steadily(const fs::path& from) {
   }
 }
 
+/// Lines of a file; none where there is no such file.
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
 }  // namespace
 
 int export_command(Options& options) {
@@ -63,8 +71,10 @@ int export_command(Options& options) {
   const fs::path file =
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);
-  const bool synthetic = options.run.data.path == "synthetic" && found.checkpoint.step > 0;
-  for (const std::string& change : export_weights(model, read, synthetic, file.string(), overwrite))
+  const OnnxMetadata metadata =
+      describe_training(found.checkpoint.step > 0, options.run.data.path == "synthetic",
+                        lines_of(found.path.parent_path().parent_path() / "classes.txt"));
+  for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
     log_info("export", "note     {}", change);
   if (to_stdout) {
     std::cout << std::ifstream(file, std::ios::binary).rdbuf();

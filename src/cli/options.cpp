@@ -159,6 +159,8 @@ std::vector<Assignment> read_environment(const std::vector<OptionSpec>& specs,
 
 bool OptionSpec::applies_to(const std::string& command) const {
   if (commands == "*") return true;
+  // What is tuned is a training run: it takes the same options, which end up in its configuration.
+  if (command == "tune" && applies_to("train")) return true;
   return (" " + commands + " ").find(" " + command + " ") != std::string::npos;
 }
 

@@ -62,6 +62,8 @@ struct Options {
   // schedule, trace, report, doctor
   std::string times, latency, costs, csv, curves;
   int causes = 5;
+  std::string budget = "60s";  // tune
+  bool allow_numeric = false;
   double jitter = 0.05;
   bool measure = false;
   // new

@@ -1,5 +1,6 @@
 // Options of the commands that do not train: planning, schedules, new models, reports.
 #include "cli/option_table.h"
+#include "train/saving.h"
 
 namespace pipetrain {
 
@@ -29,6 +30,17 @@ void describe_planning(Table& table, Options& options) {
              "schedule");
   table.text("--curves", options.curves, "FILE|-", "the curves as CSV, instead of the page",
              "report");
+  OptionSpec& budget =
+      table.add("--budget", "TIME", "for searching and measuring: 60s, 10min", "tune");
+  budget.set = [&options](const std::string& v) {
+    parse_duration("--budget", v);
+    options.budget = v;
+  };
+  budget.get = [&options] { return options.budget; };
+  table.flag("--allow-numeric", options.allow_numeric,
+             "also try what changes what is trained: micro-batches, replicas, bf16, asynchronous "
+             "schedules",
+             "tune");
   table.integer("--causes", options.causes, 1, "most causes to print", "trace");
   table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
              "doctor");

@@ -26,7 +26,9 @@ void describe_checkpoints(Table& table, Options& options) {
   Table::nest(resume, std::move(resume_settings));
   OptionSpec& every =
       table.add("--save-every", "N|Nep|Nmin|never",
-                "steps, epochs or time between checkpoints; with --data 1ep", "train");
+                "steps, epochs or time between checkpoints; with --data after an epoch, once a "
+                "minute at most, and at the end",
+                "train");
   every.aliases = {"--save-interval", "--save-steps"};
   every.set = [&options](const std::string& v) {
     SaveEvery::parse(v);
@@ -63,7 +65,7 @@ void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
       .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
-            "train plan profile new schedule doctor export report predict data")
+            "train plan profile tune new schedule doctor export report predict data")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
@@ -74,7 +76,7 @@ void describe_output(Table& table, Options& options) {
       "--log-interval"};
   table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
-             "inspect profile plan simulate eval verify schedule trace doctor");
+             "inspect profile plan simulate eval verify tune schedule trace doctor");
   table.flag("--tensorboard", options.tensorboard, "also write RUN/tb for TensorBoard", "train");
   OptionSpec& trace = table.text("--trace", options.trace, "FILE",
                                  "a timeline of some steps, for ui.perfetto.dev", "train");

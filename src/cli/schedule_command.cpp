@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/output.h"
+#include "cli/terminal.h"
 #include "pipeline/annotate.h"
 #include "pipeline/check.h"
 #include "pipeline/closed_forms.h"
@@ -236,12 +237,7 @@ Json summary_json(const Shown& shown) {
 }
 
 bool colours_wanted(const std::string& color) {
-  if (color != "auto") return color == "always";
-  const char* refused = std::getenv("NO_COLOR");
-  if (!refused || !*refused) refused = std::getenv("PIPETRAIN_NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) != 0 && (!refused || !*refused) &&
-         (!terminal || std::string_view(terminal) != "dumb");
+  return color != "auto" ? color == "always" : colours_suit(STDOUT_FILENO);
 }
 
 int columns_of_terminal() {

@@ -109,6 +109,7 @@ void TensorBoard::step(const StepReport& report) {
   add(scalars, "train/grad_norm", report.gradient_norm);
   scalars.emplace_back("perf/step_ms", report.seconds * 1e3);
   scalars.emplace_back("perf/samples_per_s", report.samples_per_second);
+  add(scalars, "perf/mfu", report.utilisation);
   add(scalars, "pipeline/bubble", report.bubble);
   for (std::size_t s = 0; s < report.stage_busy.size(); ++s)
     scalars.emplace_back(fmt::format("pipeline/stage{}/busy", s), report.stage_busy[s]);

@@ -3,27 +3,19 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "cli/progress_line.h"
 
 namespace pipetrain {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<long>(seconds + 0.5);
-  if (whole < 60) return fmt::format("{}s", whole);
-  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
-}
 
 std::size_t terminal_width() {
   if (const char* columns = std::getenv("COLUMNS")) {
@@ -36,61 +28,85 @@ std::size_t terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int log_every, bool quiet)
-    : log_every_(log_every), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
+bool colours_suit(int descriptor) {
+  const char* refused = std::getenv("NO_COLOR");
+  if (!refused || !*refused) refused = std::getenv("PIPETRAIN_NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return isatty(descriptor) != 0 && (!refused || !*refused) &&
+         (!terminal || std::string_view(terminal) != "dumb");
+}
 
-void Progress::line(const std::string& text, bool lasting) {
+Progress::Progress(int log_every, bool quiet, double seconds)
+    : log_every_(log_every),
+      quiet_(quiet),
+      color_(colours_suit(STDERR_FILENO)),
+      seconds_(seconds),
+      start_(steady_seconds()) {
+  const char* terminal = std::getenv("TERM");
+  terminal_ = isatty(STDERR_FILENO) != 0 && (!terminal || std::string_view(terminal) != "dumb");
+}
+
+void Progress::clear() {
+  if (lines_ > 1) std::fputs("\r\033[K\033[1A", stderr);
+  if (lines_ > 0) std::fputs("\r\033[K", stderr);
+  lines_ = 0;
+}
+
+void Progress::lasting(const std::string& text) {
   if (quiet_) return;
-  if (!terminal_) {
-    std::fprintf(stderr, "%s\n", text.c_str());
-    return;
-  }
-  std::fprintf(stderr, "\r\033[K%s%s",
-               text.substr(0, lasting ? text.size() : terminal_width() - 1).c_str(),
-               lasting ? "\n" : "");
+  clear();
+  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
+}
+
+void Progress::live(const std::string& text) {
+  if (quiet_) return;
+  clear();
+  const std::string bars = stage_bars(busy_, terminal_width() - 1, color_);
+  std::fprintf(stderr, "\r\033[K%s%s%s", text.c_str(), bars.empty() ? "" : "\n", bars.c_str());
   std::fflush(stderr);
-  open_ = !lasting;
+  lines_ = bars.empty() ? 1 : 2;
+}
+
+void Progress::average(const StepReport& report) {
+  if (report.stage_busy.empty()) return;
+  if (busy_.size() != report.stage_busy.size()) busy_ = report.stage_busy;
+  for (std::size_t s = 0; s < busy_.size(); ++s)
+    busy_[s] += 0.2 * (report.stage_busy[s] - busy_[s]);
+}
+
+/// By the clock, so that validations and checkpoints count; the first step, which is start-up, does
+/// not.
+double Progress::remaining_seconds(const StepReport& report) const {
+  const std::int64_t done = report.step - first_;
+  if (first_ == 0 || done < 1) return -1;
+  const double each = (steady_seconds() - second_step_) / static_cast<double>(done);
+  const double left = each * static_cast<double>(report.total_steps - report.step);
+  return seconds_ > 0 ? std::max(0.0, std::min(left, start_ + seconds_ - steady_seconds())) : left;
 }
 
 void Progress::step(const StepReport& report) {
-  const bool due =
-      report.step == 1 || report.step % log_every_ == 0 || report.step == report.total_steps;
-  const double time = now();
-  if (report.step > 1) {
-    average_seconds_ =
-        average_seconds_ == 0 ? report.seconds : 0.9 * average_seconds_ + 0.1 * report.seconds;
-  }
+  const bool first = first_ == 0;
+  const bool due = first || report.step == 1 || report.step % log_every_ == 0 ||
+                   report.step == report.total_steps;
+  const double time = steady_seconds();
+  average(report);
   const double since = time - last_line_;
-  if (!due && since < (terminal_ ? 0.1 : 60)) return;
-  if (terminal_ && since < 0.1 && !due) return;
-  last_line_ = time;
-  line(text_of(report), due);
+  if (due || since >= (terminal_ ? 0.1 : 60)) {
+    last_line_ = time;
+    const std::string text =
+        progress_line(report, remaining_seconds(report), terminal_ ? terminal_width() - 1 : 0);
+    due || !terminal_ ? lasting(text) : live(text);
+  }
+  if (first) {
+    first_ = report.step;
+    second_step_ = time;
+  }
 }
 
 void Progress::status(const StepReport& report) {
   const bool quiet = std::exchange(quiet_, false);
-  line(text_of(report), /*lasting=*/true);
+  lasting(progress_line(report, remaining_seconds(report), 0));
   quiet_ = quiet;
-}
-
-std::string Progress::text_of(const StepReport& report) const {
-  std::string text = fmt::format("step {:>6}/{}  ep {:.2f}  loss {:.4f}", report.step,
-                                 report.total_steps, report.epoch, report.loss);
-  if (report.accuracy) text += fmt::format("  acc {:.1f}%", *report.accuracy * 100);
-  if (report.gradient_norm) text += fmt::format("  gnorm {:.3g}", *report.gradient_norm);
-  text += fmt::format("  lr {:.1e}  {:.1f} ms  {:.0f} samples/s", report.learning_rate,
-                      report.seconds * 1e3, report.samples_per_second);
-  if (report.bubble && report.stage_busy.size() > 1)
-    text += fmt::format("  bubble {:.1f}%", *report.bubble * 100);
-  if (report.data_seconds > 0.05 * report.seconds)
-    text += fmt::format("  data {:.0f}%", 100 * report.data_seconds / report.seconds);
-  if (report.step == 1) {
-    text += "  (first step: start-up)";
-  } else if (report.step < report.total_steps) {
-    text += "  ETA " +
-            duration_text(average_seconds_ * static_cast<double>(report.total_steps - report.step));
-  }
-  return text;
 }
 
 void Progress::evaluation(const EvaluationReport& report) {
@@ -99,12 +115,12 @@ void Progress::evaluation(const EvaluationReport& report) {
   if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
   if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
   if (report.r2) text += fmt::format("  R² {:.4f}", *report.r2);
-  line(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds), true);
+  lasting(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds));
 }
 
 void Progress::finish() {
-  if (open_) std::fputc('\n', stderr);
-  open_ = false;
+  if (lines_ > 0) std::fputc('\n', stderr);
+  lines_ = 0;
 }
 
 std::string plan_table(const Session& session) {

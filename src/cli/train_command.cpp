@@ -1,4 +1,5 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -14,6 +15,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/config_file.h"
@@ -24,9 +26,10 @@
 #include "cli/tensorboard.h"
 #include "cli/terminal.h"
 #include "cli/time_shares.h"
-#include "onnx_io/new_head.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
+#include "profile/link_measure.h"
+#include "profile/machine.h"
 #include "train/fresh_weights.h"
 #include "train/resume.h"
 #include "train/signals.h"
@@ -93,27 +96,12 @@ class UnusedFolder {
     fs::remove(folder_ / "model.onnx", ignored);
     fs::remove(folder_, ignored);  // if that was all
   }
+  const fs::path& path() const { return folder_; }
   fs::path keep() { return std::exchange(folder_, {}); }
 
  private:
   fs::path folder_;
 };
-
-/// Makes the model with another number of classes in the folder of the run, which becomes the model
-/// of the run. Returns the folder.
-fs::path replace_classifier(Options& options) {
-  const fs::path from = options.run.model.path;
-  const fs::path folder = make_run_folder(options, {});
-  const fs::path to = folder / "model.onnx";
-  const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
-                                    options.run.optimization.seed);
-  log_info("train", "note     {} has a new head in {}: \"{}\"{} for {} classes instead of {}",
-           printable(from.string()), printable(to.string()), printable(head.weight),
-           head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
-           options.num_classes, head.classes_before);
-  options.run.model.path = to.string();
-  return folder;
-}
 
 class Watcher final : public TrainingObserver {
  public:
@@ -130,6 +118,10 @@ class Watcher final : public TrainingObserver {
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
     account_.round(session_, program, result);
     recorder_.round(step, program, result);
+    if (!session_.asynchronous()) return;
+    std::vector<double> busy;
+    for (const double seconds : result.busy_seconds) busy.push_back(seconds / result.seconds);
+    progress_.utilisation(busy);
   }
   void on_step(const StepReport& report) override {
     events_.step(report);
@@ -149,6 +141,7 @@ class Watcher final : public TrainingObserver {
   void on_checkpoint(const SaveOutcome& outcome) override {
     events_.checkpoint(outcome);
     if (!outcome.written) {
+      progress_.clear();
       log_warning("checkpoint", "no checkpoint: {}", outcome.failure);
       return;
     }
@@ -188,10 +181,26 @@ void introduce(const Options& options, const Session& session) {
   }
   log_info("train", "{}", session.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
+  const auto named = static_cast<std::int64_t>(session.data().class_names.size());
+  if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
+    log_info("train",
+             "note     the data have {} classes, the model {}: --num-classes {} would replace its "
+             "last layer",
+             named, graph.loss.classes, named);
+  }
   log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
            options.run.optimization.batch_size, session.micro_batches(),
            session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
            session.micro_batch() == 1 ? "" : "s");
+  for (const OnnxValue& input : session.model().model.inputs) {
+    if (input.dims.empty() || input.dims[0].value <= 0 || session.micro_batches() < 2) continue;
+    log_info(
+        "train",
+        "note     the model takes {} sample{} at a time, as it was exported; with a free first "
+        "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
+        input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
+    break;
+  }
   const bool one_each = session.stages() == session.devices();
   log_info("train", "device   {} {}{} x {} thread{}{}", session.devices(),
            one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
@@ -204,6 +213,13 @@ void introduce(const Options& options, const Session& session) {
            : session.profile().cached_nodes > 0 ? " (profile cached)"
                                                 : "",
            plan_table(session));
+}
+
+/// What all devices could compute in a second; 0: unknown.
+double peak_flops(const Session& session) {
+  if (!session.config().pipeline.gpu_ids.empty()) return 0;
+  const int threads = std::min(available_cores(), session.devices() * session.threads());
+  return matrix_product_rate(threads, session.config().pipeline.profile_cache);
 }
 
 void write_output(const Options& options, Session& session, const std::string& path) {
@@ -244,6 +260,7 @@ SaveSettings save_settings(const Options& options, const Session& session, const
                                 : session.data().synthetic ? "never"
                                                            : "1ep");
   save.may_wait = !wanted;
+  save.least_seconds = 60;
   save.keep = options.keep;
   save.only_finite = options.run.optimization.stop_on_nonfinite;
   save.stop_on_error = options.on_checkpoint_error == "fail";
@@ -311,7 +328,10 @@ int train_command(Options& options) {
 
   // A new head makes another model, which is then trained, resumed and written like any other.
   std::optional<UnusedFolder> early;
-  if (options.num_classes > 0 && !goes_on) early.emplace(replace_classifier(options));
+  if (options.num_classes > 0 && !goes_on) {
+    early.emplace(make_run_folder(options, {}));
+    replace_classifier(options, (early->path() / "model.onnx").string());
+  }
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   Session session(options.run);
@@ -340,6 +360,7 @@ int train_command(Options& options) {
       fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
       kUsage, "--output: there is no folder \"{}\"",
       printable(fs::path(output).parent_path().string()));
+  delete_stale_temporaries(output);
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   const auto write_plan_and_profile = [&] {
@@ -350,12 +371,17 @@ int train_command(Options& options) {
   };
   write_plan_and_profile();
   write_file(folder / "config.toml", config_of_run(options, session));
+  if (!session.data().class_names.empty())
+    write_file(folder / "classes.txt",
+               fmt::format("{}\n", fmt::join(session.data().class_names, "\n")));
   const bool was_estimate = session.profile().is_estimate;
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
   StatusFile status(options.status_file);
   TensorBoard board(options.tensorboard ? folder / "tb" : fs::path());
-  Progress progress(options.log_every, options.quiet);
+  const double max_seconds =
+      options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
+  Progress progress(options.log_every, options.quiet, max_seconds);
   TrainingSummary summary;
   TimeAccount account;
   StepRecorder recorder(session, options.trace, options.trace_steps);
@@ -364,8 +390,8 @@ int train_command(Options& options) {
     events.plan(session, plan_path);
     TrainingOptions training;
     training.save = save_settings(options, session, folder);
-    if (!options.max_time.empty())
-      training.max_seconds = parse_duration("--max-time", options.max_time);
+    training.max_seconds = max_seconds;
+    training.peak_flops = peak_flops(session);
     std::optional<ProgramCut> cut;
     if (goes_on) {
       session.start(first_round(session, found->checkpoint));
@@ -399,6 +425,11 @@ int train_command(Options& options) {
     if (summary.end == RunEnd::kStopped)
       return end_stopped(signals.stop(), summary, events, status, folder);
     write_output(options, session, output);
+    if (!summary.save_failure.empty()) {
+      log_info("train", "saved    {}  (run: {})",
+               options.output == "-" ? "standard output" : output, folder.string());
+      PT_FAIL(kResource, "{}", summary.save_failure);
+    }
   } catch (const Error& error) {
     progress.finish();
     events.error(error.what());
@@ -419,13 +450,23 @@ int train_command(Options& options) {
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
              "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
-             "(predicted {:.1f} %)",
+             "(predicted {:.1f} %){}",
              summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
              seconds_text(predicted), summary.steady_bubble * 100,
-             session.prediction().bubble * 100);
+             session.prediction().bubble * 100,
+             summary.steady_utilisation > 0
+                 ? fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100)
+                 : "");
   } else {
     log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
              summary.steps == 1 ? "" : "s", summary.seconds);
+  }
+  if (summary.checkpoints > 0 && summary.seconds > 0) {
+    log_info("train",
+             "saves    {} checkpoint{} · {:.2f} % of the time waiting for them, {} written beside "
+             "training",
+             summary.checkpoints, summary.checkpoints == 1 ? "" : "s",
+             100 * summary.save_seconds / summary.seconds, seconds_text(summary.write_seconds));
   }
   if (const std::string text = account.text(); !text.empty())
     log_info("train", "shares   {}", text);

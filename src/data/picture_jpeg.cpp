@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
+#include "data/exif.h"
 #include "data/picture.h"
 
 namespace pipetrain {
@@ -58,7 +60,7 @@ void count_jpeg_scans(j_common_ptr state) {
 
 // libjpeg leaves by longjmp: nothing with a destructor may live in the functions that it leaves.
 bool read_jpeg_header(JpegReader& reader, std::span<const std::byte> bytes, bool grey,
-                      LeastSize least, Picture& out) {
+                      LeastSize least, Picture& out, int& orientation) {
   if (setjmp(reader.leave)) return false;
   jpeg_decompress_struct& state = reader.state;
   jpeg_create_decompress(&state);
@@ -66,7 +68,12 @@ bool read_jpeg_header(JpegReader& reader, std::span<const std::byte> bytes, bool
   reader.progress.progress_monitor = count_jpeg_scans;
   state.progress = &reader.progress;
   jpeg_mem_src(&state, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  jpeg_save_markers(&state, JPEG_APP0 + 1, 0xffff);
   jpeg_read_header(&state, TRUE);
+  for (const jpeg_marker_struct* marker = state.marker_list; marker && orientation == 1;
+       marker = marker->next)
+    orientation = exif_orientation({marker->data, marker->data_length});
+  if (lies_on_its_side(orientation)) std::swap(least.height, least.width);
   const bool inks = state.jpeg_color_space == JCS_CMYK || state.jpeg_color_space == JCS_YCCK;
   const bool no_colour =
       state.jpeg_color_space == JCS_GRAYSCALE || (grey && state.jpeg_color_space == JCS_YCbCr);
@@ -126,12 +133,13 @@ Picture decode_jpeg(std::span<const std::byte> bytes, const std::string& name, b
   reader.state.client_data = &reader;
   const auto fail = [&] { PT_FAIL(kData, "{} is a damaged JPEG file: {}", name, reader.reason); };
   Picture out;
-  if (!read_jpeg_header(reader, bytes, grey, least, out)) fail();
+  int orientation = 1;
+  if (!read_jpeg_header(reader, bytes, grey, least, out, orientation)) fail();
   allocate_pixels(out, name);
   if (!read_jpeg_pixels(reader, out)) fail();
-  return reader.state.out_color_space == JCS_CMYK
-             ? colours_of_inks(out, reader.state.saw_Adobe_marker != 0)
-             : std::move(out);
+  if (reader.state.out_color_space == JCS_CMYK)
+    out = colours_of_inks(out, reader.state.saw_Adobe_marker != 0);
+  return upright(std::move(out), orientation);
 }
 
 }  // namespace pipetrain

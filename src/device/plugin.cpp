@@ -34,8 +34,8 @@ fs::path find_plugin() {
     looked += (looked.empty() ? "" : " and ") + printable(folder.string());
   }
   PT_FAIL(kResource,
-          "this build of pipetrain has no GPU support: there is no {} in {}\n"
-          "  it is built where a CUDA toolkit is found: cmake -DPIPETRAIN_CUDA=/usr/local/cuda",
+          "this build of pipetrain has no GPU support: there is no {} in {}; it is built where a CUDA "
+          "toolkit is found (cmake -DPIPETRAIN_CUDA=/usr/local/cuda)",
           kFile, looked);
 }
 

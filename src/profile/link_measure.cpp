@@ -13,6 +13,9 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/statistics.h"
+#include "profile/cost_cache.h"
+#include "profile/machine.h"
+#include "profile/measure.h"
 #include "profile/work.h"
 
 namespace pipetrain {
@@ -107,6 +110,18 @@ double measure_matrix_product(int threads) {
   const double seconds =
       median_seconds([] { return std::make_unique<MatrixProduct>(); }, timing(threads));
   return 2.0 * kMatrix * kMatrix * kMatrix / seconds;
+}
+
+double matrix_product_rate(int threads, bool cache) {
+  CostCache known(cache ? default_cache_directory() : std::filesystem::path(),
+                  fmt::format("{} · {}", processor_name(), build_name()));
+  const std::string key = fmt::format("matrix product, float32, on {} threads at once", threads);
+  if (const std::optional<KernelCost> cost = known.find(key); cost && cost->seconds > 0)
+    return 1 / cost->seconds;
+  const double rate = measure_matrix_product(threads) * threads;
+  known.add(key, {1 / rate, 0});
+  known.save();
+  return rate;
 }
 
 double measure_hand_over(const MakeThreadLink& make) {

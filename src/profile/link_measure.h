@@ -25,6 +25,9 @@ double measure_memory_copy(int threads);
 /// of square matrices that fit into a cache.
 double measure_matrix_product(int threads);
 
+/// The same of so many threads together, measured once: kept where profiles are, with `cache`.
+double matrix_product_rate(int threads, bool cache);
+
 /// Seconds from a send until the other thread, which sleeps, has received: half the median round
 /// trip of two threads that do nothing else.
 double measure_hand_over(const MakeThreadLink& make);

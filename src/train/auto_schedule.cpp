@@ -1,10 +1,12 @@
 #include "train/auto_schedule.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "partition/topology_file.h"
@@ -48,12 +50,13 @@ ChainCosts scaled(const ChainCosts& chain, double factor) {
 /// Chain costs by number of micro-batches: measured at each size, or estimated once and scaled.
 class CostsBySize {
  public:
-  explicit CostsBySize(const RunConfig& config) : config_(config) {
+  CostsBySize(const RunConfig& config, const Session* same_data)
+      : config_(config), same_data_(same_data) {
     config_.pipeline.schedule = "1f1b";
     config_.pipeline.replicas.clear();
     config_.pipeline.plan_replicas = false;
     Session session(config_);
-    session.open();
+    session.open(same_data_);
     own_ = session.micro_batches();
     samples_ = session.micro_batch();
     session.measure();
@@ -81,7 +84,7 @@ class CostsBySize {
     config.pipeline.micro_batches = micro_batches;
     config.pipeline.micro_batch_size = 0;
     Session session(config);
-    session.open();
+    session.open(same_data_);
     session.measure();
     costs = std::make_unique<ChainCosts>(session.costs());
     return *costs;
@@ -89,6 +92,7 @@ class CostsBySize {
 
  private:
   RunConfig config_;
+  const Session* same_data_;
   std::int64_t own_ = 1, samples_ = 1;
   bool estimated_ = false;
   int processors_ = 0;
@@ -99,12 +103,27 @@ class CostsBySize {
 
 FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope) {
   const auto start = std::chrono::steady_clock::now();
-  CostsBySize costs(config);
+  CostsBySize costs(config, scope.same_data);
   SearchRequest request;
   request.batch = config.optimization.batch_size;
   request.devices = config.pipeline.devices;
   request.processors = costs.processors();
   request.micro_batches = micro_batch_counts(config, scope, costs.own());
+  if (scope.profile_seconds > 0) {
+    // Those near to the run's own first.
+    const double own = std::log2(static_cast<double>(costs.own()));
+    std::vector<int> order = std::exchange(request.micro_batches, {});
+    std::stable_sort(order.begin(), order.end(), [own](int a, int b) {
+      return std::abs(std::log2(a) - own) < std::abs(std::log2(b) - own);
+    });
+    for (const int count : order) {
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      if (!request.micro_batches.empty() && taken.count() > scope.profile_seconds) break;
+      costs.at(count);
+      request.micro_batches.push_back(count);
+    }
+    std::sort(request.micro_batches.begin(), request.micro_batches.end());
+  }
   request.costs = [&](int micro_batches) -> const ChainCosts& { return costs.at(micro_batches); };
   for (const ScheduleDescription& schedule : schedules()) {
     if (schedule.rule == UpdateRule::kNone) continue;

@@ -8,6 +8,8 @@
 
 namespace pipetrain {
 
+class Session;
+
 struct FoundSchedules {
   std::vector<Candidate> candidates;  // fastest first
   int chosen = -1;                    // -1: nothing fits
@@ -16,9 +18,11 @@ struct FoundSchedules {
 };
 
 struct SearchScope {
-  bool micro_batches = false;  // try other numbers of micro-batches than the run's own
-  bool fewer_devices = false;  // leave devices idle, or use them as replicas
-  bool asynchronous = false;   // try schedules that train with older weights too
+  bool micro_batches = false;          // try other numbers of micro-batches than the run's own
+  bool fewer_devices = false;          // leave devices idle, or use them as replicas
+  bool asynchronous = false;           // try schedules that train with older weights too
+  const Session* same_data = nullptr;  // an open session of the same model, whose data are taken
+  double profile_seconds = 0;  // after which no other number of micro-batches is profiled; 0: all
 };
 
 /// Profiles the model at each number of micro-batches and searches.

@@ -1,15 +1,21 @@
 #include "train/export.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
 #include "onnx_io/writer.h"
 
 namespace pipetrain {
+namespace {
+
+constexpr const char* kClasses = "pipetrain.classes";  // a line for each
+
+}  // namespace
 
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
-                                        bool synthetic, const std::string& path,
+                                        const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input) {
   TrainedValues values;
   ExportEdits edits;
@@ -31,10 +37,34 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     edits.added.push_back({name, value, copy.original});
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
-  if (synthetic) edits.metadata["pipetrain.data"] = "synthetic";
+  edits.metadata = metadata;
   WriteOptions options;
   options.overwrite_input = overwrite_input;
   return write_trained(model.file, values, edits, path, options).changes;
+}
+
+OnnxMetadata describe_training(bool trained, bool synthetic,
+                               const std::vector<std::string>& class_names) {
+  OnnxMetadata out;
+  if (!trained) return out;
+  if (synthetic) out["pipetrain.data"] = "synthetic";
+  std::string names;
+  for (const std::string& name : class_names) names += name + "\n";
+  if (!names.empty()) out[kClasses] = names;
+  return out;
+}
+
+std::vector<std::string> trained_classes(const OnnxModel& model) {
+  const auto found = model.metadata.find(kClasses);
+  std::vector<std::string> names;
+  if (found == model.metadata.end()) return names;
+  const std::string& text = found->second;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
 }
 
 }  // namespace pipetrain

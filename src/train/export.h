@@ -12,10 +12,17 @@
 namespace pipetrain {
 
 /// Writes the weights and running statistics that `read` gives by name (an empty tensor:
-/// unchanged). A file trained on synthetic data is marked. Returns what was changed besides bytes.
+/// unchanged). `metadata`: entries that are added. Returns what was changed besides bytes.
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
-                                        bool synthetic, const std::string& path,
+                                        const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input);
+
+/// What a trained file says about its data: that they were synthetic, and the names of its classes
+/// in the order of their numbers. Nothing for an untrained one, which stays as it was.
+OnnxMetadata describe_training(bool trained, bool synthetic,
+                               const std::vector<std::string>& class_names);
+/// The names of the classes that a model was trained with; empty where it does not say.
+std::vector<std::string> trained_classes(const OnnxModel& model);
 
 }  // namespace pipetrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "passes/execute.h"
@@ -36,6 +37,28 @@ Shape without_batch(const Shape& shape) {
 }
 
 }  // namespace
+
+bool holds_labels(const RawColumn& column) {
+  static const std::set<std::string> names = {"y",      "label",   "labels",
+                                              "target", "targets", "y_train"};
+  return column.role == ColumnRole::kLabel || names.contains(column.name);
+}
+
+std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
+  std::map<std::string, Shape> out;
+  std::vector<const RawColumn*> unnamed;
+  for (const RawColumn& column : raw.train.columns) {
+    if (!holds_labels(column)) unnamed.push_back(&column);
+  }
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const std::string& name = model.inputs[i].name;
+    for (const RawColumn* column : unnamed) {
+      if (column->name == name) out[name] = column->sample_shape();
+    }
+    if (!out.contains(name) && i < unnamed.size()) out[name] = unnamed[i]->sample_shape();
+  }
+  return out;
+}
 
 Predictor::Predictor(const ModelConfig& model, Backend backend, std::int64_t batch,
                      const std::map<std::string, Shape>& sample_shapes)

@@ -14,6 +14,8 @@
 
 namespace pipetrain {
 
+/// Whether a column says that it is the labels, or has one of their usual names.
+bool holds_labels(const RawColumn& column);
 /// Shapes of the samples by input name: by the arrays' names, else by position.
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw);
 

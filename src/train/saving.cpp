@@ -94,6 +94,7 @@ bool Saving::is_due(std::int64_t step) const {
                        ? steady_seconds() - last_seconds_ >= settings_.every.value
                        : period_ > 0 && step / period_ > last_step_ / period_;
   if (!due || !settings_.may_wait) return due;
+  if (defers()) return false;
   const std::lock_guard lock(mutex_);
   return !waiting_ && !writing_;
 }
@@ -104,27 +105,56 @@ void Saving::decided(std::int64_t step) {
 }
 
 void Saving::save(Checkpoint checkpoint) {
+  if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
+  hand_over(std::move(checkpoint));
+}
+
+void Saving::hand_over(Checkpoint checkpoint) {
+  const double start = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !waiting_; });
   waiting_ = std::move(checkpoint);
   changed_.notify_all();
+  waited_seconds_ += steady_seconds() - start;
+}
+
+bool Saving::defers() const {
+  return settings_.may_wait && steady_seconds() - last_seconds_ < settings_.least_seconds;
+}
+
+void Saving::save_deferred() {
+  if (!deferred_ || defers()) return;
+  last_seconds_ = steady_seconds();
+  hand_over(*std::exchange(deferred_, std::nullopt));
 }
 
 void Saving::finish() {
+  if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
+  const double start = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !waiting_ && !writing_; });
+  waited_seconds_ += steady_seconds() - start;
+}
+
+double Saving::write_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return write_seconds_;
 }
 
 std::vector<SaveOutcome> Saving::take_outcomes() {
   const std::lock_guard lock(mutex_);
+  return std::exchange(outcomes_, {});
+}
+
+std::string Saving::reason_to_end() const {
+  const std::lock_guard lock(mutex_);
   const int allowed = settings_.stop_on_error ? 1 : kMostFailures;
-  PT_CHECK(
-      failures_ < allowed, kResource, "{}{}{}",
-      outcomes_.empty() ? "checkpoints cannot be written" : outcomes_.back().failure,
+  if (failures_ < allowed) return {};
+  return fmt::format(
+      "{}{}{}", last_failure_,
       allowed == 1 ? "" : fmt::format("; {} checkpoints in a row could not be saved", failures_),
       last_written_.empty() ? ""
                             : fmt::format("; the last good one is {}", last_written_.string()));
-  return std::exchange(outcomes_, {});
 }
 
 std::filesystem::path Saving::last_written() const {
@@ -142,6 +172,7 @@ void Saving::write_checkpoints() {
     changed_.notify_all();
     lock.unlock();
     SaveOutcome outcome;
+    const double start = steady_seconds();
     try {
       const std::string bad =
           settings_.only_finite ? first_nonfinite(checkpoint.weights) : std::string();
@@ -158,8 +189,10 @@ void Saving::write_checkpoints() {
     }
     lock.lock();
     writing_ = false;
+    write_seconds_ += steady_seconds() - start;
     failures_ = outcome.written ? 0 : failures_ + 1;
     if (outcome.written) last_written_ = outcome.written->path;
+    if (!outcome.written) last_failure_ = outcome.failure;
     outcomes_.push_back(std::move(outcome));
     changed_.notify_all();
   }

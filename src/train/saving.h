@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "train/checkpoint.h"
@@ -32,6 +33,9 @@ struct SaveSettings {
   /// Let training go on when a checkpoint is due and the one before is still being written;
   /// otherwise it waits.
   bool may_wait = false;
+  /// Least seconds between two checkpoints that nobody asked for by their time. The best model is
+  /// kept in memory until then, unless a better one comes.
+  double least_seconds = 0;
   int keep = 3;                // newest ones; 0: all
   bool only_finite = true;     // leave out checkpoints with weights that are not finite
   bool stop_on_error = false;  // otherwise only the third failure in a row ends the run
@@ -60,17 +64,29 @@ class Saving {
   void decided(std::int64_t step);
   /// Hands a checkpoint to the writing thread; waits while that one is busy.
   void save(Checkpoint checkpoint);
+  /// Whether a checkpoint that only the best model asks for comes too soon after the one before.
+  bool defers() const;
+  /// Keeps such a checkpoint until its time comes, or the next checkpoint, or the end; the one that
+  /// was kept so far is forgotten.
+  void defer(Checkpoint checkpoint) { deferred_ = std::move(checkpoint); }
+  /// Hands over what was kept, if it is time.
+  void save_deferred();
   /// Waits until everything is written.
   void finish();
-  /// What has come of checkpoints since the last call. Error (kResource) when a run that cannot
-  /// save has to end.
+  /// Seconds that the caller has waited here, and that checkpoints took to be written.
+  double waited_seconds() const { return waited_seconds_; }
+  double write_seconds() const;
+  /// What has come of checkpoints since the last call.
   std::vector<SaveOutcome> take_outcomes();
+  /// Why a run that cannot save has to end; empty: it need not.
+  std::string reason_to_end() const;
   const RunRecord& run() const { return settings_.run; }
   /// The newest checkpoint that is on the disk; empty: none of this run.
   std::filesystem::path last_written() const;
 
  private:
   void write_checkpoints();
+  void hand_over(Checkpoint checkpoint);
 
   SaveSettings settings_;
   std::int64_t period_ = 0;  // in steps
@@ -79,9 +95,12 @@ class Saving {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Checkpoint> waiting_;
+  std::optional<Checkpoint> deferred_;  // of the training thread alone
+  double waited_seconds_ = 0, write_seconds_ = 0;
   bool writing_ = false, ending_ = false;
   int failures_ = 0;  // in a row
   std::vector<SaveOutcome> outcomes_;
+  std::string last_failure_;
   std::filesystem::path last_written_;
   std::thread thread_;
 };

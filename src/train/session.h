@@ -41,8 +41,9 @@ class Session {
   explicit Session(const RunConfig& config, SessionMode mode = SessionMode::kTrain);
   ~Session();
 
-  /// Reads the model, builds the graph of the full micro-batch and binds the data.
-  void open();
+  /// Reads the model, builds the graph of the full micro-batch and binds the data: those of another
+  /// session of the same model and data, if one is given.
+  void open(const Session* same_data = nullptr);
   /// Measures (reads, estimates) the profile.
   void measure();
   /// Cuts the chain, after measure() if that has not been done.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
+#include "profile/estimate.h"
 #include "train/batch_source.h"
 #include "train/resume.h"
 #include "train/round_saves.h"
@@ -17,6 +18,17 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Additions and multiplications that training takes for a sample, by the definitions of the
+/// operators; what is computed once a step is left out, and so is what is computed again.
+double flops_of_sample(const TrainingGraph& training) {
+  double flops = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (node.part != Part::kPrepare && node.part != Part::kFinish)
+      flops += node_flops(training.graph, node);
+  }
+  return flops / static_cast<double>(training.micro_batch);
 }
 
 class Training {
@@ -45,6 +57,7 @@ class Training {
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
     if (session.total_steps() > 0) validate(schedule_, session.total_steps());
     if (options.resumed) summary_.best = options.resumed->best;
+    if (options.peak_flops > 0) sample_flops_ = flops_of_sample(session.graph());
     check_metric();
   }
 
@@ -72,11 +85,24 @@ class Training {
             summary_.best->stalled >= settings_.patience)
           summary_.end = RunEnd::kStalled;
       }
-      if (const char* reason = decide_to_save(step, improved, last)) save(step, reason);
-      report_saves();
+      const double before = now();
+      if (only_improved(improved, last) && saving_.defers()) {
+        saving_.defer(checkpoint_of(step, "best"));
+      } else if (const char* reason = decide_to_save(step, improved, last)) {
+        save(step, reason);
+      } else {
+        saving_.save_deferred();
+      }
+      summary_.save_seconds += now() - before;
+      if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
+    const double before = now();
     saving_.finish();
-    report_saves();
+    summary_.save_seconds += now() - before;
+    summary_.write_seconds = saving_.write_seconds();
+    // What has been trained is not lost for want of a checkpoint.
+    if (summary_.end != RunEnd::kStopped) summary_.save_failure = saving_.reason_to_end();
+    if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     summary_.seconds = now() - start;
@@ -87,6 +113,10 @@ class Training {
           std::min<std::size_t>(step_seconds_.size() - 1, step_seconds_.size() > 8 ? 4 : 1);
       summary_.steady_step_seconds =
           median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
+    }
+    if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && options_.peak_flops > 0) {
+      summary_.steady_utilisation = sample_flops_ * static_cast<double>(settings_.batch_size) /
+                                    summary_.steady_step_seconds / options_.peak_flops;
     }
     if (!bubbles_.empty()) {
       const std::size_t skip =
@@ -132,11 +162,17 @@ class Training {
     report.seconds = now() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
+    set_model_utilisation(report);
     set_utilisation(report, result);
     step_seconds_.push_back(result.seconds);
     bubbles_.push_back(*report.bubble);
     observer_.on_step(report);
     check_finite(report);
+  }
+
+  void set_model_utilisation(StepReport& report) const {
+    if (sample_flops_ <= 0 || options_.peak_flops <= 0) return;
+    report.utilisation = sample_flops_ * report.samples_per_second / options_.peak_flops;
   }
 
   static void set_utilisation(StepReport& report, const RoundResult& result) {
@@ -200,6 +236,12 @@ class Training {
     return better;
   }
 
+  /// Whether the best model is all that asks for a checkpoint.
+  bool only_improved(bool improved, bool last) const {
+    return improved && !last && saving_.enabled() && !save_wanted_ &&
+           summary_.end == RunEnd::kDone && options_.save.every.unit != SaveEvery::Unit::kNever;
+  }
+
   /// Null when nothing asks for a checkpoint after a step.
   const char* decide_to_save(std::int64_t step, bool improved, bool last) {
     if (!saving_.enabled()) return nullptr;
@@ -220,21 +262,32 @@ class Training {
   }
 
   /// Between rounds.
-  void save(std::int64_t step, const char* reason) {
+  Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
     std::vector<StageContent> contents;
     for (int s = 0; s < session_.stages(); ++s) contents.push_back(session_.runtime().content(s));
-    save(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
+    return completed(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
   }
 
-  void save(Checkpoint checkpoint, const char* reason) {
+  void save(std::int64_t step, const char* reason) { saving_.save(checkpoint_of(step, reason)); }
+
+  Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
     checkpoint.reason = reason;
     checkpoint.learning_rate = learning_rate_at(checkpoint.step - 1);
     checkpoint.best = summary_.best;
-    saving_.save(std::move(checkpoint));
+    return checkpoint;
+  }
+
+  void tell_outcomes() {
+    for (const SaveOutcome& outcome : saving_.take_outcomes()) {
+      summary_.checkpoints += outcome.written ? 1 : 0;
+      observer_.on_checkpoint(outcome);
+    }
   }
 
   void report_saves() {
-    for (const SaveOutcome& outcome : saving_.take_outcomes()) observer_.on_checkpoint(outcome);
+    const std::string reason = saving_.reason_to_end();
+    PT_CHECK(reason.empty(), kResource, "{}", reason);
+    tell_outcomes();
   }
 
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
@@ -255,6 +308,7 @@ class Training {
       report.seconds = now() - last;
       last = now();
       report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
+      set_model_utilisation(report);
       step_seconds_.push_back(report.seconds);
       observer_.on_step(report);
       check_finite(report);
@@ -269,8 +323,11 @@ class Training {
     RoundSaves saves(
         session_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
-          save(make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
-               reason);
+          const double before = now();
+          saving_.save(completed(
+              make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
+              reason));
+          summary_.save_seconds += now() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
     StreamUnits units(
@@ -322,6 +379,7 @@ class Training {
   double start_ = 0;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
+  double sample_flops_ = 0;
   std::vector<double> step_seconds_, bubbles_;
 };
 

@@ -25,8 +25,9 @@ struct StepReport {
   double seconds = 0;       // of this step; 0 inside a round without a drain
   double data_seconds = 0;  // waited for data
   double samples_per_second = 0;
-  std::optional<double> bubble;    // idle share of the devices in this step
-  std::vector<double> stage_busy;  // share of the step each device computed
+  std::optional<double> utilisation;  // arithmetic of the model over what the devices could do: MFU
+  std::optional<double> bubble;       // idle share of the devices in this step
+  std::vector<double> stage_busy;     // share of the step each device computed
 };
 
 /// Why a run ended.
@@ -36,10 +37,16 @@ struct TrainingSummary {
   std::int64_t steps = 0;  // done in all, those before a resume included
   RunEnd end = RunEnd::kDone;
   std::filesystem::path last_checkpoint;  // empty: none was written
+  /// Of a run that got to its end, but whose checkpoints could not be written; empty otherwise.
+  std::string save_failure;
   double seconds = 0;
   double first_step_seconds = 0;
   double steady_step_seconds = 0;  // median after the first steps
   double steady_bubble = 0;
+  double steady_utilisation = 0;  // 0: unknown
+  int checkpoints = 0;            // that were written
+  double save_seconds = 0;        // that training waited for them
+  double write_seconds = 0;       // that another thread wrote them, meanwhile
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
 };
@@ -66,6 +73,7 @@ class TrainingObserver {
 
 struct TrainingOptions {
   SaveSettings save;
+  double peak_flops = 0;                // a second, of all devices; 0: unknown
   double max_seconds = 0;               // 0: no limit
   const Checkpoint* resumed = nullptr;  // what has been restored into the session, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on
@@ -75,7 +83,8 @@ struct TrainingOptions {
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
 
 /// Trains a started session to its end, or until that is requested. Error (kDiverged) names the
-/// first tensor that is not finite, kResource when checkpoints cannot be written.
+/// first tensor that is not finite, kResource when checkpoints cannot be written while steps are
+/// left.
 TrainingSummary train(Session& session, TrainingObserver& observer,
                       const TrainingOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import signal
 import struct
 import time
@@ -211,6 +212,27 @@ class Saving(Checkpoints):
         self.refused("usage", "train", *SMALL, "--keep", "1", says="at least 2")
         self.refused("usage", "train", *SMALL, "--save-every", "3weeks", says="weeks")
 
+    def test_short_epochs_are_not_saved_each_unless_that_is_asked_for(self):
+        one = [*SMALL, "--batch-size", "320", "--epochs", "12"]
+        _, err = self.succeed("train", *one, "--run-dir", "run")
+        self.assertEqual(self.names(), ["latest", "step-000012"])
+        self.assertRegex(err, r"(?m)saves    1 checkpoint · \d+\.\d\d % of the time")
+        self.succeed("train", *one, "--run-dir", "each", "--save-every", "1ep", "--keep", "all")
+        self.assertEqual(len(self.names("each")), 13)
+        self.assertEqual(self.last_event("run_end", "each")["checkpoints"], 12)
+        self.assertEqual(self.sha("run/trained.onnx"), self.sha("each/trained.onnx"))
+        # The best model waits in memory, and is there in the end.
+        best = [*SMALL, "--val-split", "0.2", "--batch-size", "256", "--epochs", "12", "--lr", "0.01", "--lr-schedule", "constant",
+                "--patience", "3"]
+        self.succeed("train", *best, "--run-dir", "best")
+        self.succeed("train", *best, "--run-dir", "asked", "--save-every", "1ep")
+        for run in ["best", "asked"]:
+            name = f"step-{self.last_event('run_end', run)['best']['step']:06}"
+            self.assertEqual((self.folder / run / "checkpoints/best").read_text().split()[0], name)
+        step = (self.folder / "best/checkpoints/best").read_text().split()[0]
+        self.assertEqual(self.sha(f"best/checkpoints/{step}/weights.safetensors"),
+                         self.sha(f"asked/checkpoints/{step}/weights.safetensors"))
+
     def test_any_tool_reads_the_weights(self):
         self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run")
         model = (self.folder / "run" / "trained.onnx").read_bytes()
@@ -243,14 +265,36 @@ class Saving(Checkpoints):
     def test_training_goes_on_without_checkpoints_until_the_third_fails(self):
         (self.folder / "run").mkdir()
         self.write("run/checkpoints", "in the way of the folder")
-        _, err = self.succeed("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--overwrite")
+        _, err = self.succeed("train", *SMALL, "--epochs", "2", "--save-every", "1ep", "--run-dir", "run", "--overwrite")
         self.assertIn("warning: no checkpoint", err)
-        code, _, err = self.run_program("train", *SMALL, "--epochs", "9", "--run-dir", "run", "--overwrite")
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "9", "--save-every", "1ep", "--run-dir", "run", "--overwrite")
         self.assertEqual(code, 5, err)
         self.assertIn("3 checkpoints in a row", err)
         code, _, err = self.run_program("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--overwrite",
-                                        "--on-checkpoint-error", "fail")
+                                        "--on-checkpoint-error", "fail", "--save-every", "1")
         self.assertEqual(code, 5, err)
+
+    def test_what_was_trained_to_the_end_is_written_even_if_no_checkpoint_was(self):
+        (self.folder / "run").mkdir()
+        self.write("run/checkpoints", "in the way of the folder")
+        self.succeed("train", *SMALL, "--epochs", "3", "--run-dir", "whole")
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "3", "--run-dir", "run", "--overwrite")
+        self.assertEqual(code, 5, err)
+        self.assertIn("3 checkpoints in a row", err.splitlines()[-1])
+        self.assertEqual(self.sha("run/trained.onnx"), self.sha("whole/trained.onnx"))
+
+    def test_a_file_that_cannot_grow_leaves_no_half_line_and_no_half_file(self):
+        limit = 30000  # bytes: room for some events, for no checkpoint and for no model
+        err = self.refused("resource", "train", *SMALL, "--epochs", "20", "--run-dir", "run", "--save-every", "100",
+                           says=["no checkpoint", "events will be missing", "trained.onnx"],
+                           before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertEqual(err.count("events.jsonl"), 1)
+        records = events((self.folder / "run/events.jsonl").read_text())
+        numbers = [record["seq"] for record in records]
+        self.assertEqual(numbers[:20], list(range(20)))
+        self.assertEqual(numbers, sorted(numbers))
+        left = [path.name for path in (self.folder / "run").rglob("*") if path.name.startswith(".")]
+        self.assertEqual(left, [])
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Pictures(Case):
     def test_no_bit_depends_on_workers_stages_or_resuming(self):
         augment = ["--augment", "flip,crop:2,brightness:0.2", "--normalize", "imagenet", "--micro-batches", "4"]
         plain = self.losses("plain", "--epochs", "2", "--micro-batches", "4", "--normalize", "imagenet")
-        whole = self.losses("whole", "--epochs", "2", *augment)
+        whole = self.losses("whole", "--epochs", "2", "--save-every", "1ep", *augment)
         self.assertEqual(len(whole), 6)
         self.assertNotEqual(plain, whole)
         self.assertEqual(whole, self.losses("workers", "--epochs", "2", "--workers", "3", *augment))

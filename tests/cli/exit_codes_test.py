@@ -93,12 +93,13 @@ class Data(Case):
 class Resources(Case):
     def test_missing_gpus_are_answered_with_commands_that_work(self):
         arguments = ["train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2"]
-        err = self.refused("resource", *arguments, says=["--gpus 4", "--device cpu"])
-        offers = [shlex.split(line.partition(": ")[2]) for line in err.splitlines() if line.startswith("  ")]
-        self.assertGreaterEqual(len(offers), 2, err)
-        for offer in offers:
-            self.assertEqual(offer[0], "pipetrain")
-            self.succeed(*offer[1:], *([] if offer[1] == "plan" else ["--max-steps", "2"]))
+        for environment in [{}, {"PIPETRAIN_BACKEND_PATH": "."}]:  # as built, and as built without a CUDA toolkit
+            err = self.refused("resource", *arguments, says=["--gpus 4", "--device cpu"], environment=environment)
+            offers = [shlex.split(line.partition(": ")[2]) for line in err.splitlines() if line.startswith("  ")]
+            self.assertGreaterEqual(len(offers), 2, err)
+            for offer in offers:
+                self.assertEqual(offer[0], "pipetrain")
+                self.succeed(*offer[1:], *([] if offer[1] == "plan" else ["--max-steps", "2"]))
 
     def test_the_same_command_runs_where_the_environment_says_cpu(self):
         _, err = self.succeed("train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2",

@@ -96,6 +96,26 @@ class FineTuning(Case):
                   for run in ["run", "plain"]]
         self.assertNotEqual(losses[0], losses[1])
 
+    def test_averages_follow_every_schedule(self):
+        for run, words in [("stream", ["--gpus", "2", "--schedule", "pipedream"]),
+                           ("double", ["--gpus", "2", "--schedule", "pipedream-2bw"]),
+                           ("replicas", ["--replicas", "2,1"]), ("split", ["--gpus", "2", "--schedule", "zb-h1"])]:
+            with self.subTest(run):
+                self.train(*SGD, "--max-steps", "6", "--ema", "0.75", *words, "-o", f"{run}.onnx", run=run)
+                steps = sorted(int(path.name[5:]) for path in (self.folder / run / "checkpoints").glob("step-*"))
+                self.assertEqual(steps, list(range(1, 7)))
+                average = self.weights(1, run)
+                for step in steps[1:]:
+                    for name, w in self.weights(step, run).items():
+                        average[name] = [a + 0.25 * (x - a) for a, x in zip(average[name], w)]
+                kept = self.weights(6, run, file="optimizer")
+                names = [name for name in kept if name.startswith("average/")]
+                self.assertGreater(len(names), 3)
+                for name in names:
+                    self.close(kept[name], average[name.removeprefix("average/")])
+                self.succeed("export", "--from", run, "-o", f"{run}-exported.onnx")
+                self.assertEqual(self.sha(f"{run}-exported.onnx"), self.sha(f"{run}.onnx"))
+
     def test_everything_goes_on_to_the_bit(self):
         settings = [*SMALL, "--optimizer", "adamw", "--ema", "0.9", "--lr-scale", "*bias=3", "--weight-decay", "*weight=0.1",
                     "--label-smoothing", "0.1", "--class-weights", "1,2,1,1,0.5,1,1,1,3,1", "--val-split", "0.2",
@@ -182,7 +202,7 @@ class Measuring(Case):
         self.rows = digits()[:200]
         self.data = self.write("rows.csv", "\n".join(self.rows) + "\n")
         self.succeed("train", "-m", MODEL, "--data", self.data, "--epochs", "5", "--lr", "3e-3", "--device", "cpu", "-q",
-                     "-o", "m.onnx", "--run-dir", "run", "--tensorboard")
+                     "-o", "m.onnx", "--run-dir", "run", "--tensorboard", "--save-every", "1ep")
 
     def predicted(self):
         out, _ = self.succeed("predict", "m.onnx", "--data", self.data)

@@ -41,6 +41,76 @@ TEST(Picture, ReadsWhatPillowWrote) {
   EXPECT_EQ(grey.pixels, (Pixels3{0, 255}));
 }
 
+/// A JPEG file with EXIF data behind its first marker.
+std::string with_orientation(const std::string& jpeg, int orientation, bool little) {
+  const auto number = [little](std::size_t value, std::size_t count) {
+    std::string out;
+    for (std::size_t i = 0; i < count; ++i)
+      out += static_cast<char>(value >> 8 * (little ? i : count - 1 - i) & 0xff);
+    return out;
+  };
+  const std::string tiff = std::string(little ? "II" : "MM") + number(42, 2) + number(8, 4) +
+                           number(2, 2) + number(0x0100, 2) + number(4, 2) + number(1, 4) +
+                           number(9, 4) + number(0x0112, 2) + number(3, 2) + number(1, 4) +
+                           number(static_cast<std::size_t>(orientation), 2) + number(0, 2) +
+                           number(0, 4);
+  const std::size_t length = 2 + 6 + tiff.size();
+  std::string segment = "\xff\xe1";
+  segment += static_cast<char>(length >> 8);
+  segment += static_cast<char>(length & 0xff);
+  return jpeg.substr(0, 2) + segment + std::string("Exif\0\0", 6) + tiff + jpeg.substr(2);
+}
+
+TEST(Picture, JpegIsTurnedAsItsCameraWasHeld) {
+  const Picture lying = decode(kColourJpeg);
+  const std::size_t h = lying.height, w = lying.width;
+  // By the standard's table: where the file's row 0 and column 0 are seen.
+  const auto seen = [&](int orientation, std::size_t r,
+                        std::size_t c) -> std::pair<std::size_t, std::size_t> {
+    switch (orientation) {
+      case 2:
+        return {r, w - 1 - c};  // top, right
+      case 3:
+        return {h - 1 - r, w - 1 - c};  // bottom, right
+      case 4:
+        return {h - 1 - r, c};  // bottom, left
+      case 5:
+        return {c, r};  // left, top
+      case 6:
+        return {c, h - 1 - r};  // right, top
+      case 7:
+        return {w - 1 - c, h - 1 - r};  // right, bottom
+      case 8:
+        return {w - 1 - c, r};  // left, bottom
+      default:
+        return {r, c};
+    }
+  };
+  for (int orientation = 0; orientation <= 9; ++orientation) {
+    for (const bool little : {false, true}) {
+      const Picture out = decode(with_orientation(kColourJpeg, orientation, little));
+      const bool sideways = orientation >= 5 && orientation <= 8;
+      ASSERT_EQ(out.height, sideways ? w : h);
+      ASSERT_EQ(out.width, sideways ? h : w);
+      for (std::size_t r = 0; r < h; ++r) {
+        for (std::size_t c = 0; c < w; ++c) {
+          const auto [row, column] = seen(orientation, r, c);
+          for (std::size_t k = 0; k < 3; ++k)
+            ASSERT_EQ(out.pixels[(row * out.width + column) * 3 + k],
+                      lying.pixels[(r * w + c) * 3 + k])
+                << orientation;
+        }
+      }
+    }
+  }
+  // Damaged notes leave the picture alone.
+  const std::string noted = with_orientation(kColourJpeg, 6, true);
+  std::string cut = noted;
+  cut[2 + 4 + 6 + 8] = '\x7f';  // so many entries
+  cut[2 + 4 + 6 + 4] = '\x70';  // which begin behind the end
+  EXPECT_EQ(decode(cut).pixels, lying.pixels);
+}
+
 TEST(Picture, JpegAsLibjpegOfPillow) {
   const Picture grey = decode(kGreyJpeg);
   ASSERT_EQ(grey.channels, 1u);

@@ -1,0 +1,27 @@
+// A step of a run as a line of text, and its stages as bars: what fits into so many columns.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+/// "4m22s".
+std::string duration_text(double seconds);
+
+/// Columns that a text takes on a terminal: one for each character.
+std::size_t columns_of(std::string_view text);
+
+/// A step as one line. `eta_seconds`: until the end of the run, negative where unknown. `width`:
+/// the least important fields are left out until so many columns suffice; 0: everything is said.
+std::string progress_line(const StepReport& report, double eta_seconds, std::size_t width);
+
+/// Shares of time that devices compute, as bars with percentages; as one character each where there
+/// is no room for more, the first ones where there is none for that. Empty for fewer than two.
+std::string stage_bars(const std::vector<double>& busy, std::size_t width, bool color);
+
+}  // namespace pipetrain

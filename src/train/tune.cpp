@@ -1,0 +1,374 @@
+#include "train/tune.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/statistics.h"
+#include "pipeline/generate.h"
+#include "profile/machine.h"
+#include "train/auto_schedule.h"
+#include "train/session.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr int kLeastSteps = 3;  // the first of which is warm-up
+constexpr int kMostSteps = 40;
+constexpr double kSearchShare = 0.4;  // of the budget: profiles and simulations
+constexpr double kMayWin = 1.15;      // as much faster than predicted as any was so far, and more
+constexpr double kFinal = 0.93;       // share of the best speed from which it is measured again
+constexpr int kFinalRounds = 2;
+constexpr double kClearlyBetter = 1.02;  // than the run as given: less is the noise of short runs
+
+/// What makes two candidates the same run.
+using Key = std::tuple<std::string, int, int, std::int64_t, bool, int, int, DType>;
+
+Key key_of(const TuneCandidate& candidate) {
+  const PipelineConfig& pipeline = candidate.config.pipeline;
+  const bool loop = candidate.devices > 1 && stages_per_device(pipeline.schedule, 2) > 1;
+  return {candidate.devices == 1 ? "" : pipeline.schedule,
+          candidate.devices,
+          candidate.threads,
+          candidate.micro_batches,
+          candidate.recompute,
+          loop ? pipeline.chunks : 1,
+          static_cast<int>(pipeline.replicas.size()),
+          candidate.config.model.precision};
+}
+
+/// Takes the times of a short run, and ends it where there is no more time.
+class StepTimes final : public TrainingObserver {
+ public:
+  StepTimes(TuneObserver& observer, double end) : observer_(observer), end_(end) {}
+  void on_step(const StepReport& report) override { seconds_.push_back(report.seconds); }
+  RunRequests requests() override {
+    const bool late =
+        steady_seconds() > end_ && seconds_.size() >= static_cast<std::size_t>(kLeastSteps);
+    return {.stop = late || observer_.stop(), .save = false};
+  }
+  /// Of the steps after the pipeline is full and memory paged in.
+  std::vector<double> warm(int fill) const {
+    const std::size_t skip = std::min(static_cast<std::size_t>(fill), seconds_.size() / 2 + 1);
+    return seconds_.size() <= skip
+               ? std::vector<double>()
+               : std::vector<double>(seconds_.begin() + static_cast<std::ptrdiff_t>(skip),
+                                     seconds_.end());
+  }
+
+ private:
+  TuneObserver& observer_;
+  double end_;
+  std::vector<double> seconds_;
+};
+
+class Tuning {
+ public:
+  Tuning(const RunConfig& config, const TuneScope& scope, TuneObserver& observer)
+      : config_(plain(config)),
+        scope_(scope),
+        observer_(observer),
+        start_(steady_seconds()),
+        data_(config_) {}
+
+  TuneResult run() {
+    data_.open();
+    TuneCandidate own;
+    own.config = config_;
+    try_candidate(std::move(own));
+    const TuneCandidate& first = result_.candidates.front();
+    PT_CHECK(first.failure.empty(), kInternal, "{}", first.failure);
+    std::vector<TuneCandidate> queue = propose();
+    result_.considered = queue.size();
+    result_.search_seconds = elapsed() - result_.search_seconds;
+    for (TuneCandidate& candidate : queue) {
+      if (!goes_on()) break;
+      if (known_.contains(key_of(candidate)) || !may_win(candidate)) continue;
+      if (!has_time_for(candidate)) {
+        result_.out_of_time = true;
+        continue;
+      }
+      try_candidate(std::move(candidate));
+    }
+    repeat_the_fastest();
+    choose_best();
+    result_.interrupted = observer_.stop();
+    result_.seconds = elapsed();
+    return std::move(result_);
+  }
+
+ private:
+  /// The run without what only long runs need.
+  static RunConfig plain(RunConfig config) {
+    OptimizationConfig& optimization = config.optimization;
+    optimization.evaluate_every = 0;
+    optimization.patience = 0;
+    optimization.best_metric = "loss";
+    optimization.warmup = 0;
+    optimization.learning_rate.kind = LearningRateKind::kConstant;
+    optimization.learning_rate.minimum = 0;
+    optimization.rate_every_epochs = 0;
+    optimization.stop_on_nonfinite = false;
+    return config;
+  }
+
+  double elapsed() const { return steady_seconds() - start_; }
+  double left() const { return scope_.budget_seconds - elapsed(); }
+  bool goes_on() {
+    if (left() <= 0) result_.out_of_time = true;
+    return left() > 0 && !observer_.stop();
+  }
+
+  double best_measured() const {
+    double best = 0;
+    for (const TuneCandidate& candidate : result_.candidates)
+      best = std::max(best, candidate.measured);
+    return best;
+  }
+  bool may_win(const TuneCandidate& candidate) const {
+    return candidate.predicted * luck_ * kMayWin >= best_measured();
+  }
+  double batch() const { return static_cast<double>(config_.optimization.batch_size); }
+  bool has_time_for(const TuneCandidate& candidate) const {
+    return setup_seconds_ + kLeastSteps * batch() / candidate.predicted < left();
+  }
+
+  /// What a run will be predicted to take, cut as it will be.
+  static double predicted_seconds(const Session& session) {
+    return std::max(session.predicted_step_seconds(), 1e-9);
+  }
+
+  /// Runs a candidate, new or again, and notes what came of it.
+  void measure(TuneCandidate& candidate) {
+    double begin = steady_seconds();
+    if (candidate.predicted == 0) {
+      Session session(candidate.config);
+      session.open(&data_);
+      session.plan();
+      candidate.predicted = batch() / predicted_seconds(session);
+      begin = steady_seconds();  // what comes later finds the profile
+    }
+    // So many steps that each candidate gets its share of the time, and asynchronous pipelines
+    // fill.
+    const double share = scope_.budget_seconds / 20;
+    const std::int64_t steps = std::clamp<std::int64_t>(
+        std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostSteps);
+    candidate.config.optimization.max_steps = steps + candidate.devices;
+    Session session(candidate.config);
+    session.open(&data_);
+    session.plan();
+    session.start();
+    candidate.predicted = batch() / predicted_seconds(session);
+    candidate.devices = session.devices();
+    candidate.threads = session.threads();
+    candidate.micro_batches = session.micro_batches();
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(session.devices()), 0);
+    candidate.recompute = false;
+    for (int s = 0; s < session.stages(); ++s) {
+      candidate.recompute |= session.the_plan().stages[static_cast<std::size_t>(s)].recompute;
+      for (const int device : session.predicted_program().placement[static_cast<std::size_t>(s)])
+        bytes[static_cast<std::size_t>(device)] += session.runtime().memory(s).total();
+    }
+    candidate.peak_bytes = *std::max_element(bytes.begin(), bytes.end());
+    setup_seconds_ = std::max(setup_seconds_, steady_seconds() - begin);
+    const double end = start_ + scope_.budget_seconds;
+    StepTimes times(observer_, std::min(end, steady_seconds() + 3 * share));
+    train(session, times);
+    for (const double seconds : times.warm(session.asynchronous() ? session.stages() : 1))
+      candidate.step_seconds.push_back(seconds);
+    if (!candidate.step_seconds.empty())
+      candidate.measured = batch() / median(candidate.step_seconds);
+  }
+
+  void try_candidate(TuneCandidate candidate) {
+    const bool first = result_.candidates.empty();
+    try {
+      measure(candidate);
+    } catch (const Error& error) {
+      // What the run as given cannot do is said; another way may not suit this model.
+      if (first) throw;
+      candidate.failure = error.message();
+    }
+    if (candidate.measured == 0 && candidate.failure.empty() && !first) return;  // interrupted
+    if (candidate.measured > 0) luck_ = std::max(luck_, candidate.measured / candidate.predicted);
+    known_.insert(key_of(candidate));
+    result_.candidates.push_back(std::move(candidate));
+    observer_.on_candidate(static_cast<int>(result_.candidates.size()) - 1,
+                           result_.candidates.back());
+  }
+
+  std::vector<int> thread_counts() const {
+    const int own = result_.candidates.front().threads;
+    if (!scope_.threads) return {own};
+    // All cores by one stage, by as many stages as may be, and what lies between.
+    const int cores = available_cores();
+    std::vector<int> counts;
+    for (int devices = 1; devices <= std::min(cores, scope_.most_devices); ++devices) {
+      const int threads = std::max(1, cores / devices);
+      if (counts.empty() || counts.back() != threads) counts.push_back(threads);
+    }
+    if (counts.size() > 6) {  // a large machine: halves
+      counts.clear();
+      for (int threads = cores; threads >= std::max(1, cores / scope_.most_devices); threads /= 2)
+        counts.push_back(threads);
+    }
+    return counts;
+  }
+
+  /// What the simulator finds, to be measured in this order.
+  std::vector<TuneCandidate> propose() {
+    result_.search_seconds = elapsed();
+    std::vector<TuneCandidate> all;
+    std::vector<DType> precisions = {config_.model.precision};
+    if (scope_.precision && config_.pipeline.gpu_ids.empty()) {
+      for (const DType precision : {DType::kFloat32, DType::kBFloat16}) {
+        if (precision != config_.model.precision) precisions.push_back(precision);
+      }
+    }
+    const int cores = available_cores();
+    for (const DType precision : precisions) {
+      for (const int threads : thread_counts()) {
+        if (!all.empty() && (elapsed() - result_.search_seconds >
+                                 kSearchShare * (scope_.budget_seconds - result_.search_seconds) ||
+                             observer_.stop()))
+          continue;
+        RunConfig config = config_;
+        config.model.precision = precision;
+        config.pipeline.threads = threads;
+        config.pipeline.devices = scope_.most_devices;
+        if (scope_.threads && config.pipeline.gpu_ids.empty())
+          config.pipeline.devices =
+              std::clamp(cores / threads, 1, std::max(1, scope_.most_devices));
+        SearchScope search;
+        search.micro_batches = scope_.micro_batches;
+        search.fewer_devices = true;
+        search.asynchronous = scope_.asynchronous;
+        search.same_data = &data_;
+        search.profile_seconds = kSearchShare / 2 * scope_.budget_seconds;
+        add_found(config, find_schedules(config, search), all);
+        if (scope_.asynchronous && config.pipeline.devices > 1) add_streams(config, all);
+        observer_.on_search(threads, all.size());
+      }
+    }
+    mark_pareto(all);
+    std::stable_sort(all.begin(), all.end(), [](const TuneCandidate& a, const TuneCandidate& b) {
+      if (a.pareto != b.pareto) return a.pareto;
+      return a.predicted > b.predicted;
+    });
+    std::set<Key> seen;
+    std::erase_if(all, [&](const TuneCandidate& c) { return !seen.insert(key_of(c)).second; });
+    return all;
+  }
+
+  void add_found(const RunConfig& config, const FoundSchedules& found,
+                 std::vector<TuneCandidate>& all) const {
+    for (const Candidate& way : found.candidates) {
+      if (!way.fits || (way.replicas > 1 && !scope_.micro_batches)) continue;
+      if (way.places == 1 && way.chunks > 1) continue;  // the same work in more pieces
+      if (!scope_.schedules && way.places > 1 && way.schedule != config.pipeline.schedule) continue;
+      if (!scope_.recompute && way.recompute != (config.pipeline.recompute == Recompute::kAll))
+        continue;
+      TuneCandidate candidate;
+      candidate.config = config;
+      take_over(way, candidate.config);
+      PipelineConfig& pipeline = candidate.config.pipeline;
+      if (way.places == 1) pipeline.schedule = "1f1b";
+      // It is cut as a run with these options will be.
+      pipeline.cuts.clear();
+      if (!pipeline.gpu_ids.empty())
+        pipeline.gpu_ids.resize(
+            std::min(pipeline.gpu_ids.size(), static_cast<std::size_t>(pipeline.devices)));
+      candidate.devices = pipeline.devices;
+      candidate.threads = config.pipeline.threads;
+      candidate.micro_batches = way.micro_batches;
+      candidate.recompute = way.recompute;
+      candidate.predicted = way.samples_per_second;
+      candidate.peak_bytes = way.peak_bytes;
+      all.push_back(std::move(candidate));
+    }
+  }
+
+  /// Schedules that send mini-batches as a whole, which the simulator is not asked for otherwise.
+  void add_streams(const RunConfig& config, std::vector<TuneCandidate>& all) {
+    for (const ScheduleDescription& schedule : schedules()) {
+      if (schedule.rule != UpdateRule::kStash && schedule.rule != UpdateRule::kVertical) continue;
+      TuneCandidate candidate;
+      candidate.config = config;
+      candidate.config.pipeline.schedule = schedule.name;
+      candidate.config.pipeline.micro_batches = candidate.config.pipeline.micro_batch_size = 0;
+      try {
+        Session session(candidate.config);
+        session.open(&data_);
+        session.plan();
+        candidate.predicted = batch() / predicted_seconds(session);
+        for (int s = 0; s < session.stages(); ++s)
+          candidate.peak_bytes =
+              std::max(candidate.peak_bytes, session.predicted_memory(s).total());
+      } catch (const Error&) {
+        continue;  // weights that stages share, a norm to clip: these cannot update on their own
+      }
+      candidate.devices = config.pipeline.devices;
+      candidate.threads = config.pipeline.threads;
+      all.push_back(std::move(candidate));
+    }
+  }
+
+  static void mark_pareto(std::vector<TuneCandidate>& all) {
+    std::stable_sort(all.begin(), all.end(), [](const TuneCandidate& a, const TuneCandidate& b) {
+      return std::tuple(-a.predicted, a.peak_bytes) < std::tuple(-b.predicted, b.peak_bytes);
+    });
+    std::size_t least = SIZE_MAX;
+    for (TuneCandidate& candidate : all) {
+      candidate.pareto = candidate.peak_bytes < least;
+      least = std::min(least, candidate.peak_bytes);
+    }
+  }
+
+  /// The cores of a shared machine change their speed: who won may have been lucky.
+  void repeat_the_fastest() {
+    for (int round = 0; round < kFinalRounds; ++round) {
+      const double best = best_measured();
+      std::vector<std::size_t> fastest;
+      for (std::size_t i = 0; i < result_.candidates.size(); ++i) {
+        if (result_.candidates[i].measured >= kFinal * best && best > 0) fastest.push_back(i);
+      }
+      if (fastest.size() < 2) return;
+      for (const std::size_t i : fastest) {
+        if (!goes_on() || !has_time_for(result_.candidates[i])) return;
+        measure(result_.candidates[i]);
+      }
+    }
+  }
+
+  void choose_best() {
+    for (std::size_t i = 1; i < result_.candidates.size(); ++i) {
+      const TuneCandidate& candidate = result_.candidates[i];
+      const TuneCandidate& best = result_.candidates[static_cast<std::size_t>(result_.best)];
+      if (candidate.measured > best.measured * (result_.best == 0 ? kClearlyBetter : 1))
+        result_.best = static_cast<int>(i);
+    }
+  }
+
+  RunConfig config_;
+  TuneScope scope_;
+  TuneObserver& observer_;
+  double start_;
+  Session data_;  // opened once: every other session takes its data
+  TuneResult result_;
+  std::set<Key> known_;
+  double luck_ = 1;           // the largest measured over predicted
+  double setup_seconds_ = 0;  // the longest between two runs
+};
+
+}  // namespace
+
+TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer) {
+  return Tuning(config, scope, observer).run();
+}
+
+}  // namespace pipetrain

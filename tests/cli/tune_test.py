@@ -1,0 +1,69 @@
+"""pipetrain tune: candidates are measured within the budget, and the best of them is a configuration that train takes."""
+
+import re
+import signal
+import time
+import unittest
+
+from program import DATA, MODEL, SECONDS, Case, parse
+
+SMALL = ["tune", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu"]
+
+
+class Tune(Case):
+    def rows(self, text):
+        """Cells of the lines of candidates."""
+        return [line.split() for line in text.splitlines() if re.match(r" +\d+  ", line)]
+
+    def test_a_configuration_comes_out_that_train_takes(self):
+        out, err = self.succeed(*SMALL, "--gpus", "2", "--lr", "0.002", "--epochs", "1", "--budget", "8s", "-o", "fast.toml")
+        rows = self.rows(out)
+        self.assertGreaterEqual(len(rows), 2, out)
+        self.assertEqual([int(row[0]) for row in rows], list(range(len(rows))))
+        self.assertIn("as given", out.splitlines()[1])
+        self.assertIn("best     ", err)
+        text = (self.folder / "fast.toml").read_text()
+        for key in ["model", "data", "gpus", "device", "schedule", "threads", "recompute", "micro-batches", "lr", "epochs"]:
+            self.assertRegex(text, rf"(?m)^{key} = ")
+        for key in ["output", "budget", "precision"]:
+            self.assertNotRegex(text, rf"(?m)^{key} = ")
+        # Numbers stay as they were: the run's own micro-batches.
+        self.assertRegex(text, r"(?m)^micro-batches = 4$")
+        self.assertEqual({row[rows[0].index("4")] for row in rows if row[1] != "one"} - {"4"}, set())
+        _, err = self.succeed("--config", "fast.toml", "--run-dir", "run", "--max-steps", "2")
+        self.assertIn("lr 2.0e-03" if "step 1" not in err else "step 1/2", err)
+        self.refused("usage", *SMALL, "-o", "fast.toml", says="--overwrite")
+
+    def test_what_changes_numbers_has_to_be_allowed(self):
+        out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "8s", "--allow-numeric", "--json", "-o", "fast.toml")
+        document = parse(out)
+        self.assertEqual(document["schema"], "pipetrain.tune/1")
+        self.assertGreaterEqual(len(document["candidates"]), 2)
+        best = document["candidates"][document["best"]]
+        self.assertGreater(best["samples_per_s"], 0)
+        self.assertGreater(best["peak_bytes"], 0)
+        # On a busy machine the budget may be over before other numbers of micro-batches are profiled.
+        others = {(c["micro_batches"], c["precision"], c["schedule"].startswith("pipedream")) for c in document["candidates"]}
+        self.assertTrue(len(others) > 1 or document["considered"] < 20, out)
+
+    def test_an_interrupt_keeps_the_best_so_far(self):
+        process = self.start(*SMALL, "--gpus", "2", "--budget", "10min", "-o", "fast.toml")
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        for _ in range(2):  # the head of the table and the run as given
+            process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"saved    fast.toml", err)
+        self.succeed("--config", "fast.toml", "--dry-run")
+
+    def test_it_decides_on_cuts_itself(self):
+        self.refused("usage", *SMALL, "--replicas", "2,1", says="--replicas")
+        self.refused("usage", *SMALL, "--budget", "soon", says="--budget")
+        self.refused("usage", "train", "-m", MODEL, "--budget", "1min", says=["--budget", "tune"])
+
+
+if __name__ == "__main__":
+    unittest.main()
