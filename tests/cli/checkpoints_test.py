@@ -278,7 +278,7 @@ class Saving(Checkpoints):
         (self.folder / "run").mkdir()
         self.write("run/checkpoints", "in the way of the folder")
         self.succeed("train", *SMALL, "--epochs", "3", "--run-dir", "whole")
-        code, _, err = self.run_program("train", *SMALL, "--epochs", "3", "--run-dir", "run", "--overwrite")
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "3", "--run-dir", "run", "--overwrite", "--save-every", "1ep")
         self.assertEqual(code, 5, err)
         self.assertIn("3 checkpoints in a row", err.splitlines()[-1])
         self.assertEqual(self.sha("run/trained.onnx"), self.sha("whole/trained.onnx"))
