@@ -35,7 +35,7 @@ PARTS = ["single", "forward", "pipeline", "tax", "time"]
 SHORT_PARTS = ["single", "forward", "time"]
 MICRO_BATCHES = 8
 TAXED = [1, 2, 4, 8, 16]
-OUR_SCHEDULES = ["1f1b", "zb-h1"]
+OUR_SCHEDULES = ["1f1b", "zb-h1", "zb-v"]
 THEIR_SCHEDULES = ["1f1b", "gpipe"]
 
 
@@ -125,7 +125,8 @@ class Bench:
 
     def time(self, name, threads):
         return {"model": name, "threads": threads,
-                **where_time_goes.shares(self.arguments.pipetrain, MODELS[name], self.folder / name, threads, self.bf16)}
+                **where_time_goes.shares(self.arguments.pipetrain, MODELS[name], self.folder / name, threads,
+                                         self.steps(MODELS[name], threads), self.bf16)}
 
 
 def merged(entry):

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -93,16 +92,6 @@ std::map<std::string, HostTensor> exported_weights(const Checkpoint& checkpoint)
   return weights;
 }
 
-/// Whether a run has written its last event.
-bool has_ended(const fs::path& run) {
-  std::ifstream file(run / "events.jsonl");
-  std::string line, last;
-  while (std::getline(file, line)) {
-    if (!line.empty()) last = line;
-  }
-  return last.find("\"event\":\"run_end\"") != std::string::npos;
-}
-
 /// Evaluates every checkpoint of a run as it appears, until the run has ended.
 int follow(Options& options) {
   const fs::path run = options.follow;
@@ -113,7 +102,7 @@ int follow(Options& options) {
   std::optional<Session> session;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    ended = has_ended(run);
+    ended = !is_locked(run);  // its events may be elsewhere, and who is killed writes no last one
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {

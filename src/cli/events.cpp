@@ -1,13 +1,20 @@
 #include "cli/events.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -54,32 +61,60 @@ void drop_half_line(const std::string& path) {
   std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
 }
 
+/// Writes all of a line or, where the file is our own, nothing; errno says why not.
+bool write_line(int descriptor, std::string_view text, bool own) {
+  struct stat before {};
+  const bool can_undo = own && ::fstat(descriptor, &before) == 0 && S_ISREG(before.st_mode);
+  while (!text.empty()) {
+    const ssize_t done = ::write(descriptor, text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      const int reason = errno;
+      // Half a line would spoil all that follow it.
+      if (can_undo) [[maybe_unused]]
+        const int undone = ::ftruncate(descriptor, before.st_size);
+      errno = reason;
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(done));
+  }
+  return true;
+}
+
 }  // namespace
 
 EventLog::EventLog(const std::string& path, bool append) : start_(wall_seconds()) {
   if (path == "-") {
-    file_ = stdout;
+    std::fflush(stdout);
+    descriptor_ = STDOUT_FILENO;
     return;
   }
+  path_ = path;
   if (append) drop_half_line(path);
-  file_ = std::fopen(path.c_str(), append ? "a" : "w");
-  owns_ = true;
-  PT_CHECK(file_ != nullptr, kResource, "--metrics: cannot write \"{}\"", printable(path));
+  descriptor_ = ::open(path.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
+  PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path),
+           std::strerror(errno));
 }
 
 EventLog::~EventLog() {
-  if (owns_ && file_) std::fclose(file_);
+  if (!path_.empty()) ::close(descriptor_);
 }
 
 void EventLog::write(Line& line) {
-  if (broken_) return;
+  if (gone_) return;
   line.json["seq"] = sequence_++;
   line.json["t"] = wall_seconds();
   line.json["el"] = wall_seconds() - start_;
   const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0) {
-    broken_ = true;  // hours of training must not end because a reader went away
+  if (write_line(descriptor_, text, !path_.empty())) return;
+  // Hours of training must not end because a reader went away or a disk is full.
+  gone_ = errno == EPIPE;
+  if (gone_) {
     log_warning("events", "the reader of --metrics is gone; training goes on without it");
+  } else if (!std::exchange(warned_, true)) {
+    log_warning("events", "cannot write {}: {}; training goes on, and events will be missing there",
+                path_.empty() ? "standard output" : printable(path_), std::strerror(errno));
   }
 }
 

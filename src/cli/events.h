@@ -2,7 +2,6 @@
 // become null and are named in "nonfinite".
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "cli/options.h"
@@ -14,7 +13,8 @@ class EventLog {
  public:
   /// Writes to a file, or to standard output for "-". `append`: behind what a run has left there
   /// that is taken up again; half a line at its end goes. Error (kResource) when the file cannot be
-  /// opened.
+  /// opened. A line that finds no room is left out whole (its number is missing), and those after
+  /// it are tried again.
   explicit EventLog(const std::string& path, bool append = false);
   ~EventLog();
   EventLog(const EventLog&) = delete;
@@ -34,9 +34,10 @@ class EventLog {
   struct Line;
   void write(Line& line);
 
-  std::FILE* file_ = nullptr;
-  bool owns_ = false;
-  bool broken_ = false;
+  std::string path_;  // empty: standard output
+  int descriptor_ = -1;
+  bool gone_ = false;    // the reader
+  bool warned_ = false;  // that lines are missing
   long sequence_ = 0;
   double start_ = 0;
 };

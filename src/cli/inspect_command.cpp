@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/doctor_measure.h"
+#include "device/plugin.h"
 #include "ops/conv.h"
 #include "passes/linearise.h"
 #include "profile/measure.h"
@@ -157,6 +158,45 @@ int inspect_command(Options& options) {
   return 0;
 }
 
+namespace {
+
+/// What GPU support finds on this machine.
+struct Gpus {
+  std::vector<std::string> names;
+  std::string absent;    // why there is none
+  std::string exchange;  // NCCL and its version, or why not; empty without a GPU
+};
+
+Gpus find_gpus() {
+  const auto reason = [](const Error& error) {
+    const std::string text = error.message();
+    return text.substr(0, text.find('\n'));
+  };
+  Gpus gpus;
+  try {
+    gpus.names = cuda_plugin().devices();
+  } catch (const Error& error) {
+    gpus.absent = reason(error);
+    return gpus;
+  }
+  try {
+    gpus.exchange = cuda_plugin().collectives().name();
+  } catch (const Error& error) {
+    gpus.exchange = "none: " + reason(error);
+  }
+  return gpus;
+}
+
+std::string gpus_text(const Gpus& gpus) {
+  if (gpus.names.empty()) return "none: " + gpus.absent;
+  std::string text;
+  for (std::size_t g = 0; g < gpus.names.size(); ++g)
+    text += fmt::format("{}cuda:{} {}", g == 0 ? "" : ", ", g, printable(gpus.names[g]));
+  return text + "\nnccl     " + gpus.exchange;
+}
+
+}  // namespace
+
 int doctor_command(Options& options) {
   resolve_verbosity(options);
   if (options.measure) return measure_and_report(options.json, options.output);
@@ -167,6 +207,7 @@ int doctor_command(Options& options) {
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const bool vectors = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const std::string cache = default_cache_directory().string();
+  const Gpus gpus = find_gpus();
   if (options.json) {
     const Json json = {{"schema", "pipetrain.doctor/1"},
                        {"version", PIPETRAIN_VERSION},
@@ -174,19 +215,21 @@ int doctor_command(Options& options) {
                        {"memory_bytes", memory},
                        {"avx2", vectors},
                        {"avx512", static_cast<bool>(__builtin_cpu_supports("avx512f"))},
-                       {"gpus", 0},
+                       {"gpus", gpus.names.size()},
+                       {"gpu_names", gpus.names},
+                       {"gpus_absent", gpus.absent},
+                       {"nccl", gpus.exchange},
                        {"cache", cache}};
     std::fputs((json.dump(2) + "\n").c_str(), stdout);
     return 0;
   }
   std::string text = fmt::format(
-      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     none: this build has no GPU "
-      "support\ncache    {}\n",
+      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\ncache    {}\n",
       PIPETRAIN_VERSION, cores,
       cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
       vectors ? (__builtin_cpu_supports("avx512f") ? "AVX-512" : "AVX2")
               : "older than AVX2: this build's CPU kernels will not run",
-      cache.empty() ? "none" : cache);
+      gpus_text(gpus), cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

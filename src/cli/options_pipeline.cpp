@@ -51,6 +51,9 @@ void describe_pipeline(Table& table, Options& options) {
     }
   };
   ids.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.gpu_ids, ",")); };
+  table.choice("--edge", pipeline.edge, {"auto", "copy", "nccl"},
+               "how GPUs hand values to each other; auto: by copies where they reach each other",
+               "train eval");
   OptionSpec& schedule =
       table.add("--schedule", "NAME|FILE|auto",
                 "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);

@@ -130,7 +130,7 @@ int predict_command(Options& options) {
     }
   }
   rows.finish();
-  log_info("predict", "{} samples", data->size());
+  log_info("predict", "{} sample{}", data->size(), data->size() == 1 ? "" : "s");
   return 0;
 }
 

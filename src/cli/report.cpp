@@ -95,7 +95,7 @@ std::string tiles(const RecordedRun& run) {
   if (run.ended) {
     out += tile("step", time_of(run.steady_step_ms));
     out += tile("whole run", time_of(run.seconds * 1e3));
-    out += tile("first step after", time_of(run.first_step_s * 1e3));
+    out += tile("first step", time_of(run.first_step_s * 1e3));
   }
   out += tile("predicted step", time_of(run.predicted_step_ms));
   out += tile("schedule", fmt::format("{} × {} stages × {}", run.schedule, run.stages.size(),

@@ -15,6 +15,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/config_file.h"
@@ -180,10 +181,26 @@ void introduce(const Options& options, const Session& session) {
   }
   log_info("train", "{}", session.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
+  const auto named = static_cast<std::int64_t>(session.data().class_names.size());
+  if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
+    log_info("train",
+             "note     the data have {} classes, the model {}: --num-classes {} would replace its "
+             "last layer",
+             named, graph.loss.classes, named);
+  }
   log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
            options.run.optimization.batch_size, session.micro_batches(),
            session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
            session.micro_batch() == 1 ? "" : "s");
+  for (const OnnxValue& input : session.model().model.inputs) {
+    if (input.dims.empty() || input.dims[0].value <= 0 || session.micro_batches() < 2) continue;
+    log_info(
+        "train",
+        "note     the model takes {} sample{} at a time, as it was exported; with a free first "
+        "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
+        input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
+    break;
+  }
   const bool one_each = session.stages() == session.devices();
   log_info("train", "device   {} {}{} x {} thread{}{}", session.devices(),
            one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
@@ -343,6 +360,7 @@ int train_command(Options& options) {
       fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
       kUsage, "--output: there is no folder \"{}\"",
       printable(fs::path(output).parent_path().string()));
+  delete_stale_temporaries(output);
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   const auto write_plan_and_profile = [&] {
@@ -407,6 +425,11 @@ int train_command(Options& options) {
     if (summary.end == RunEnd::kStopped)
       return end_stopped(signals.stop(), summary, events, status, folder);
     write_output(options, session, output);
+    if (!summary.save_failure.empty()) {
+      log_info("train", "saved    {}  (run: {})",
+               options.output == "-" ? "standard output" : output, folder.string());
+      PT_FAIL(kResource, "{}", summary.save_failure);
+    }
   } catch (const Error& error) {
     progress.finish();
     events.error(error.what());

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cuda/device_cuda.h"
+#include "cuda/nccl_cuda.h"
 #include "device/build_id.h"
 #include "device/plugin.h"
 
@@ -41,6 +42,14 @@ class CudaPlugin final : public DevicePlugin {
     if (!device) device = std::make_unique<CudaDevice>(index);
     return *device;
   }
+
+  bool reaches(int from, int to) override {
+    int possible = 0;
+    cuda_check(cudaDeviceCanAccessPeer(&possible, from, to), "telling what it reaches");
+    return possible != 0;
+  }
+
+  Collectives& collectives() override { return nccl_collectives(); }
 
  private:
   std::mutex mutex_;

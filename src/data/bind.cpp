@@ -312,9 +312,14 @@ class Binder {
     const bool spare_token = spec_.label && spec_.label->shifted_input && have.rank() == 1 &&
                              have.count() == want.count() + 1;
     if (have == want || spare_token) return "";
-    PT_CHECK(have.count() == want.count(), kData,
-             "array {} of {} has {} values a sample; {} \"{}\" wants {} = {}", quoted(raw),
-             printable(raw.file), have.count(), kind, printable(name), want.text(), want.count());
+    PT_CHECK(
+        have.count() == want.count(), kData,
+        "array {} of {} has {} value{} a sample; {} \"{}\" wants {} = {}{}", quoted(raw),
+        printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
+        want.text(), want.count(),
+        have.count() + 1 == want.count() && !raw.lines.empty()
+            ? "; the last column was taken for labels: --label-column none where there are none"
+            : "");
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];

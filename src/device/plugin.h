@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "device/communicator.h"
 #include "device/device.h"
 
 namespace pipetrain {
@@ -16,6 +17,10 @@ class DevicePlugin {
   virtual std::vector<std::string> devices() = 0;
   /// Opens a device, for the rest of the program; asked again, it gives the same one.
   virtual Device& open(int index) = 0;
+  /// Whether one device can copy from another without the host.
+  virtual bool reaches(int from, int to) = 0;
+  /// NCCL. Error (kResource) saying how to get it when it is not there.
+  virtual Collectives& collectives() = 0;
 };
 
 /// What a plugin's symbol `pipetrain_plugin` is.

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "ops/adding_kernel.h"
 #include "ops/conv.h"
 #include "ops/element_types.h"
 #include "ops/onednn_cpu.h"
@@ -231,11 +232,12 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   if (const auto shape =
           own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
     const int threads = omp_get_max_threads();
-    return make_kernel(
+    return make_adding_kernel(
         [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                  const RunContext& context) {
-          winograd_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
-                                   data_or_null<float>(out, 1), context.workspace, threads);
+                                  const RunContext& context, bool add) {
+          winograd_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), add,
+                                   out[0].as<float>(), data_or_null<float>(out, 1),
+                                   context.workspace, threads);
         },
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }

@@ -21,6 +21,9 @@ constexpr std::int64_t kColumnBlock = 1024;  // columns of b packed together
 // Panels packed side by side, so that whole cache lines are read at a time.
 constexpr std::int64_t kRowPanels = 8, kColumnPanels = 16;
 constexpr std::int64_t kSlack = 16;  // floats that packing a may write behind its panels
+// Up to so many terms a panel of a stays in the first cache while all columns pass: then c is
+// written in the order of its rows, which is what takes the time.
+constexpr std::int64_t kFewTerms = 64;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -32,6 +35,20 @@ std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) 
   const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most);
   return std::max(unit, round_up((count + pieces - 1) / pieces, unit));
 }
+
+/// Rows of a in panels of six or one less where they do not divide: two rows alone would take as
+/// long as four.
+class RowPanels {
+ public:
+  explicit RowPanels(std::int64_t rows)
+      : count_((rows + kRows - 1) / kRows), least_(rows / count_), higher_(rows % count_) {}
+  std::int64_t count() const { return count_; }
+  std::int64_t first(std::int64_t panel) const { return panel * least_ + std::min(panel, higher_); }
+  std::int64_t height(std::int64_t panel) const { return least_ + (panel < higher_ ? 1 : 0); }
+
+ private:
+  std::int64_t count_, least_, higher_;
+};
 
 /// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
 template <int kCount>
@@ -122,33 +139,38 @@ void transpose_six(const float* from, std::int64_t stride, std::int64_t depth, f
   }
 }
 
-/// Rows [first, first + rows) and terms [begin, begin + depth) of a as panels (depth, 6).
+/// Rows [first, first + rows) and terms [begin, begin + depth) of a as panels (depth, 6). What
+/// stands behind the rows of a panel of fewer is not read.
 void pack_rows(const MatrixView& a, std::int64_t first, std::int64_t rows, std::int64_t begin,
                std::int64_t depth, float* to) {
   const float* from = a.data + first * a.row_stride + begin * a.column_stride;
-  const std::int64_t whole = rows / kRows;
+  const RowPanels panels(rows);
+  // Six rows may be read wherever six are left of this block.
+  std::int64_t whole = panels.count();
+  while (whole > 0 && panels.first(whole - 1) + kRows > rows) --whole;
   if (a.row_stride == 1) {
     for (std::int64_t group = 0; group < whole; group += kRowPanels) {
       const std::int64_t end = std::min(whole, group + kRowPanels);
       for (std::int64_t k = 0; k < depth; ++k) {
         for (std::int64_t panel = group; panel < end; ++panel) {
-          std::memcpy(to + (panel * depth + k) * kRows, from + k * a.column_stride + panel * kRows,
-                      kRows * sizeof(float));
+          std::memcpy(to + (panel * depth + k) * kRows,
+                      from + k * a.column_stride + panels.first(panel), kRows * sizeof(float));
         }
       }
     }
   } else {
     for (std::int64_t panel = 0; panel < whole; ++panel) {
-      transpose_six(from + panel * kRows * a.row_stride, a.row_stride, depth,
+      transpose_six(from + panels.first(panel) * a.row_stride, a.row_stride, depth,
                     to + panel * depth * kRows);
     }
   }
-  from += whole * kRows * a.row_stride;
-  to += whole * depth * kRows;
-  const std::int64_t rest = rows - whole * kRows;
-  for (std::int64_t k = 0; rest > 0 && k < depth; ++k) {
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      to[k * kRows + r] = r < rest ? from[r * a.row_stride + k * a.column_stride] : 0.0F;
+  for (std::int64_t panel = whole; panel < panels.count(); ++panel) {
+    const float* line = from + panels.first(panel) * a.row_stride;
+    float* part = to + panel * depth * kRows;
+    const std::int64_t height = panels.height(panel);
+    for (std::int64_t k = 0; k < depth; ++k) {
+      for (std::int64_t r = 0; r < kRows; ++r)
+        part[k * kRows + r] = r < height ? line[r * a.row_stride + k * a.column_stride] : 0.0F;
     }
   }
 }
@@ -269,82 +291,172 @@ std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
   return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
 }
 
-/// One block of c; a panel of b serves all rows while it is in the first cache.
-void multiply_block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
-                    const float* b, const float* bias, bool add, float* c, std::int64_t row,
-                    Ahead& next_a, Ahead& next_b) {
-  for (std::int64_t j = 0; j < columns; j += kColumns) {
-    const std::int64_t width = std::min(kColumns, columns - j);
-    const float* shift = bias ? bias + j : nullptr;
-    for (std::int64_t i = 0; i < rows; i += kRows) {
-      const std::int64_t height = std::min(kRows, rows - i);
-      float* to = c + i * row + j;
+/// One block of c.
+struct Block {
+  std::int64_t rows, columns, depth;
+  const float* a;  // packed
+  const float* b;
+  const float* bias;
+  bool add;
+  float* c;
+  std::int64_t row;  // floats from one row of c to the next
+};
+
+void multiply_tile(const Block& block, const RowPanels& panels, std::int64_t panel,
+                   std::int64_t j) {
+  const std::int64_t width = std::min(kColumns, block.columns - j);
+  const std::int64_t depth = block.depth;
+  const float* shift = block.bias ? block.bias + j : nullptr;
+  const float* a = block.a + panel * kRows * depth;
+  float* to = block.c + panels.first(panel) * block.row + j;
+  if (width == kColumns) {
+    multiply(panels.height(panel), depth, a, block.b + j * depth, shift, block.add, to, block.row);
+  } else {
+    multiply_edge(panels.height(panel), width, depth, a, block.b + j * depth, shift, block.add, to,
+                  block.row);
+  }
+}
+
+/// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
+void multiply_block(const Block& block, Ahead& next_a, Ahead& next_b) {
+  const RowPanels panels(block.rows);
+  if (block.depth <= kFewTerms) {
+    for (std::int64_t panel = 0; panel < panels.count(); ++panel) {
+      for (std::int64_t j = 0; j < block.columns; j += kColumns) {
+        next_a.next_portion();
+        next_b.next_portion();
+        multiply_tile(block, panels, panel, j);
+      }
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < block.columns; j += kColumns) {
+    for (std::int64_t panel = 0; panel < panels.count(); ++panel) {
       next_a.next_portion();
       next_b.next_portion();
-      if (width == kColumns) {
-        multiply(height, depth, a + i * depth, b + j * depth, shift, add, to, row);
-      } else {
-        multiply_edge(height, width, depth, a + i * depth, b + j * depth, shift, add, to, row);
-      }
+      multiply_tile(block, panels, panel, j);
     }
   }
 }
 
+/// What b is read from: where it lies, or packed as a whole.
+struct RightOperand {
+  MatrixView view;
+  const float* packed = nullptr;
+};
+
+void pack_block(const MatrixView& b, std::int64_t left, std::int64_t columns, std::int64_t begin,
+                std::int64_t depth, float* to) {
+  constexpr std::int64_t kWidth = kColumnPanels * kColumns;
+  for (std::int64_t j = 0; j < columns; j += kWidth)
+    pack_columns(b, left + j, std::min(kWidth, columns - j), begin, depth, to + j * depth);
+}
+
 void multiply_part(const GemmShape& shape, const Part& part, const Blocks& blocks,
-                   const MatrixView& a, const MatrixView& b, const float* bias, float* c,
-                   float* packed_a, float* packed_b) {
+                   const MatrixView& a, const RightOperand& b, const float* bias, bool add,
+                   float* c, float* packed_a, float* packed_b) {
   const std::int64_t height = part.bottom - part.top;
   for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {
     const std::int64_t columns = std::min(blocks.columns, part.right - left);
     for (std::int64_t begin = 0; begin < shape.k; begin += blocks.depth) {
       const std::int64_t depth = std::min(blocks.depth, shape.k - begin);
-      constexpr std::int64_t kWidth = kColumnPanels * kColumns;
-      for (std::int64_t j = 0; j < columns; j += kWidth) {
-        pack_columns(b, left + j, std::min(kWidth, columns - j), begin, depth,
-                     packed_b + j * depth);
-      }
       const std::int64_t end = begin + depth, depth_after = std::min(blocks.depth, shape.k - end);
+      const float* panels = packed_b;
       Ahead next_b;
-      if (depth_after > 0) {
-        next_b = Ahead(b, end, depth_after, left, columns, tiles_of(height, columns));
+      if (b.packed) {
+        panels = b.packed + begin * round_up(shape.n, kColumns) + left * depth;
+      } else {
+        pack_block(b.view, left, columns, begin, depth, packed_b);
+        if (depth_after > 0) {
+          next_b = Ahead(b.view, end, depth_after, left, columns, tiles_of(height, columns));
+        }
       }
       for (std::int64_t top = part.top; top < part.bottom; top += blocks.rows) {
         const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
         pack_rows(a, top, rows, begin, depth, packed_a);
         const std::int64_t tiles = tiles_of(rows, columns);
+        if (b.packed && top == part.top) {
+          // The panels come in order: each tile calls in its share of the panel after the next.
+          next_b =
+              Ahead({panels + 2 * depth * kColumns, depth * kColumns, 1}, 0,
+                    std::max<std::int64_t>(0, columns / kColumns - 2), 0, depth * kColumns, tiles);
+        }
         Ahead next_a;
         if (const std::int64_t below = top + rows; below < part.bottom) {
           next_a = Ahead(a, below, std::min(blocks.rows, part.bottom - below), begin, depth, tiles);
         } else if (depth_after > 0) {
           next_a = Ahead(a, part.top, std::min(blocks.rows, height), end, depth_after, tiles);
         }
-        multiply_block(rows, columns, depth, packed_a, packed_b,
-                       bias && begin == 0 ? bias + left : nullptr, /*add=*/begin > 0,
-                       c + top * shape.n + left, shape.n, next_a, next_b);
+        multiply_block(
+            {rows, columns, depth, packed_a, panels, bias && begin == 0 ? bias + left : nullptr,
+             add || begin > 0, c + top * shape.n + left, shape.n},
+            next_a, next_b);
       }
     }
   }
+}
+
+void multiply_parts(const GemmShape& shape, const MatrixView& a, const RightOperand& b,
+                    const float* bias, bool add, float* c, std::byte* workspace, int threads) {
+  const Grid grid = grid_of(shape, threads);
+  const Blocks blocks = blocks_of(shape, grid);
+  const std::int64_t b_floats = b.packed ? 0 : blocks.b_floats();
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    float* packed_b = reinterpret_cast<float*>(workspace) + thread * (blocks.a_floats() + b_floats);
+    multiply_part(shape, part_of(shape, grid, thread), blocks, a, b, bias, add, c,
+                  packed_b + b_floats, packed_b);
+  }
+}
+
+std::size_t workspace_bytes(const Blocks& blocks, std::int64_t b_floats, int threads) {
+  return static_cast<std::size_t>(threads * (blocks.a_floats() + b_floats)) * sizeof(float);
 }
 
 }  // namespace
 
 std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads) {
   const Blocks blocks = blocks_of(shape, grid_of(shape, threads));
-  return static_cast<std::size_t>(threads * (blocks.a_floats() + blocks.b_floats())) *
-         sizeof(float);
+  return workspace_bytes(blocks, blocks.b_floats(), threads);
 }
 
 void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
           float* c, std::byte* workspace, int threads) {
-  const Grid grid = grid_of(shape, threads);
-  const Blocks blocks = blocks_of(shape, grid);
+  multiply_parts(shape, a, {b}, bias, /*add=*/false, c, workspace, threads);
+}
+
+bool gemm_adds(const GemmShape& shape) { return balanced(shape.k, kDepth, kLanes) >= shape.k; }
+
+void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
+                 std::byte* workspace, int threads) {
+  multiply_parts(shape, a, {b}, nullptr, /*add=*/true, c, workspace, threads);
+}
+
+std::int64_t gemm_packed_floats(std::int64_t n, std::int64_t k) {
+  return round_up(n, kColumns) * k;
+}
+
+void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packed, int threads) {
+  const std::int64_t depth = balanced(k, kDepth, kLanes);
+  const std::int64_t width = round_up((n + threads - 1) / threads, kColumns);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) {
-    float* packed_b =
-        reinterpret_cast<float*>(workspace) + thread * (blocks.a_floats() + blocks.b_floats());
-    multiply_part(shape, part_of(shape, grid, thread), blocks, a, b, bias, c,
-                  packed_b + blocks.b_floats(), packed_b);
+    const std::int64_t left = std::min(n, thread * width), right = std::min(n, left + width);
+    for (std::int64_t begin = 0; begin < k; begin += depth) {
+      const std::int64_t terms = std::min(depth, k - begin);
+      pack_block(b, left, right - left, begin, terms,
+                 packed + begin * round_up(n, kColumns) + left * terms);
+    }
   }
+}
+
+std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads) {
+  return workspace_bytes(blocks_of(shape, grid_of(shape, threads)), 0, threads);
+}
+
+void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                 const float* bias, float* c, std::byte* workspace, int threads) {
+  multiply_parts(shape, a, {{}, packed}, bias, /*add=*/false, c, workspace, threads);
 }
 
 }  // namespace pipetrain

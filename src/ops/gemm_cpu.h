@@ -26,4 +26,22 @@ std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads);
 void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
           float* c, std::byte* workspace, int threads);
 
+/// Whether gemm_adding() gives the bits of gemm() and an addition behind it: where the sums over k
+/// are made in one pass.
+bool gemm_adds(const GemmShape& shape);
+
+/// Adds the product to c, with the workspace and the freedom of threads of gemm().
+void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
+                 std::byte* workspace, int threads);
+
+/// b (k, n) in the form that the inner loop reads, for many products with few rows: packing it anew
+/// takes as long as 60 rows do.
+std::int64_t gemm_packed_floats(std::int64_t n, std::int64_t k);
+void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packed, int threads);
+
+/// gemm() with a packed b: the same bits.
+std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads);
+void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                 const float* bias, float* c, std::byte* workspace, int threads);
+
 }  // namespace pipetrain

@@ -151,6 +151,34 @@ Cost matmul_cost(const Attributes& attributes, std::span<const TensorType> input
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 
+void infer_pack(InferContext& context) {
+  const TensorType& b = context.inputs[0];
+  PT_CHECK(b.dtype == DType::kFloat32 && b.shape.rank() == 2, kModel,
+           "PackMatrix needs a float matrix, got {}", b.text());
+  const bool trans_b = context.attributes.flag("trans_b");
+  context.outputs = {
+      {b.dtype, Shape{packed_matrix_floats(b.shape[trans_b ? 0 : 1], b.shape[trans_b ? 1 : 0])}}};
+}
+
+void infer_packed(InferContext& context) {
+  const TensorType& a = context.inputs[0];
+  const std::int64_t n = context.attributes.integer("n");
+  PT_CHECK(a.dtype == DType::kFloat32 && a.shape.rank() >= 2, kModel,
+           "MatMulPacked needs float rows, got {}", a.text());
+  std::vector<std::int64_t> dims = a.shape.dims();
+  PT_CHECK(context.inputs[1] == (TensorType{a.dtype, Shape{packed_matrix_floats(n, dims.back())}}),
+           kModel, "MatMulPacked of {} and {} columns does not fit a packed {}", a.text(), n,
+           context.inputs[1].text());
+  dims.back() = n;
+  context.outputs = {{a.dtype, Shape(std::move(dims))}};
+}
+
+Cost packed_cost(const Attributes& attributes, std::span<const TensorType> inputs,
+                 std::span<const TensorType>) {
+  return {2.0 * static_cast<double>(inputs[0].shape.count()) *
+          static_cast<double>(attributes.integer("n"))};
+}
+
 // --- import ---
 
 /// One operand on its way into MatMul: a Transpose of its last two axes becomes a flag.
@@ -235,6 +263,8 @@ void import_gemm(ImportContext& context) {
 
 constexpr OpDef kOps[] = {
     {"MatMul", kPlain, infer_matmul, differentiate_matmul, matmul_cost},
+    {"MatMulPacked", kPlain, infer_packed, nullptr, packed_cost},
+    {"PackMatrix", kPlain, infer_pack, nullptr, nullptr},
 };
 constexpr ImportRule kImports[] = {
     {"Einsum", import_einsum},

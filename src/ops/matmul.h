@@ -3,6 +3,11 @@
 //   MatMul{trans_a, trans_b}(a, b[, bias]) -> y
 //   a: (batch…, M, K), or (batch…, K, M) with trans_a     b: (batch…, K, N), or (batch…, N, K)
 //   bias: (N)     y: (batch…, M, N); batch axes broadcast as in numpy
+//
+// A b that is the same in many products with few rows is packed once (CPU only):
+//
+//   PackMatrix{trans_b}(b) -> p: (K, N), or (N, K) with trans_b, as the kernel's inner loop reads
+//   it MatMulPacked{n}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias])
 #pragma once
 
 #include <cstdint>
@@ -42,6 +47,12 @@ struct MatMulPlan {
 /// No products when the result is empty. A batch with one b whose rows of a follow each other is
 /// one product with batch × M rows.
 MatMulPlan matmul_plan(const KernelRequest& request);
+
+/// Floats of a packed b.
+std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k);
+
+/// Whether MatMulPacked is as exact as and faster than this MatMul where b serves several products.
+bool packing_pays(const KernelRequest& request);
 
 std::span<const KernelEntry> matmul_reference_kernels();
 std::span<const KernelEntry> matmul_cpu_kernels();

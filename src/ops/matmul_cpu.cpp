@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "ops/adding_kernel.h"
 #include "ops/element_types.h"
 #include "ops/gemm_cpu.h"
 #include "ops/matmul.h"
@@ -102,32 +103,91 @@ bool use_own_gemm(const MatMulPlan& plan) {
          plan.m >= (plan.trans_a ? kNarrow : kManyRows);
 }
 
-std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan) {
+std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan, bool has_bias) {
   const GemmShape shape{plan.m, plan.n, plan.k};
   const int threads = omp_get_max_threads();
+  const std::size_t bytes = gemm_workspace_bytes(shape, threads);
+  const auto left = [plan](std::span<const Tensor> in) {
+    return MatrixView{in[0].as<float>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
+                      plan.trans_a ? plan.m : 1};
+  };
+  const auto right = [plan](std::span<const Tensor> in) {
+    return MatrixView{in[1].as<float>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
+                      plan.trans_b ? plan.k : 1};
+  };
+  if (!has_bias && gemm_adds(shape)) {
+    return make_adding_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
+            bool add) {
+          if (add) {
+            gemm_adding(shape, left(in), right(in), out[0].as<float>(), context.workspace, threads);
+            return;
+          }
+          gemm(shape, left(in), right(in), nullptr, out[0].as<float>(), context.workspace, threads);
+        },
+        bytes);
+  }
   return make_kernel(
-      [plan, shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                             const RunContext& context) {
-        const MatrixView a{in[0].as<float>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
-                           plan.trans_a ? plan.m : 1};
-        const MatrixView b{in[1].as<float>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
-                           plan.trans_b ? plan.k : 1};
-        gemm(shape, a, b, data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
-             threads);
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        gemm(shape, left(in), right(in), data_or_null<float>(in, 2), out[0].as<float>(),
+             context.workspace, threads);
       },
-      gemm_workspace_bytes(shape, threads));
+      bytes);
 }
 
 std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
   MatMulPlan plan = matmul_plan(request);
-  if (use_own_gemm(plan)) return make_own_gemm(plan);
+  const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  if (use_own_gemm(plan)) return make_own_gemm(plan, has_bias);
   return std::make_unique<MatMulCpu>(std::move(plan));
 }
 
-constexpr KernelEntry kKernels[] = {{"MatMul", make_matmul}};
+std::unique_ptr<Kernel> make_pack(const KernelRequest& request) {
+  const Shape& b = request.inputs[0].shape;
+  const bool trans_b = request.node.attributes.flag("trans_b");
+  const std::int64_t n = b[trans_b ? 0 : 1], k = b[trans_b ? 1 : 0];
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        gemm_pack(n, k, {in[0].as<float>(), trans_b ? 1 : n, trans_b ? k : 1}, out[0].as<float>(),
+                  threads);
+      });
+}
+
+std::unique_ptr<Kernel> make_packed(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const Shape& a = request.inputs[0].shape;
+  const std::size_t last = a.rank() - 1;
+  const GemmShape shape{a.count(0, last), request.node.attributes.integer("n"), a[last]};
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        gemm_packed(shape, {in[0].as<float>(), shape.k, 1}, in[1].as<float>(),
+                    data_or_null<float>(in, 2), out[0].as<float>(), context.workspace, threads);
+      },
+      gemm_packed_workspace_bytes(shape, threads));
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"MatMul", make_matmul}, {"MatMulPacked", make_packed}, {"PackMatrix", make_pack}};
 
 }  // namespace
+
+std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k) {
+  return gemm_packed_floats(n, k);
+}
+
+bool packing_pays(const KernelRequest& request) {
+  constexpr std::int64_t kFewest = 8, kNarrow = 48, kMostRows = 512;
+  constexpr std::int64_t kSmall = 1 << 20;
+  if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return false;
+  if (request.inputs[1].shape.rank() != 2) return false;
+  const MatMulPlan plan = matmul_plan(request);
+  if (plan.products() != 1 || plan.trans_a || plan.m > kMostRows) return false;
+  return use_own_gemm(plan) || (!has_avx512() && plan.m >= kFewest && plan.n >= kNarrow &&
+                                plan.k >= kNarrow && plan.m * plan.n * plan.k >= kSmall);
+}
 
 std::span<const KernelEntry> matmul_cpu_kernels() { return kKernels; }
 

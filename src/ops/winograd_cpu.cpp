@@ -238,12 +238,13 @@ struct Weights {
   bool reversed;
 };
 
-/// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart.
-void transform_weights(const Weights& w, std::int64_t inputs, std::int64_t panel, float* to,
-                       std::int64_t stride) {
+/// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart,
+/// for `inputs` channels from `begin`.
+void transform_weights(const Weights& w, std::int64_t begin, std::int64_t inputs,
+                       std::int64_t panel, float* to, std::int64_t stride) {
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
-      const float* from = w.data + (panel * kPanel + half) * w.k_stride + c * w.c_stride;
+      const float* from = w.data + (panel * kPanel + half) * w.k_stride + (begin + c) * w.c_stride;
       Vector rows[8], last, weights[9];
       for (int lane = 0; lane < kLanes; ++lane) {
         rows[lane] = load8(from + lane * w.k_stride);
@@ -264,12 +265,18 @@ void transform_weights(const Weights& w, std::int64_t inputs, std::int64_t panel
   }
 }
 
-/// Sets rows [0, kCount) of a panel of products m (tile, 16 outputs) = v (tile, inputs) u (inputs,
-/// 16).
+/// Sets, or goes on with, rows [0, kCount) of a panel of products m (tile, 16 outputs) = v (tile,
+/// inputs) u (inputs, 16).
 template <int kCount>
-void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t blocks, float* m,
-              std::int64_t m_block) {
+void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t blocks, bool first,
+              float* m, std::int64_t m_block) {
   Vector low[kCount] = {}, high[kCount] = {};
+  if (!first) {
+    for (int r = 0; r < kCount; ++r) {
+      low[r] = load8(m + r * kLanes);
+      high[r] = load8(m + m_block + r * kLanes);
+    }
+  }
   for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
 #pragma GCC unroll 2
     for (int c = 0; c < kLanes; ++c, u += kPanel) {
@@ -290,28 +297,28 @@ void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t
 }
 
 void multiply(std::int64_t rows, const float* v, std::int64_t v_block, const float* u,
-              std::int64_t blocks, float* m, std::int64_t m_block) {
+              std::int64_t blocks, bool first, float* m, std::int64_t m_block) {
   switch (rows) {
     case 1:
-      return multiply<1>(v, v_block, u, blocks, m, m_block);
+      return multiply<1>(v, v_block, u, blocks, first, m, m_block);
     case 2:
-      return multiply<2>(v, v_block, u, blocks, m, m_block);
+      return multiply<2>(v, v_block, u, blocks, first, m, m_block);
     case 3:
-      return multiply<3>(v, v_block, u, blocks, m, m_block);
+      return multiply<3>(v, v_block, u, blocks, first, m, m_block);
     case 4:
-      return multiply<4>(v, v_block, u, blocks, m, m_block);
+      return multiply<4>(v, v_block, u, blocks, first, m, m_block);
     case 5:
-      return multiply<5>(v, v_block, u, blocks, m, m_block);
+      return multiply<5>(v, v_block, u, blocks, first, m, m_block);
     default:
-      return multiply<kRows>(v, v_block, u, blocks, m, m_block);
+      return multiply<kRows>(v, v_block, u, blocks, first, m, m_block);
   }
 }
 
 /// Products of one point: blocks `to_block` and the next of m = v u for `count` tiles.
 void multiply_panel(const Points& v, int point, const float* u, std::int64_t blocks,
-                    std::int64_t count, const Points& m, std::int64_t to_block) {
+                    std::int64_t count, bool first, const Points& m, std::int64_t to_block) {
   for (std::int64_t t = 0; t < count; t += kRows) {
-    multiply(count - t, v.data + point * v.point + t * kLanes, v.tiles * kLanes, u, blocks,
+    multiply(count - t, v.data + point * v.point + t * kLanes, v.tiles * kLanes, u, blocks, first,
              m.data + point * m.point + (to_block * m.tiles + t) * kLanes, m.tiles * kLanes);
   }
 }
@@ -404,9 +411,14 @@ bool has_one_gradient_chunk(const WinogradShape& shape) {
   return gradient_chunk_tiles(shape) == tile_count(shape);
 }
 
+/// Input channels whose weights for one panel are transformed together: they stay in the
+/// second-level cache until they have been used.
+constexpr std::int64_t kInputsTogether = 64;
+
 /// Floats that a thread needs for one panel of weights and its products.
 std::int64_t panel_floats(const WinogradShape& shape, std::int64_t tiles) {
-  return kPoints * weight_stride(shape.inputs, kPanel) + align_floats(points_floats(kPanel, tiles));
+  return kPoints * weight_stride(std::min(kInputsTogether, shape.inputs), kPanel) +
+         align_floats(points_floats(kPanel, tiles));
 }
 
 /// The whole of a forward with many tiles: all weights are transformed first, then threads take
@@ -425,7 +437,7 @@ void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& 
   {
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weights(w, shape.inputs, panel, weights + panel * shape.inputs * kPanel, stride);
+      transform_weights(w, 0, shape.inputs, panel, weights + panel * shape.inputs * kPanel, stride);
     }
     float* own =
         weights + kPoints * stride + omp_get_thread_num() * (inputs_floats + outputs_floats);
@@ -440,7 +452,7 @@ void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& 
       for (int point = 0; point < kPoints; ++point) {
         for (std::int64_t panel = 0; panel < panels; ++panel) {
           const float* u = weights + point * stride + panel * shape.inputs * kPanel;
-          multiply_panel(v, point, u, blocks, count, m, 2 * panel);
+          multiply_panel(v, point, u, blocks, count, /*first=*/true, m, 2 * panel);
         }
       }
       for (std::int64_t block = 0; block < 2 * panels; ++block) {
@@ -458,7 +470,7 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape);
   const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
-  const std::int64_t stride = weight_stride(shape.inputs, kPanel);
+  const std::int64_t stride = weight_stride(std::min(kInputsTogether, shape.inputs), kPanel);
   const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, tiles);
   float* rest = v.data + align_floats(points_floats(shape.inputs, tiles));
 #pragma omp parallel num_threads(threads)
@@ -471,9 +483,14 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
     const Points m = points_at(u + kPoints * stride, kPanel, tiles);
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weights(w, shape.inputs, panel, u, stride);
-      for (int point = 0; point < kPoints; ++point) {
-        multiply_panel(v, point, u + point * stride, blocks, tiles, m, 0);
+      for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
+        const std::int64_t inputs = std::min(kInputsTogether, shape.inputs - begin);
+        transform_weights(w, begin, inputs, panel, u, stride);
+        const Points part{v.data + begin * v.tiles, v.tiles, v.point};
+        for (int point = 0; point < kPoints; ++point) {
+          multiply_panel(part, point, u + point * stride, inputs / kLanes, tiles,
+                         /*first=*/begin == 0, m, 0);
+        }
       }
       for (std::int64_t half = 0; half < 2; ++half) {
         const std::int64_t block = 2 * panel + half;
@@ -491,7 +508,8 @@ void convolve(const WinogradShape& shape, const float* x, const Weights& w, cons
 }
 
 /// Sums of dy over all positions of each channel.
-void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, float* sums) {
+void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, bool add,
+                  float* sums) {
   const std::int64_t positions = shape.out_height * shape.out_width;
   double totals[kLanes] = {};
   for (std::int64_t n = 0; n < shape.batch; ++n) {
@@ -505,14 +523,15 @@ void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t bloc
     }
   }
   for (int lane = 0; lane < kLanes; ++lane) {
-    sums[block * kLanes + lane] = static_cast<float>(totals[lane]);
+    float& sum = sums[block * kLanes + lane];
+    sum = static_cast<float>(totals[lane]) + (add ? sum : 0.0F);
   }
 }
 
 /// dw = G' du G for the input channels of one panel of 16 output channels; du: (input channel, 16),
-/// points `stride` apart.
+/// points `stride` apart. Written, or added to what is there.
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
-                               std::int64_t panel, float* dw) {
+                               std::int64_t panel, bool add, float* dw) {
   for (std::int64_t c = 0; c < shape.inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
       const float* from = du + c * kPanel + half;
@@ -530,8 +549,9 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
       for (int i = 0; i < 8; ++i) rows[i] = weights[i];
       transpose(rows);
       for (int lane = 0; lane < kLanes; ++lane) {
-        store8(to + lane * shape.inputs * 9, rows[lane]);
-        to[lane * shape.inputs * 9 + 8] = weights[8][lane];
+        float* window = to + lane * shape.inputs * 9;
+        store8(window, add ? load8(window) + rows[lane] : rows[lane]);
+        window[8] = add ? window[8] + weights[8][lane] : weights[8][lane];
       }
     }
   }
@@ -579,7 +599,7 @@ void winograd_input_gradient(const WinogradShape& shape, const float* dy, const 
            workspace, threads);
 }
 
-void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy,
+void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,
                               float* dw, float* dbias, std::byte* workspace, int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape), chunk = gradient_chunk_tiles(shape);
@@ -600,10 +620,10 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
     }
   };
   const auto finish = [&](std::int64_t panel, const float* du) {
-    transform_weight_gradient(shape, du, stride, panel, dw);
+    transform_weight_gradient(shape, du, stride, panel, add, dw);
     if (!dbias) return;
-    sum_channels(shape, dy, 2 * panel, dbias);
-    sum_channels(shape, dy, 2 * panel + 1, dbias);
+    sum_channels(shape, dy, 2 * panel, add, dbias);
+    sum_channels(shape, dy, 2 * panel + 1, add, dbias);
   };
 #pragma omp parallel num_threads(threads)
   {

@@ -36,8 +36,8 @@ void winograd_forward(const WinogradShape& shape, const float* x, const float* w
 /// dx of dy; `shape` is the forward's.
 void winograd_input_gradient(const WinogradShape& shape, const float* dy, const float* w, float* dx,
                              std::byte* workspace, int threads);
-/// dw and, unless null, dbias.
-void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy,
+/// dw and, unless null, dbias: written, or added to what is there.
+void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,
                               float* dw, float* dbias, std::byte* workspace, int threads);
 
 }  // namespace pipetrain

@@ -31,7 +31,10 @@ class ReplicaGroup {
   /// Waits for the others and replaces the gradients of this replica by the sum over those that
   /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
   /// calls it once a step. Throws ChannelAborted.
-  void reduce(int replica, bool contributes);
+  virtual void reduce(int replica, bool contributes);
+  /// Whether reduce() is work of the replicas' streams: it then needs no complete() before it, and
+  /// the streams need not be waited for.
+  virtual bool in_streams() const { return false; }
   /// Waits for the other replicas. Throws ChannelAborted.
   void meet() { barrier_.arrive_and_wait(); }
   void abort();

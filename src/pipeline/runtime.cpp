@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "pipeline/annotate.h"
+#include "pipeline/communicated_replicas.h"
 #include "pipeline/device_replicas.h"
 #include "pipeline/device_thread.h"
+#include "pipeline/exchange.h"
 #include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
 
@@ -50,6 +52,12 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
       stages_[s][r].device = program_->placement[s][r];
   }
   barrier_ = std::make_unique<Barrier>(program_->devices);
+  programs_ = programs;
+  if (options_.collectives && !options_.devices.empty() && options_.rehearsal.empty()) {
+    exchange_ = std::make_unique<Exchange>(
+        *options_.collectives, options_.devices, program_->placement, options_.timeout_seconds,
+        [this](std::exception_ptr error) { fail(error); });
+  }
   squared_norms_.assign(variants_[0].training->parameters.size(), 0);
   units_.resize(at(program_->stages));
   unit_events_.resize(at(program_->stages));
@@ -78,9 +86,17 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
       groups_[s] = std::make_unique<ReplicaGroup>(replicas, sizes);
     } else {
       std::vector<Stream*> streams;
-      for (const Copy& copy : stages_[s])
+      std::vector<int> devices;
+      for (const Copy& copy : stages_[s]) {
         streams.push_back(workers_[at(copy.device)]->compute.get());
-      groups_[s] = std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
+        devices.push_back(copy.device);
+      }
+      if (exchange_ && exchange_->reduces(*program_, static_cast<int>(s))) {
+        groups_[s] = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams),
+                                                            std::move(devices), *exchange_);
+      } else {
+        groups_[s] = std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
+      }
     }
     for (int r = 0; r < replicas; ++r) stages_[s][at(r)].stage->join(*groups_[s], r);
   }
@@ -112,6 +128,7 @@ void Runtime::compile(int device) {
       copy.stage = std::make_unique<Stage>(
           s, variants, options_.backend, capacity_[at(s)], options_.optimizer,
           StageStreams{worker.compute.get(), worker.transfer.get()});
+      if (exchange_) allocate_received(copy, s);
     }
   }
 }
@@ -144,6 +161,7 @@ void Runtime::work(int device) {
       }
       index = list.empty() ? 0 : list.size() - 1;
       worker.synchronize();
+      if (exchange_) exchange_->finish(device);
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
     } catch (Error& error) {
@@ -154,6 +172,7 @@ void Runtime::work(int device) {
     } catch (...) {
       fail(std::current_exception());
     }
+    if (exchange_) exchange_->finish(device);
     try {
       worker.synchronize();  // after a failure: nothing may still use memory that is given up
     } catch (const Error&) {
@@ -178,6 +197,7 @@ void Runtime::abort_waits() {
     if (group) group->abort();
   }
   barrier_->abort();
+  if (exchange_) exchange_->abort();
 }
 
 /// Where each edge's receive of each unit stands, to time it when its data are used.
@@ -200,6 +220,7 @@ void Runtime::start_round(const Program& program) {
     if (group) group->reset();
   }
   barrier_->reset();
+  if (exchange_) exchange_->start_round(program, /*keep=*/cut_ == nullptr);
   round_units_.assign(at(program.units), nullptr);
   if (stages_left_.size() < at(program.units))
     stages_left_ = std::vector<std::atomic<int>>(at(program.units));

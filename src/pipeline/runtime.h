@@ -22,12 +22,17 @@
 namespace pipetrain {
 
 struct ProgramCut;
+class Collectives;
+class Exchange;
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
   /// Which device each of the program's devices is; one may stand here several times. Empty: the
   /// CPU, in host memory. They outlive the runtime.
   std::vector<Device*> devices;
+  /// What moves data between devices and adds up gradients over replicas on devices of their own;
+  /// null: copies from device to device. Outlives the runtime.
+  Collectives* collectives = nullptr;
   int threads = 1;  // OpenMP threads of each stage
   bool pin = true;  // give each stage cores of its own when there are enough
   OptimizerSettings optimizer;
@@ -127,9 +132,15 @@ class Runtime {
 
  private:
   struct Worker;
+  /// Where a unit's values from another device are received, when nobody copies them.
+  struct ReceiveBuffer {
+    DeviceMemory memory;
+    std::unique_ptr<StreamPoint> free;  // behind the last reader
+  };
   /// One replica of a stage.
   struct Copy {
     int device = 0;
+    std::vector<std::vector<ReceiveBuffer>> received;  // [links][receive slots of the program]
     std::unique_ptr<Stage> stage;
     int base_version = 0;       // copy of the weights that holds version 0 of the round
     bool accumulating = false;  // a unit of this step has already written the gradients
@@ -158,6 +169,15 @@ class Runtime {
   void find_receives(const Program& program);
   RoundResult run_round(UnitSource& source);
   void execute(Worker& worker, const Instruction& instruction);
+  void allocate_received(Copy& copy, int stage);
+  void offer_receive(Worker& worker, const Instruction& instruction);
+  void receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit& unit, Copy& copy,
+                         int number);
+  ReceiveBuffer& buffer_of(Copy& copy, const ValueEdge& edge, int slot);
+  void free_received(Worker& worker, const Instruction& instruction, Copy& copy);
+  int operation_of(const ValueEdge& edge, int unit) const;
+  bool is_exchanged(int from, int to, int unit) const;
+  int program_edge(int from, int to, bool gradient) const;
   void run_forward(Worker& worker, const Instruction& instruction, Copy& copy);
   void run_backward(Worker& worker, const Instruction& instruction, Copy& copy);
   void run_reduce(Worker& worker, const Instruction& instruction, Copy& copy);
@@ -167,8 +187,8 @@ class Runtime {
   StageUnit& unit_of(const Instruction& instruction);
   void start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy);
   void send(Worker& worker, const Instruction& instruction, bool gradient, const std::byte* base);
-  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
-                   const Copy& copy, bool gradient);
+  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit, Copy& copy,
+                   bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void note_receive(Worker& worker, const ValueEdge& edge, int unit, double asked, double there_at);
@@ -197,12 +217,14 @@ class Runtime {
   RuntimeOptions options_;
   std::vector<RuntimeVariant> variants_;
   std::vector<std::unique_ptr<Slices>> slices_;
+  std::vector<const Program*> programs_;
   std::vector<StageCapacity> capacity_;
   std::vector<std::vector<Copy>> stages_;              // [stage][replica]
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
   std::vector<Link> links_;  // every pair of stages between which some variant hands values
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<Barrier> barrier_;
+  std::unique_ptr<Exchange> exchange_;  // null: copies
 
   // The round in progress.
   const Program* program_ = nullptr;

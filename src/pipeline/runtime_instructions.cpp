@@ -9,6 +9,8 @@
 #include "base/index.h"
 #include "optim/update.h"
 #include "pipeline/annotate.h"
+#include "pipeline/communicated_replicas.h"
+#include "pipeline/exchange.h"
 #include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
 
@@ -77,18 +79,127 @@ void Runtime::send(Worker& worker, const Instruction& instruction, bool gradient
       record(worker, instruction, gradient ? &UnitEvents::gradient : &UnitEvents::forward);
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
     if (edge.from != instruction.stage || edge.gradient != gradient) continue;
-    channel(edge).send(instruction.unit, base, written);
+    if (!is_exchanged(edge.from, edge.to, instruction.unit)) {
+      channel(edge).send(instruction.unit, base, written);
+      continue;
+    }
+    const Copy& copy = copy_on(instruction.stage, worker.device);
+    exchange_->offer(operation_of(edge, instruction.unit), worker.device,
+                     copy.stage->handed_on(unit.variant, edge, base), written);
   }
 }
 
+/// Whether a unit goes from one stage to another by exchange: their devices are different ones.
+bool Runtime::is_exchanged(int from, int to, int unit) const {
+  return exchange_ &&
+         exchange_->crosses(program_->device_of(from, unit), program_->device_of(to, unit));
+}
+
+/// Index of an edge of the program; -1: it has none.
+int Runtime::program_edge(int from, int to, bool gradient) const {
+  for (std::size_t e = 0; e < program_->edges.size(); ++e) {
+    const Edge& edge = program_->edges[e];
+    if (edge.from_stage == from && edge.to_stage == to && edge.gradient == gradient)
+      return static_cast<int>(e);
+  }
+  return -1;
+}
+
+/// The exchange that moves a unit's values over an edge.
+int Runtime::operation_of(const ValueEdge& edge, int unit) const {
+  const int e = program_edge(edge.from, edge.to, edge.gradient);
+  PT_CHECK(e >= 0, kInternal, "the schedule moves nothing from stage {} to stage {}", edge.from,
+           edge.to);
+  return exchange_->operation_of(e, unit);
+}
+
+/// Room for all that a stage may hold at once of what other devices hand it.
+void Runtime::allocate_received(Copy& copy, int stage) {
+  copy.received.resize(links_.size());
+  for (std::size_t l = 0; l < links_.size(); ++l) {
+    const Link& link = links_[l];
+    if (link.to != stage) continue;
+    const auto& senders = program_->placement[at(link.from)];
+    if (std::none_of(senders.begin(), senders.end(),
+                     [&](int device) { return exchange_->crosses(device, copy.device); }))
+      continue;
+    std::size_t bytes = 0;
+    for (std::size_t v = 0; v < slices_.size(); ++v) {
+      for (const ValueEdge& edge : slices_[v]->edges) {
+        if (edge.from == link.from && edge.to == link.to && edge.gradient == link.gradient)
+          bytes = std::max(bytes, copy.stage->received_bytes(static_cast<int>(v), edge));
+      }
+    }
+    int slots = 0;
+    for (const Program* program : programs_) {
+      for (std::size_t e = 0; e < program->edges.size(); ++e) {
+        const Edge& edge = program->edges[e];
+        if (edge.from_stage == link.from && edge.to_stage == link.to &&
+            edge.gradient == link.gradient)
+          slots = std::max(slots, program->slots_per_edge[e]);
+      }
+    }
+    for (int slot = 0; slot < slots; ++slot) {
+      Device& device = *options_.devices[at(copy.device)];
+      copy.received[l].push_back({device.allocate(bytes), device.make_point()});
+    }
+  }
+}
+
+/// Says where a unit's values are to be received: as early as the program has the receive, so that
+/// what this device exchanges later need not wait.
+void Runtime::offer_receive(Worker& worker, const Instruction& instruction) {
+  const int operation = exchange_->operation_at(worker.device, worker.at);
+  if (operation < 0) return;
+  const Transfer& moved = program_->transfers[at(instruction.transfer)];
+  Copy& copy = copy_on(moved.to_stage, worker.device);
+  const int variant = source_->acquire(moved.unit).variant;
+  std::vector<ExchangedPiece> pieces;
+  const StreamPoint* free = nullptr;
+  for (const ValueEdge& edge : slices_[at(variant)]->edges) {
+    if (edge.from != moved.from_stage || edge.to != moved.to_stage ||
+        edge.gradient != moved.gradient)
+      continue;
+    ReceiveBuffer& buffer = buffer_of(copy, edge, instruction.slot);
+    pieces = copy.stage->received(variant, edge, buffer.memory.data());
+    free = buffer.free.get();
+  }
+  exchange_->offer(operation, worker.device, std::move(pieces), free);
+}
+
+Runtime::ReceiveBuffer& Runtime::buffer_of(Copy& copy, const ValueEdge& edge, int slot) {
+  for (std::size_t l = 0; l < links_.size(); ++l) {
+    if (links_[l].from == edge.from && links_[l].to == edge.to &&
+        links_[l].gradient == edge.gradient)
+      return copy.received[l].at(at(slot));
+  }
+  PT_FAIL(kInternal, "no link from stage {} to stage {}", edge.from, edge.to);
+}
+
+/// Makes the stage's stream wait for a unit's values, which come into a buffer of their own.
+void Runtime::receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit& unit, Copy& copy,
+                                int number) {
+  worker.compute->wait(*exchange_->wait(operation_of(edge, number), worker.device));
+  const int e = program_edge(edge.from, edge.to, edge.gradient);
+  const int index = receive_index_[at(e) * at(program_->units) + at(number)];
+  const Instruction& receive = program_->device[at(worker.device)][at(index)];
+  copy.stage->bind_buffer(unit.variant, edge, buffer_of(copy, edge, receive.slot).memory.data(),
+                          unit);
+}
+
 void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
-                          const Copy& copy, bool gradient) {
+                          Copy& copy, bool gradient) {
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
     if (edge.to != instruction.stage || edge.gradient != gradient) continue;
     const int replica = program_->replica_of(edge.from, instruction.unit);
     const Copy& sender = this->copy(edge.from, replica);
     const Worker::Wait wait(worker, sender.device);
     const double asked = steady_seconds();
+    if (is_exchanged(edge.from, edge.to, instruction.unit)) {
+      receive_exchanged(worker, edge, unit, copy, instruction.unit);
+      note_receive(worker, edge, instruction.unit, asked, steady_seconds());
+      continue;
+    }
     double there_at = 0;
     const StreamPoint* written = nullptr;
     const std::byte* base = channel(edge).receive(instruction.unit, &there_at, &written);
@@ -123,6 +234,13 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
   for (const Link& link : links_) {
     if (link.from != instruction.stage || link.gradient != gradient) continue;
     const Worker::Wait wait(worker, program_->device_of(link.to, holder));
+    if (is_exchanged(link.from, link.to, holder)) {
+      // It is free as soon as it has left.
+      const int edge = program_edge(link.from, link.to, gradient);
+      worker.compute->wait(
+          *exchange_->wait(exchange_->operation_of(edge, holder), worker.device));
+      continue;
+    }
     const StreamPoint* read = link.channel->wait_released(holder);
     if (read) worker.compute->wait(*read);
   }
@@ -133,8 +251,10 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
 void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& copy) {
   const StreamPoint* read = record(worker, instruction, &UnitEvents::released);
   for (const Link& link : links_) {
-    if (link.to == instruction.stage) link.channel->release(instruction.unit, read);
+    if (link.to == instruction.stage && !is_exchanged(link.from, link.to, instruction.unit))
+      link.channel->release(instruction.unit, read);
   }
+  if (exchange_) free_received(worker, instruction, copy);
   if (worker.compute) {
     StageUnit& unit = unit_of(instruction);
     copy.stage->end(unit);
@@ -146,6 +266,21 @@ void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& 
   if (--stages_left_[at(instruction.unit)] == 0) source_->release(instruction.unit);
 }
 
+/// Lets the next units be received where this one was.
+void Runtime::free_received(Worker& worker, const Instruction& instruction, Copy& copy) {
+  const int variant = unit_of(instruction).variant;
+  for (const ValueEdge& edge : slices_[at(variant)]->edges) {
+    if (edge.to != instruction.stage || !is_exchanged(edge.from, edge.to, instruction.unit))
+      continue;
+    const int e = program_edge(edge.from, edge.to, edge.gradient);
+    const int index =
+        e < 0 ? -1 : receive_index_[at(e) * at(program_->units) + at(instruction.unit)];
+    if (index < 0) continue;
+    const Instruction& receive = program_->device[at(worker.device)][at(index)];
+    worker.compute->record(*buffer_of(copy, edge, receive.slot).free);
+  }
+}
+
 /// Waits in place of the kernels; false when they are to run.
 bool Runtime::rehearse(const Instruction& instruction, double start) const {
   if (options_.rehearsal.empty()) return false;
@@ -154,7 +289,65 @@ bool Runtime::rehearse(const Instruction& instruction, double start) const {
   return true;
 }
 
+namespace {
+
+/// An instruction in a profiler of GPUs: "stage2/forward mb7".
+class NamedRange {
+ public:
+  NamedRange(Stream* stream, const Instruction& instruction) : stream_(stream) {
+    if (!stream_) return;
+    const char* what = "sync";
+    switch (instruction.kind) {
+      case Kind::kForward:
+        what = "forward";
+        break;
+      case Kind::kBackward:
+        what = "backward";
+        break;
+      case Kind::kBackwardInput:
+        what = "backward of inputs";
+        break;
+      case Kind::kBackwardWeight:
+        what = "backward of weights";
+        break;
+      case Kind::kRecompute:
+        what = "recompute";
+        break;
+      case Kind::kSend:
+        what = "send";
+        break;
+      case Kind::kReceive:
+        what = "receive";
+        break;
+      case Kind::kReduce:
+        what = "reduce";
+        break;
+      case Kind::kGradientSync:
+        break;
+      case Kind::kUpdate:
+        what = "update";
+        break;
+    }
+    char name[64];
+    *fmt::format_to_n(name, sizeof name - 1, "stage{}/{} mb{}", instruction.stage, what,
+                      instruction.unit)
+         .out = '\0';
+    stream_->begin_range(name);
+  }
+  ~NamedRange() {
+    if (stream_) stream_->end_range();
+  }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+
+ private:
+  Stream* stream_;
+};
+
+}  // namespace
+
 void Runtime::execute(Worker& worker, const Instruction& instruction) {
+  const NamedRange range(worker.compute.get(), instruction);
   const int index = worker.at.load(std::memory_order_relaxed);
   Event& event = worker.events[at(index)];
   event.device = worker.device;
@@ -162,7 +355,9 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
   event.start = steady_seconds() - round_start_;
   switch (instruction.kind) {
     case Kind::kSend:
+      break;
     case Kind::kReceive:
+      if (exchange_) offer_receive(worker, instruction);
       break;
     case Kind::kGradientSync:
       sync_gradients(worker);
@@ -246,6 +441,9 @@ void Runtime::run_reduce(Worker& worker, const Instruction& instruction, Copy& c
     rehearse(instruction, event.start);
     return;
   }
+  if (auto* group = dynamic_cast<CommunicatedReplicas*>(groups_[at(instruction.stage)].get()))
+    group->expect(program_->replica_on(instruction.stage, worker.device),
+                  exchange_->operation_at(worker.device, worker.at));
   std::vector<Stage*> replicas;
   for (const Copy& other : stages_[at(instruction.stage)]) replicas.push_back(other.stage.get());
   copy.stage->reduce(replicas, copy.accumulating);

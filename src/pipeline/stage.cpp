@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/adding_kernel.h"
 #include "optim/update.h"
 #include "pipeline/stage_device.h"
 #include "pipeline/stage_state.h"
@@ -92,7 +93,8 @@ void Stage::end(StageUnit& unit) {
 }
 
 void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sender,
-                          const std::byte* base, const StreamPoint* written, StageUnit& unit) const {
+                          const std::byte* base, const StreamPoint* written,
+                          StageUnit& unit) const {
   const StageLayout& here = variants_[static_cast<std::size_t>(variant)]->layout;
   const StageLayout& there = sender.variants_[static_cast<std::size_t>(variant)]->layout;
   for (const ValueId id : edge.values)
@@ -166,8 +168,9 @@ struct StageBases {
 
 void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool first) {
   const auto index = static_cast<std::size_t>(addition.accumulation);
-  // A direct contribution of the first unit was written into the accumulator by its kernel.
-  if (!addition.direct || !first) {
+  // A direct contribution of the first unit was written into the accumulator by its kernel, and
+  // kernels that can add it always are there.
+  if (!addition.adds && (!addition.direct || !first)) {
     auto* to = reinterpret_cast<float*>(accumulators_[index]);
     const auto* from = static_cast<const float*>(bases.address(addition.from));
     if (on_device_) {
@@ -219,18 +222,24 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   if (on_device_ && variant.reads_loss_scale)
     on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
   const RunContext context = context_of(*variant.training, unit, workspace_);
-  const auto address = [&](const Location& at, int direct) -> void* {
-    if (first && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
+  const auto address = [&](const Location& at, int direct, bool adding) -> void* {
+    if ((first || adding) && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
   double start = steady_seconds();
   for (StageStep& step : steps) {
     for (std::size_t i = 0; i < step.in.size(); ++i)
-      step.in[i].data = address(step.in_at[i], step.in_direct[i]);
+      step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
     for (std::size_t i = 0; i < step.out.size(); ++i)
-      step.out[i].data = address(step.out_at[i], step.out_direct[i]);
+      step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
     with_context([&] { return "running node " + printable(step.name); },
-                 [&] { step.kernel->run(step.in, step.out, context); });
+                 [&] {
+                   if (step.adding && !first) {
+                     step.adding->run_adding(step.in, step.out, context);
+                   } else {
+                     step.kernel->run(step.in, step.out, context);
+                   }
+                 });
     for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
     const double end = steady_seconds();
     step.seconds += end - start;
@@ -329,14 +338,18 @@ void Stage::join(ReplicaGroup& group, int replica) {
 }
 
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
-  if (on_device_) {
+  // A reduce in the streams waits for what was put into them; running statistics are the host's.
+  if (on_device_ && (!group_->in_streams() || !statistics_.empty())) {
     synchronize();
     merge_moments();
+  }
+  if (on_device_ && !group_->in_streams()) {
     for (std::size_t k = 0; contributes && k < completion_.size(); ++k)
       group_->complete(replica_, k);
   }
   group_->reduce(replica_, contributes);
   if (statistics_.empty()) return;
+  if (group_->in_streams()) group_->meet();
   // All have arrived, so nobody collects; everybody merges before anybody takes over.
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {
@@ -388,28 +401,30 @@ std::byte* Stage::gradient_address(const Compiled& variant, std::size_t k) const
 
 void Stage::squared_norms(int variant, std::span<double> out) {
   const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
-  const std::size_t bytes =
-      (compiled.slice->parameters.size() + Device::kScratch) * sizeof(double);
-  if (on_device_ && on_device_->sums.bytes() < bytes)
-    on_device_->sums = on_device_->device().allocate(bytes);
+  std::vector<std::span<const float>> gradients;
+  std::vector<std::size_t> places;  // in `out`
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     std::byte* gradient = gradient_address(compiled, k);
-    const auto owner =
-        compiled.slices->owner[static_cast<std::size_t>(compiled.slice->parameters[k])];
-    if (!gradient || owner != index_) continue;
-    const std::span<float> values = floats(gradient, compiled.parameter_states[k]->type);
-    double& sum = out[static_cast<std::size_t>(compiled.slice->parameters[k])];
+    const auto parameter = static_cast<std::size_t>(compiled.slice->parameters[k]);
+    if (!gradient || compiled.slices->owner[parameter] != index_) continue;
+    const std::span<const float> values = floats(gradient, compiled.parameter_states[k]->type);
     if (!on_device_) {
-      sum = sum_of_squares(values);
+      out[parameter] = sum_of_squares(values);
       continue;
     }
-    auto* scratch = reinterpret_cast<double*>(on_device_->sums.data());
-    double* there = scratch + Device::kScratch + k;
-    on_device_->device().sum_of_squares(on_device_->compute(), values.data(), values.size(), there,
-                                        scratch);
-    on_device_->compute().copy(&sum, there, sizeof(double));
+    gradients.push_back(values);
+    places.push_back(parameter);
   }
+  if (gradients.empty()) return synchronize();
+  const std::size_t count = gradients.size();
+  const std::size_t bytes = (1 + Device::kScratch) * count * sizeof(double);
+  if (on_device_->sums.bytes() < bytes) on_device_->sums = on_device_->device().allocate(bytes);
+  auto* there = reinterpret_cast<double*>(on_device_->sums.data());
+  on_device_->device().sums_of_squares(on_device_->compute(), gradients, there, there + count);
+  std::vector<double> sums(count);
+  on_device_->compute().copy(sums.data(), there, count * sizeof(double));
   synchronize();
+  for (std::size_t k = 0; k < count; ++k) out[places[k]] = sums[k];
 }
 
 void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
@@ -442,21 +457,32 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     averages.push_back(parameter.average);
   }
   if (on_device_) {
-    for (const ParameterUpdate& one : updates) {
-      on_device_->device().update(on_device_->compute(), *one.settings, one.learning_rate, step,
-                                  gradient_scale, one.parameter, one.gradient, one.state0,
-                                  one.state1);
+    std::vector<DeviceUpdate>& there = on_device_->updates;
+    there.clear();
+    for (std::size_t k = 0; k < updates.size(); ++k) {
+      const ParameterUpdate& one = updates[k];
+      there.push_back({one.settings,
+                       one.learning_rate,
+                       one.parameter,
+                       one.gradient,
+                       one.state0,
+                       one.state1,
+                       {averages[k], averages[k] ? one.parameter.size() : 0}});
     }
+    on_device_->device().update(on_device_->compute(), step, gradient_scale,
+                                optimizer_.average_decay, there);
   } else {
     update_all(step, gradient_scale, updates);
   }
-  for (std::size_t k = 0; k < updates.size(); ++k) {
+  for (std::size_t k = 0; k < updates.size() && !on_device_; ++k) {
     if (!averages[k]) continue;
     const std::span<float> weights = updates[k].parameter;
     if (step == 1) std::copy(weights.begin(), weights.end(), averages[k]);
     update_average(optimizer_.average_decay, {averages[k], weights.size()}, weights);
   }
   copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
+  // Here rather than before the first forward, for whose values the next stage waits.
+  prepare(*variants_.front(), to);
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
@@ -544,8 +570,7 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
            value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
-    if (parameter.average)
-      std::memcpy(parameter.average, value.view().data, parameter.type.bytes());
+    if (parameter.average) move(parameter.average, value.view().data, parameter.type.bytes());
     return true;
   }
   const auto found = running_.find(name);

@@ -60,6 +60,7 @@ struct StageStep;
 struct StageStepAddition;
 struct StageBases;
 class StageDevice;
+struct ExchangedPiece;
 
 class Stage {
  public:
@@ -86,6 +87,14 @@ class Stage {
   /// from which point of its stream on they are there. Values on another device are copied.
   void bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base,
                      const StreamPoint* written, StageUnit& unit) const;
+
+  /// The same by exchange: what is sent of a unit's handed-on memory, where it is received in a
+  /// buffer of received_bytes(), and the table's entries there.
+  std::vector<ExchangedPiece> handed_on(int variant, const ValueEdge& edge,
+                                        const std::byte* base) const;
+  std::size_t received_bytes(int variant, const ValueEdge& edge) const;
+  std::vector<ExchangedPiece> received(int variant, const ValueEdge& edge, std::byte* buffer) const;
+  void bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer, StageUnit& unit) const;
 
   /// F. Writes handed-on values into entry `entry`; returns their memory. `count_statistics` is
   /// false on a recompute.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/adding_kernel.h"
 #include "ops/host_kernel.h"
 #include "pipeline/stage_arena.h"
 #include "pipeline/stage_device.h"
@@ -271,7 +272,31 @@ class StageCompiler {
           placed[k] = true;
         }
       }
+      let_add(compiled, steps[n]);
     }
+  }
+
+  /// Lets a kernel add its contributions itself if it can and nobody else reads them.
+  void let_add(const Compiled& compiled, StageStep& step) const {
+    auto* kernel = dynamic_cast<AddingKernel*>(step.kernel.get());
+    if (!kernel) return;
+    const Graph& graph = compiled.training->graph;
+    const auto is_added_only = [&](std::size_t i) {
+      if (step.out_at[i].space == Space::kAbsent) return true;
+      if (step.out_direct[i] < 0) return false;
+      const ValueId id = graph[step.node].outputs[i];
+      return std::none_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+        if (node.op->flags & kView) return false;
+        return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+          return input && root_of(compiled, input) == id;
+        });
+      });
+    };
+    for (std::size_t i = 0; i < step.out.size(); ++i) {
+      if (!is_added_only(i)) return;
+    }
+    step.adding = kernel;
+    for (StageStepAddition& addition : step.additions) addition.adds = true;
   }
 
   /// In which order a backward completes the gradients.

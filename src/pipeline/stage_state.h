@@ -14,17 +14,21 @@
 
 namespace pipetrain {
 
+class AddingKernel;
+
 /// Adds one contribution to its accumulator.
 struct StageStepAddition {
   int accumulation;
   Location from;
   std::size_t count;
   bool direct;
+  bool adds = false;  // the kernel adds it to the accumulator itself
 };
 
 /// One kernel with its operands: addresses are filled in at every run, nothing is allocated.
 struct StageStep {
   std::unique_ptr<Kernel> kernel;
+  AddingKernel* adding = nullptr;  // the kernel, where it adds its contribution itself
   std::vector<Tensor> in, out;
   std::vector<Location> in_at, out_at;
   std::vector<int> in_direct,

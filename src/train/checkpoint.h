@@ -134,4 +134,7 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
+/// Whether some process holds that lock now.
+bool is_locked(const std::filesystem::path& folder);
+
 }  // namespace pipetrain

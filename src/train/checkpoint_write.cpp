@@ -221,12 +221,23 @@ FolderLock::FolderLock(const fs::path& folder) {
   make_folder(folder);
   descriptor_ = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
   if (descriptor_ < 0) fail("open", folder);
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+    ::usleep(20000);  // somebody who only asked (is_locked) has let go by then
+  }
   ::close(descriptor_);
   PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another --run-dir",
           printable(folder.string()));
 }
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
+
+bool is_locked(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) return false;
+  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return locked;
+}
 
 }  // namespace pipetrain

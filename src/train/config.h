@@ -29,6 +29,7 @@ struct ModelConfig {
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;
   DType precision = DType::kFloat32;  // of activations and products: kFloat32 or kBFloat16
+  bool tensor_floats = false;         // products of float32 on GPUs may round operands to TF32
 };
 
 struct PipelineConfig {
@@ -54,6 +55,7 @@ struct PipelineConfig {
   bool profile_cache = true;
   bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
+  std::string edge = "auto";  // how GPUs hand values to each other: auto, copy, nccl
   std::vector<int> gpu_ids;  // by device; one may stand several times. Empty: stages on the CPU
   int threads = 0;           // of each stage; 0: cores / stages, at least 1
   bool pin = true;

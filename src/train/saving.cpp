@@ -143,14 +143,18 @@ double Saving::write_seconds() const {
 
 std::vector<SaveOutcome> Saving::take_outcomes() {
   const std::lock_guard lock(mutex_);
+  return std::exchange(outcomes_, {});
+}
+
+std::string Saving::reason_to_end() const {
+  const std::lock_guard lock(mutex_);
   const int allowed = settings_.stop_on_error ? 1 : kMostFailures;
-  PT_CHECK(
-      failures_ < allowed, kResource, "{}{}{}",
-      outcomes_.empty() ? "checkpoints cannot be written" : outcomes_.back().failure,
+  if (failures_ < allowed) return {};
+  return fmt::format(
+      "{}{}{}", last_failure_,
       allowed == 1 ? "" : fmt::format("; {} checkpoints in a row could not be saved", failures_),
       last_written_.empty() ? ""
                             : fmt::format("; the last good one is {}", last_written_.string()));
-  return std::exchange(outcomes_, {});
 }
 
 std::filesystem::path Saving::last_written() const {
@@ -188,6 +192,7 @@ void Saving::write_checkpoints() {
     write_seconds_ += steady_seconds() - start;
     failures_ = outcome.written ? 0 : failures_ + 1;
     if (outcome.written) last_written_ = outcome.written->path;
+    if (!outcome.written) last_failure_ = outcome.failure;
     outcomes_.push_back(std::move(outcome));
     changed_.notify_all();
   }

@@ -76,9 +76,10 @@ class Saving {
   /// Seconds that the caller has waited here, and that checkpoints took to be written.
   double waited_seconds() const { return waited_seconds_; }
   double write_seconds() const;
-  /// What has come of checkpoints since the last call. Error (kResource) when a run that cannot
-  /// save has to end.
+  /// What has come of checkpoints since the last call.
   std::vector<SaveOutcome> take_outcomes();
+  /// Why a run that cannot save has to end; empty: it need not.
+  std::string reason_to_end() const;
   const RunRecord& run() const { return settings_.run; }
   /// The newest checkpoint that is on the disk; empty: none of this run.
   std::filesystem::path last_written() const;
@@ -99,6 +100,7 @@ class Saving {
   bool writing_ = false, ending_ = false;
   int failures_ = 0;  // in a row
   std::vector<SaveOutcome> outcomes_;
+  std::string last_failure_;
   std::filesystem::path last_written_;
   std::thread thread_;
 };

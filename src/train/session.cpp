@@ -9,6 +9,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
+#include "passes/pack_weights.h"
 #include "profile/machine.h"
 #include "train/export.h"
 #include "train/predict.h"
@@ -182,7 +183,10 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
   if (on_cpu) options.picture_layout = convolution_layout();
   options.fuse_elementwise = on_cpu && fuse;
-  return std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+  auto graph =
+      std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+  if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
+  return graph;
 }
 
 void Session::bind_data(const RawData* raw) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/plugin.h"
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
@@ -19,6 +20,27 @@ bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
                       return a.op == b.op && a.name == b.name &&
                              a.attributes.text("members", "") == b.attributes.text("members", "");
                     });
+}
+
+/// What GPUs exchange values with; null: copies. Those go direct where GPUs reach each other and
+/// need no multiprocessors, so NCCL is taken where they do not, or when it is asked for.
+Collectives* exchange_of_gpus(const PipelineConfig& pipeline) {
+  const std::set<int> ids(pipeline.gpu_ids.begin(), pipeline.gpu_ids.end());
+  if (ids.size() < 2 || pipeline.edge == "copy") return nullptr;
+  if (pipeline.edge == "nccl") return &cuda_plugin().collectives();
+  for (const int from : ids) {
+    for (const int to : ids) {
+      if (from == to || cuda_plugin().reaches(from, to)) continue;
+      try {
+        return &cuda_plugin().collectives();
+      } catch (const Error& error) {
+        log_info("gpu", "GPU {} cannot copy from GPU {}, and {}; copies go through the host", to,
+                 from, error.message());
+        return nullptr;
+      }
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -132,9 +154,11 @@ RuntimeOptions Session::runtime_options() const {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
-  PT_CHECK(config_.pipeline.gpu_ids.empty() || config_.optimization.optimizer.average_decay == 0,
-           kUsage, "--ema averages in host memory, which stages on GPUs do not have; leave it out");
-  for (const int id : config_.pipeline.gpu_ids) options.devices.push_back(&cuda_plugin().open(id));
+  for (const int id : config_.pipeline.gpu_ids) {
+    options.devices.push_back(&cuda_plugin().open(id));
+    options.devices.back()->allow_tensor_floats(config_.model.tensor_floats);
+  }
+  options.collectives = exchange_of_gpus(config_.pipeline);
   return options;
 }
 

@@ -127,13 +127,15 @@ class Training {
         saving_.save_deferred();
       }
       summary_.save_seconds += now() - before;
-      report_saves();
+      if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
     const double before = now();
     saving_.finish();
     summary_.save_seconds += now() - before;
     summary_.write_seconds = saving_.write_seconds();
-    report_saves();
+    // What has been trained is not lost for want of a checkpoint.
+    if (summary_.end != RunEnd::kStopped) summary_.save_failure = saving_.reason_to_end();
+    if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     summary_.seconds = now() - start;
@@ -365,11 +367,17 @@ class Training {
     return checkpoint;
   }
 
-  void report_saves() {
+  void tell_outcomes() {
     for (const SaveOutcome& outcome : saving_.take_outcomes()) {
       summary_.checkpoints += outcome.written ? 1 : 0;
       observer_.on_checkpoint(outcome);
     }
+  }
+
+  void report_saves() {
+    const std::string reason = saving_.reason_to_end();
+    PT_CHECK(reason.empty(), kResource, "{}", reason);
+    tell_outcomes();
   }
 
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at

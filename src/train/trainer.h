@@ -37,6 +37,8 @@ struct TrainingSummary {
   std::int64_t steps = 0;  // done in all, those before a resume included
   RunEnd end = RunEnd::kDone;
   std::filesystem::path last_checkpoint;  // empty: none was written
+  /// Of a run that got to its end, but whose checkpoints could not be written; empty otherwise.
+  std::string save_failure;
   double seconds = 0;
   double first_step_seconds = 0;
   double steady_step_seconds = 0;  // median after the first steps
@@ -81,7 +83,8 @@ struct TrainingOptions {
 EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
 
 /// Trains a started session to its end, or until that is requested. Error (kDiverged) names the
-/// first tensor that is not finite, kResource when checkpoints cannot be written.
+/// first tensor that is not finite, kResource when checkpoints cannot be written while steps are
+/// left.
 TrainingSummary train(Session& session, TrainingObserver& observer,
                       const TrainingOptions& options = {});
 

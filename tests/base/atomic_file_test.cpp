@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/stale_files.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -128,6 +129,14 @@ TEST(AtomicFileTest, KilledWhileWritingTheOldFileIsWhole) {
     ASSERT_EQ(now.size(), old.size());
     ASSERT_TRUE(std::ranges::all_of(now, [&](char c) { return c == now[0]; }));
   }
+  // What they left goes; what a process that lives writes, and other files, stay.
+  const std::string lives = ".out.bin." + std::to_string(::getpid()) + "-1.tmp";
+  for (const std::string& name : {lives, std::string(".other.999999999-1.tmp")})
+    put_file(directory / name, "half");
+  put_file(directory / ".out.bin.999999999-7.tmp", "half");
+  delete_stale_temporaries(path);
+  EXPECT_EQ(count_entries(directory.path()), 3);
+  EXPECT_TRUE(fs::exists(directory / lives));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 import signal
 import struct
 import time
@@ -270,8 +271,30 @@ class Saving(Checkpoints):
         self.assertEqual(code, 5, err)
         self.assertIn("3 checkpoints in a row", err)
         code, _, err = self.run_program("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--overwrite",
-                                        "--on-checkpoint-error", "fail")
+                                        "--on-checkpoint-error", "fail", "--save-every", "1")
         self.assertEqual(code, 5, err)
+
+    def test_what_was_trained_to_the_end_is_written_even_if_no_checkpoint_was(self):
+        (self.folder / "run").mkdir()
+        self.write("run/checkpoints", "in the way of the folder")
+        self.succeed("train", *SMALL, "--epochs", "3", "--run-dir", "whole")
+        code, _, err = self.run_program("train", *SMALL, "--epochs", "3", "--run-dir", "run", "--overwrite")
+        self.assertEqual(code, 5, err)
+        self.assertIn("3 checkpoints in a row", err.splitlines()[-1])
+        self.assertEqual(self.sha("run/trained.onnx"), self.sha("whole/trained.onnx"))
+
+    def test_a_file_that_cannot_grow_leaves_no_half_line_and_no_half_file(self):
+        limit = 30000  # bytes: room for some events, for no checkpoint and for no model
+        err = self.refused("resource", "train", *SMALL, "--epochs", "20", "--run-dir", "run", "--save-every", "100",
+                           says=["no checkpoint", "events will be missing", "trained.onnx"],
+                           before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertEqual(err.count("events.jsonl"), 1)
+        records = events((self.folder / "run/events.jsonl").read_text())
+        numbers = [record["seq"] for record in records]
+        self.assertEqual(numbers[:20], list(range(20)))
+        self.assertEqual(numbers, sorted(numbers))
+        left = [path.name for path in (self.folder / "run").rglob("*") if path.name.startswith(".")]
+        self.assertEqual(left, [])
 
 
 if __name__ == "__main__":

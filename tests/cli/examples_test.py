@@ -1,6 +1,7 @@
 """The examples run as they stand, at a small size."""
 
 import pathlib
+import random
 import shutil
 import subprocess
 import os
@@ -28,6 +29,14 @@ class Examples(Case):
     def test_language_model(self):
         self.run_example("language_model.sh", STEPS="2")
         self.assertTrue((self.folder / "gpt-trained.onnx").exists())
+
+    def test_cifar10(self):
+        made = random.Random(5)
+        (self.folder / "data").mkdir()
+        for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+            self.write(f"data/{name}", b"".join(bytes([made.randrange(10)]) + made.randbytes(3072) for _ in range(4)))
+        self.run_example("cifar10.sh", DATA=str(self.folder / "data"), EPOCHS="1", STAGES="2", BATCH="8", WIDTH="8")
+        self.assertTrue((self.folder / "cifar10.onnx").exists())
 
     def test_sweep(self):
         if not shutil.which("jq"):

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import signal
 import unittest
 
 from program import DATA, MODEL, SECONDS, Case, events, parse
@@ -48,6 +49,19 @@ class Metrics(Case):
             err = process.stderr.read().decode()
         self.assertEqual(process.returncode, 0, err)
         self.assertTrue((self.folder / "runs" / "latest" / "trained.onnx").exists())
+
+
+class Heads(Case):
+    def test_a_command_whose_reader_has_enough_ends_quietly(self):
+        for arguments in [["train", "--help"], ["inspect", MODEL, "--params"], ["plan", MODEL, "--gpus", "4"], ["plan", MODEL, "--json"],
+                          ["simulate", MODEL], ["schedule", "list"], ["help", "--man"], ["profile", MODEL],
+                          ["predict", MODEL, "--data", DATA]]:
+            with self.subTest(arguments), self.start(*arguments) as process:
+                process.stdout.readline()
+                process.stdout.close()
+                err = process.stderr.read().decode()
+                self.assertIn(process.wait(SECONDS), [0, 141, -signal.SIGPIPE])
+                self.assertNotRegex(err, "error|warning|mistake")
 
 
 class Documents(Case):

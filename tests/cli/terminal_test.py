@@ -10,10 +10,58 @@ import termios
 import fcntl
 import unittest
 
-from program import DATA, MODEL, PROGRAM, SECONDS, Case, events
+from program import DATA, MODEL, MODELS, PROGRAM, SECONDS, Case, events
 
 RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1",
        "--epochs", "2", "--log-every", "5", "--save-every", "never"]
+
+
+GOLDEN = """
+pipetrain 0.1.0 · digits-cnn.onnx · 35418 trained numbers in ~
+data models/digits.csv.gz: table of numbers (CSV, no header)
+  labels from the last column (--label-column NAME or NUMBER to change)
+  input "x" float32 (1, 8, 8): from "x" float32 (64), reshaped, not scaled
+  labels "labels" int64 (): from "y" int64 (), classes 0..9
+  64 of 320 samples held out for validation, chosen by seed 1
+  first sample: "x" 0 … 16, "labels" 1
+  256 samples to train on, 64 to validate on
+loss     classifier (cross-entropy, 10 classes) on output "logits"
+batch    32 = 4 micro-batches x 8 samples
+device   1 stage x 1 thread
+plan     1f1b, by ~
+stage  nodes        params        fwd        bwd     memory  starts at
+0      0-17         0.04 M ~
+predicted step ~
+
+step 1/16 ~
+step 5/16 ~
+val       8  ep 1.00  loss # acc #  (64 samples, ~
+step 10/16 ~
+step 15/16 ~
+step 16/16 ~
+val      16  ep 2.00  loss # acc #  (64 samples, ~
+done     16 steps in ~
+         accuracy # on 64 held-out samples
+saved    run/trained.onnx  (run: run)
+"""
+
+DRAWINGS = {80: """
+device 0 │F0F1F2        B0▓▓F3B1▓▓F4B2▓▓F5B3▓▓  B4▓▓  B5▓▓│
+device 1 │  F0F1    B0▓▓F2B1▓▓F3B2▓▓F4B3▓▓F5B4▓▓  B5▓▓    │
+device 2 │    F0B0▓▓F1B1▓▓F2B2▓▓F3B3▓▓F4B4▓▓F5B5▓▓        │
+         0                                              24
+F░ forward  B▓ backward
+""", 40: """
+device 0 │░░░    B0░B1░B2░B3 B4 B5│
+device 1 │ ░░  B0░B1░B2░B3░B4 B5  │
+device 2 │  ░B0░B1░B2░B3░B4░B5    │
+         0                      24
+F░ forward  B▓ backward
+"""}
+SUMMARY = """1f1b · 3 stages on 3 devices · 6 micro-batches
+makespan 24 · period 24 · bubble 25.0 % (by theory 25.0 %)
+in flight 3 2 1 · weight copies 1 1 1 · staleness 0 0 0
+"""
 
 
 class Terminal(Case):
@@ -60,6 +108,30 @@ class Terminal(Case):
             for line in lasting:
                 self.assertLess(len(line), columns)
 
+    def test_the_lasting_lines_are_the_same_everywhere(self):
+        """The transcript of a run, with what is measured masked, on terminals of two widths, in a pipe and in another language."""
+        def masked(text):
+            # Live lines, which later ones have replaced.
+            text = re.sub(r"\r\x1b\[Kstep [^\r\n]*(\r?\nbusy [^\r\n]*)?(?=\r\x1b\[K(\x1b\[1A)?)", "", text)
+            lines = text.replace("\r\x1b[K", "").replace("\x1b[1A", "").replace("\r\n", "\n").replace(str(MODELS), "models").splitlines()
+            if lines[-1] == "":
+                lines.pop()
+            measured = r"^(step +\d+/\d+) .*|( in) \d.*|(, by) .*|(predicted step) .*|(samples,) .*s\)|^(0 +\S+ +\S+ M) .*"
+            kept = [re.sub(measured, lambda found: found[found.lastindex] + " ~", line) for line in lines
+                    if not line.startswith(("shares ", "memory ", "time ", "bubble ", "    +", "    -", "     +", "     -"))]
+            kept = [re.sub("^step +", "step ", line) for line in kept]  # narrow windows pad less
+            return re.sub(r"(loss|acc|accuracy) [\d.]+ ?%?", r"\1 #", "\n".join(kept))
+        run = [*RUN, "--val-split", "0.2", "--overwrite", "--run-dir", "run"]
+        transcript = GOLDEN.strip("\n")
+        for columns, environment in [(80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (80, {"LC_ALL": "de_DE.UTF-8"})]:
+            self.assertEqual(masked(self.on_terminal(columns, *run, **environment)), transcript, (columns, environment))
+        self.assertEqual(masked(self.succeed(*run)[1]), transcript)
+
+    def test_a_drawing_is_as_wide_as_the_window(self):
+        show = ["schedule", "show", "1f1b", "--stages", "3", "--micro-batches", "6"]
+        for columns, drawing in DRAWINGS.items():
+            self.assertEqual(self.on_terminal(columns, *show, NO_COLOR="1").replace("\r\n", "\n"), drawing.lstrip("\n") + SUMMARY)
+
     def test_a_dumb_terminal_gets_plain_lines(self):
         text = self.on_terminal(80, *RUN, "--run-dir", "run", TERM="dumb")
         self.assertNotIn("\x1b", text)
@@ -86,7 +158,7 @@ class Terminal(Case):
         for language in ["C", "de_DE.UTF-8"]:
             _, err = self.succeed(*RUN, "--run-dir", language, environment={"LC_ALL": language})
             # What was measured differs from run to run; its form does not.
-            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  (MFU|data) [\d.]+%|  ETA \S+", r" N \1", line)
+            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU [\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line))
                           for line in err.splitlines() if line.startswith("step")])
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(len(lines[0]), 5)

@@ -1,10 +1,13 @@
 // Convolutions against their definition, written out here over output positions, and the CPU
 // kernels against the reference in row-major and channel-blocked layouts.
+#include "ops/conv.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "ops/adding_kernel.h"
 #include "ops/onednn_cpu.h"
 #include "support/blocked.h"
 #include "support/op_check.h"
@@ -326,6 +329,47 @@ TEST(ConvTest, ConvTransposeShapes) {
   EXPECT_EQ(shape({{"strides", Ints{3, 2}}, {"pads", Ints{1, 2, 1, 2}}}), (Shape{1, 4, 7, 3}));
   EXPECT_EQ(shape({{"strides", Ints{2, 2}}, {"auto_pad", "SAME_UPPER"}}), (Shape{1, 4, 6, 6}));
   EXPECT_EQ(shape({{"dilations", Ints{2, 2}}}), (Shape{1, 4, 7, 7}));
+}
+
+// The sum over micro-batches, with and without a pass of its own.
+TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
+  for (const Shape& picture : {Shape{2, 32, 9, 7}, Shape{3, 32, 24, 24}}) {
+    Shape out_shape(std::vector<std::int64_t>{picture[0], 48, picture[2], picture[3]});
+    const ConvCase c{"", picture, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+    Node node;
+    node.op = find_op("ConvWeightGrad");
+    node.attributes = c.with_output(c.w, /*bias=*/true);
+    const TensorType x{DType::kFloat32, picture, Layout::kBlocked8};
+    const TensorType dy{DType::kFloat32, out_shape, Layout::kBlocked8};
+    const std::vector<TensorType> outputs = {{DType::kFloat32, c.w}, {DType::kFloat32, Shape{48}}};
+    const auto kernel = make_kernel(Backend::kCpu, {node, {x, dy}, outputs});
+    auto* adding = dynamic_cast<AddingKernel*>(kernel.get());
+    ASSERT_EQ(adding != nullptr, convolution_layout() == Layout::kBlocked8);
+    if (!adding) return;
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    std::vector<HostTensor> in = {random_tensor({x.dtype, x.shape}, 1),
+                                  random_tensor({dy.dtype, dy.shape}, 2)};
+    std::vector<HostTensor> out, sum;
+    std::vector<Tensor> in_views, out_views, sum_views;
+    for (const HostTensor& tensor : in) in_views.push_back(tensor.view());
+    in_views[0].type = x;
+    in_views[1].type = dy;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      out.emplace_back(outputs[i]);
+      sum.push_back(random_tensor(outputs[i], 3 + i));
+    }
+    for (HostTensor& tensor : out) out_views.push_back(tensor.view());
+    for (HostTensor& tensor : sum) sum_views.push_back(tensor.view());
+    kernel->run(in_views, out_views, context);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      for (std::size_t e = 0; e < out[i].span<float>().size(); ++e)
+        out[i].span<float>()[e] += sum[i].span<float>()[e];
+    }
+    adding->run_adding(in_views, sum_views, context);
+    for (std::size_t i = 0; i < outputs.size(); ++i) expect_same_bits(sum[i], out[i]);
+  }
 }
 
 }  // namespace

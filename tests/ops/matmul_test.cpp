@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <cmath>
+
 #include "ops/gemm_cpu.h"
 #include "support/op_check.h"
 
@@ -155,6 +157,40 @@ TEST(MatMul, OwnProductsKeepTheirBitsWithThreads) {
          c.data(), workspace.data(), threads);
     if (first.empty()) first = c;
     EXPECT_EQ(c, first) << threads << " threads";
+  }
+}
+
+// Packed beforehand, and added to what is there: other ways to the same bits, for rows that fill
+// panels and rows that do not, columns with a rest, and sums of one pass and of several.
+TEST(MatMul, PackedAndAddingProductsKeepTheirBits) {
+  for (const std::int64_t m : {1, 5, 6, 7, 13, 32, 131}) {
+    for (const std::int64_t k : {48, 64, 300}) {
+      const GemmShape shape{m, 203, k};
+      const HostTensor a = random_tensor({DType::kFloat32, {m, k}}, 1);
+      const HostTensor b = random_tensor({DType::kFloat32, {shape.n, k}}, 2);
+      const HostTensor before = random_tensor({DType::kFloat32, {m, shape.n}}, 3);
+      const MatrixView left{a.view().as<float>(), k, 1}, right{b.view().as<float>(), 1, k};
+      const float* bias = before.view().as<float>();
+      const auto size = static_cast<std::size_t>(m * shape.n);
+      std::vector<float> expected(size), sum(size);
+      const Buffer workspace(gemm_workspace_bytes(shape, 3));
+      gemm(shape, left, right, nullptr, sum.data(), workspace.data(), 1);
+      for (std::size_t i = 0; i < size; ++i) sum[i] += before.view().as<float>()[i];
+      gemm(shape, left, right, bias, expected.data(), workspace.data(), 1);
+      for (const int threads : {1, 3}) {
+        std::vector<float> packed(static_cast<std::size_t>(gemm_packed_floats(shape.n, k)), NAN);
+        gemm_pack(shape.n, k, right, packed.data(), threads);
+        std::vector<float> c(size, NAN);
+        const Buffer own(gemm_packed_workspace_bytes(shape, threads));
+        gemm_packed(shape, left, packed.data(), bias, c.data(), own.data(), threads);
+        EXPECT_EQ(c, expected) << m << " rows of " << k << ", " << threads << " threads";
+        if (!gemm_adds(shape)) continue;
+        std::copy_n(before.view().as<float>(), size, c.data());
+        gemm_adding(shape, left, right, c.data(), workspace.data(), threads);
+        EXPECT_EQ(c, sum) << m << " rows of " << k << ", " << threads << " threads";
+      }
+      EXPECT_EQ(gemm_adds(shape), k <= 256);
+    }
   }
 }
 

@@ -243,6 +243,43 @@ def tables_and_tokens():
     same("text.xz", tokens(folder / "t.txt.xz"), list("Grüße\n".encode() * 100))
 
 
+def arrays_and_tables():
+    """NumPy's own writers, MNIST's and CIFAR's layouts from arrays, tokens as llm.c and nanoGPT keep them."""
+    x, y = RNG.normal(size=(6, 5)).astype(np.float32), RNG.integers(0, 4, 6)
+    np.save(folder / "one.npy", x)
+    same("npy", convert(folder / "one.npy")["one"], x)
+    table = np.column_stack([x, y])
+    for name, options in (("t.csv", {"delimiter": ","}), ("t.tsv", {"delimiter": "\t"}), ("h.csv", {"delimiter": ",", "header": "a,b,c,d,e,kind", "comments": ""}),
+                          ("t.csv.gz", {"delimiter": ","})):
+        np.savetxt(folder / name, table, fmt="%.9g", **options)
+        got = convert(folder / name)
+        same(name, got["x"], x)
+        same(f"{name} labels", got["y"], y)
+    pixels, digits = RNG.integers(0, 256, (7, 9, 8), np.uint8), RNG.integers(0, 10, 7).astype(np.uint8)
+    (folder / "mnist").mkdir()
+    for name, array in (("train-images-idx3-ubyte", pixels), ("train-labels-idx1-ubyte", digits)):
+        head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+        (folder / "mnist" / (name + ".gz")).write_bytes(gzip.compress(head + array.tobytes()))
+    got = convert(folder / "mnist")
+    same("IDX", got["x"].reshape(pixels.shape), pixels)
+    same("IDX labels", got["y"], digits)
+    colours = RNG.integers(0, 256, (5, 3, 32, 32), np.uint8)
+    (folder / "cifar").mkdir()
+    for i in range(1, 6):
+        rows = b"".join(bytes([int(digit)]) + image.tobytes() for digit, image in zip(digits, colours))
+        (folder / f"cifar/data_batch_{i}.bin").write_bytes(rows)
+    got = convert(folder / "cifar")
+    same("CIFAR-10", got["x"], np.concatenate([colours] * 5))
+    same("CIFAR-10 labels", got["y"], np.concatenate([digits[:5]] * 5))
+    ids = RNG.integers(0, 50000, 300).astype("<u2")
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(ids)
+    (folder / "llmc.bin").write_bytes(header.tobytes() + ids.tobytes())
+    same("llm.c tokens", tokens(folder / "llmc.bin"), ids)
+    ids.tofile(folder / "plain.bin")
+    same("nanoGPT tokens", tokens(folder / "plain.bin", "--token-dtype", "u16"), ids)
+
+
 def damaged():
     """(file name, its content) that no reader may take; each names the row, record, line or member where there is one."""
     png, jpeg = encoded(photo(40, 40), "PNG"), encoded(photo(40, 40), "JPEG")
@@ -312,6 +349,7 @@ with tempfile.TemporaryDirectory() as name:
     pictures()
     archives()
     tables_and_tokens()
+    arrays_and_tables()
     refusals()
 print("data files: all as their writers meant them" if not failures else f"{len(failures)} failures")
 sys.exit(bool(failures))

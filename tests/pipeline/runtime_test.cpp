@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "imported_schedules.h"
 #include "passes/linearise.h"
+#include "passes/pack_weights.h"
 #include "pipeline/check.h"
 #include "pipeline/complete.h"
 #include "pipeline/generate.h"
@@ -24,8 +25,14 @@ const std::vector<std::int64_t> kSizes = {4, 2};
 /// A network cut into stages, with a program to run on it.
 struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
-      : model(test::difficult_network(tied)), stages(stages) {
-    for (const std::int64_t size : sizes) graphs.push_back(test::training_graph(model, size));
+      : Pipeline(test::difficult_network(tied), stages, sizes, /*packed=*/false) {}
+
+  Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes, bool packed)
+      : model(std::move(network)), stages(stages) {
+    for (const std::int64_t size : sizes) {
+      graphs.push_back(test::training_graph(model, size));
+      if (packed) packed_weights += pack_weights(*graphs.back());
+    }
     const Chain chain = linearise(*graphs[0]);
     std::vector<int> starts;
     for (int s = 0; s < stages; ++s)
@@ -63,10 +70,11 @@ struct Pipeline {
   std::vector<RuntimeVariant> variants;
   std::vector<Edge> edges;
   bool tied_stages = false;
+  int packed_weights = 0;
 };
 
 /// Where a program is run.
-enum class Place : std::uint8_t { kReference, kCpu, kOneDevice, kManyDevices };
+enum class Place : std::uint8_t { kReference, kCpu, kOneDevice, kManyDevices, kExchanging };
 
 RuntimeOptions runtime_options(Place place, double clip = 0) {
   RuntimeOptions options;
@@ -81,12 +89,13 @@ RuntimeOptions runtime_options(Place place, double clip = 0) {
 struct PlacedRuntime {
   PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0) {
     RuntimeOptions options = runtime_options(place, clip);
-    if (place == Place::kOneDevice || place == Place::kManyDevices) {
+    if (place != Place::kReference && place != Place::kCpu) {
       const bool one = place == Place::kOneDevice;
       machine = std::make_unique<test::RecordedMachine>(one ? 1 : program.devices, ++machines);
       for (int d = 0; d < program.devices; ++d)
         options.devices.push_back(&machine->device(one ? 0 : d));
     }
+    if (place == Place::kExchanging) options.collectives = &machine->collectives();
     runtime = std::make_unique<Runtime>(pipeline.variants, std::vector<const Program*>{&program},
                                         options);
   }
@@ -97,6 +106,8 @@ struct PlacedRuntime {
     EXPECT_GT(machine->operations(), 0U);
     operations += machine->operations();
     compared += machine->compared();
+    groups += machine->groups();
+    exchanged += machine->exchanged();
   }
   RoundResult run(const Program& program, UnitSource& source) {
     return runtime->run(program, source);
@@ -105,7 +116,7 @@ struct PlacedRuntime {
 
   std::unique_ptr<test::RecordedMachine> machine;
   std::unique_ptr<Runtime> runtime;
-  static inline std::uint64_t machines = 0, operations = 0, compared = 0;
+  static inline std::uint64_t machines = 0, operations = 0, compared = 0, groups = 0, exchanged = 0;
 };
 
 /// Everything that training changes, as bytes.
@@ -169,6 +180,34 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
         EXPECT_EQ(outcome.losses, expected.losses);
       }
     }
+  }
+}
+
+// Weights packed once per version, and products that add to their accumulators, against an oracle
+// that adds the products afterwards.
+TEST(WideLayers, HaveTheBitsOfTheirOracle) {
+  const std::vector<std::int64_t> sizes = {32, 20};  // 32 + 20
+  std::string expected;
+  for (const int stages : {0, 1, 2, 3}) {
+    const Pipeline pipeline(test::wide_network(), std::max(stages, 1), sizes, /*packed=*/true);
+    EXPECT_GE(pipeline.packed_weights, 3);
+    const Program program = pipeline.program("zb-h1", 2);
+    test::FixedData data(2 * 52, 7);
+    const auto bits = [&](auto runner) {
+      for (std::int64_t step = 0; step < 2; ++step) {
+        data.set_mini_batch(step * 52, 52, 32, step, sizes);
+        runner->run(program, data);
+      }
+      return fingerprint(pipeline, *runner);
+    };
+    const RuntimeOptions options = runtime_options(Place::kCpu);
+    if (stages == 0) {
+      expected = bits(std::make_unique<Oracle>(pipeline.variants, 1, options));
+      continue;
+    }
+    const std::vector<const Program*> programs = {&program};
+    EXPECT_TRUE(bits(std::make_unique<Runtime>(pipeline.variants, programs, options)) == expected)
+        << stages << " stages";
   }
 }
 
@@ -350,27 +389,61 @@ std::string name_of_place(const testing::TestParamInfo<Place>& info) {
       return "one_device";
     case Place::kManyDevices:
       return "many_devices";
+    case Place::kExchanging:
+      return "exchanging_devices";
   }
   return "";
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SameBits,
                          testing::Values(Place::kReference, Place::kCpu, Place::kOneDevice,
-                                         Place::kManyDevices),
+                                         Place::kManyDevices, Place::kExchanging),
                          name_of_place);
 
 /// Counts what the devices above have been asked to do; runs after them in this program.
 class RecordedCount : public testing::Environment {
   void TearDown() override {
     if (PlacedRuntime::machines == 0) return;
-    std::printf("[ figure  ] %llu recorded machines: %llu pieces of work, %llu pairs compared\n",
-                static_cast<unsigned long long>(PlacedRuntime::machines),
-                static_cast<unsigned long long>(PlacedRuntime::operations),
-                static_cast<unsigned long long>(PlacedRuntime::compared));
+    std::printf(
+        "[ figure  ] %llu recorded machines: %llu pieces of work, %llu pairs compared, "
+        "%llu groups of exchanges with %llu parts\n",
+        static_cast<unsigned long long>(PlacedRuntime::machines),
+        static_cast<unsigned long long>(PlacedRuntime::operations),
+        static_cast<unsigned long long>(PlacedRuntime::compared),
+        static_cast<unsigned long long>(PlacedRuntime::groups),
+        static_cast<unsigned long long>(PlacedRuntime::exchanged));
   }
 };
 const testing::Environment* const kRecordedCount =
     testing::AddGlobalTestEnvironment(new RecordedCount);
+
+TEST(Runtime, AveragesOnDevicesAreThoseInHostMemory) {
+  const Pipeline pipeline(/*tied=*/true, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  std::vector<std::string> weights, averages;
+  for (const int devices : {0, 1, 2}) {
+    test::RecordedMachine machine(2, 5);
+    RuntimeOptions options = runtime_options(Place::kCpu);
+    options.optimizer.average_decay = 0.75;
+    for (int d = 0; d < 2 && devices > 0; ++d)
+      options.devices.push_back(&machine.device(d % devices));
+    Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+    test::FixedData data(3 * kBatch, 5);
+    for (std::int64_t step = 0; step < 3; ++step) {
+      data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+      runtime.run(program, data);
+    }
+    weights.push_back(fingerprint(pipeline, runtime));
+    runtime.exchange_averages();
+    averages.push_back(fingerprint(pipeline, runtime));
+    runtime.exchange_averages();
+    EXPECT_TRUE(fingerprint(pipeline, runtime) == weights.back()) << devices;
+    for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+    EXPECT_TRUE(weights.back() == weights.front()) << devices;
+    EXPECT_TRUE(averages.back() == averages.front()) << devices;
+    EXPECT_TRUE(averages.back() != weights.back());
+  }
+}
 
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
@@ -430,6 +503,33 @@ TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
     EXPECT_NE(error.frames()[0].find("F2"), std::string::npos) << error.frames()[0];
   }
   runtime.run(program, data);  // and it runs again
+}
+
+// A device whose part of an exchange never comes: the others do not wait for ever, say for whom
+// they wait, and can start again.
+TEST(Runtime, ExchangesThatNeverComeAreNamed) {
+  const Pipeline pipeline(/*tied=*/false, 3, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  test::RecordedMachine machine(3, 11);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.timeout_seconds = 3;
+  options.collectives = &machine.collectives();
+  for (int d = 0; d < 3; ++d) options.devices.push_back(&machine.device(d));
+  Runtime runtime(pipeline.variants, {&program}, options);
+  test::FixedData data(2 * kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  machine.lose_group(1);
+  try {
+    runtime.run(program, data);
+    FAIL() << "a stage went on without what it was to receive";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    EXPECT_NE(error.message().find("no progress for 3 s: stage "), std::string::npos)
+        << error.message();
+    EXPECT_NE(error.message().find(" stage 1 on recorded 1"), std::string::npos) << error.message();
+  }
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  EXPECT_NO_THROW(runtime.run(program, data));
 }
 
 TEST(Runtime, RehearsedBubbleIsTheIdealOne) {

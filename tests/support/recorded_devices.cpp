@@ -4,7 +4,9 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -12,6 +14,8 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/registry.h"
@@ -32,6 +36,64 @@ struct Range {
   std::size_t bytes;
   bool writes;
 };
+
+/// What the ranks of a communicator know of each other.
+struct Meeting {
+  int ranks = 0, joined = 0;
+  bool aborted = false;
+};
+
+/// A send, a receive or a sum of one rank, in a group.
+struct Part {
+  enum class Kind { kSend, kReceive, kSum } kind;
+  std::shared_ptr<Meeting> meeting;
+  int rank, peer;
+  std::byte* data;
+  std::size_t bytes;
+  bool done = false;
+  bool could_be_done = false;  // with the device's groups one by one
+};
+
+struct Group {
+  const Device* device;
+  std::vector<Part> parts;
+};
+using Groups = std::vector<std::shared_ptr<Group>>;
+
+bool finished(const Group& group) {
+  return std::all_of(group.parts.begin(), group.parts.end(),
+                     [](const Part& part) { return part.done || part.meeting->aborted; });
+}
+
+/// Finds the ends that meet in groups that have been reached: of each rank the first part that is
+/// not over (as `done` says), of each kind to each peer. Calls `meet` with the ends of each.
+template <class Done, class Meet>
+void find_meetings(const Groups& reached, const Done& done, const Meet& meet) {
+  using Key = std::tuple<const Meeting*, int, int, int>;
+  std::map<Key, Part*> first;
+  for (const auto& group : reached) {
+    for (Part& part : group->parts) {
+      if (done(part)) continue;
+      first.try_emplace(Key(part.meeting.get(), static_cast<int>(part.kind), part.rank, part.peer),
+                        &part);
+    }
+  }
+  for (const auto& [key, part] : first) {
+    const auto& [meeting, kind, rank, peer] = key;
+    if (part->kind == Part::Kind::kSend) {
+      const auto other =
+          first.find(Key(meeting, static_cast<int>(Part::Kind::kReceive), peer, rank));
+      if (other != first.end()) meet(std::vector<Part*>{part, other->second});
+    } else if (part->kind == Part::Kind::kSum && rank == 0) {
+      std::vector<Part*> all;
+      for (int r = 0; r < meeting->ranks; ++r) {
+        const auto other = first.find(Key(meeting, kind, r, -1));
+        if (other != first.end()) all.push_back(other->second);
+      }
+      if (static_cast<int>(all.size()) == meeting->ranks) meet(all);
+    }
+  }
+}
 
 }  // namespace
 
@@ -72,6 +134,102 @@ class RecordedStreams {
       queue.work.push_back({std::move(body), nullptr});
     }
     changed_.notify_all();
+  }
+
+  /// Puts a group into a stream.
+  void put(std::size_t stream, const std::shared_ptr<Group>& group) {
+    {
+      const std::lock_guard lock(mutex_);
+      join(queues_[stream].clock, known_);
+      const std::uint64_t number = next(stream);
+      for (const Part& part : group->parts) {
+        const bool writes = part.kind != Part::Kind::kSend;
+        note(stream, number, {part.data, part.bytes, writes}, /*kernel=*/true,
+             part.kind == Part::Kind::kSum    ? "a sum over replicas"
+             : part.kind == Part::Kind::kSend ? "a send"
+                                              : "a receive");
+      }
+      queues_[stream].work.push_back({[] {}, nullptr, group});
+      issued_[group->device].push_back(group);
+      ++groups_;
+      stuck_ = false;
+    }
+    changed_.notify_all();
+  }
+
+  /// What may go on only when all threads have put in what they can.
+  bool reached(const Point& point) {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait_for(lock, std::chrono::microseconds(200),
+                      [&] { return queues_[point.stream].done >= point.number; });
+    --waiting_;
+    report_failure();
+    if (queues_[point.stream].done < point.number) return false;
+    join(known_, point.clock);
+    return true;
+  }
+
+  void called(const Device* device) {
+    const std::lock_guard lock(mutex_);
+    const auto found = callers_.try_emplace(device, std::this_thread::get_id()).first;
+    if (found->second != std::this_thread::get_id())
+      complain(device->name() + " is given exchanges by two threads");
+  }
+
+  std::shared_ptr<Meeting> meet(const CommunicatorId& id, int ranks) {
+    const std::lock_guard lock(mutex_);
+    auto& meeting = meetings_[std::string(id.data(), 16)];
+    if (!meeting) meeting = std::make_shared<Meeting>(Meeting{ranks, 0, false});
+    ++meeting->joined;
+    if (meeting->ranks != ranks) complain("ranks join a communicator of different sizes");
+    return meeting;
+  }
+  bool all_joined(const Meeting& meeting) {
+    const std::lock_guard lock(mutex_);
+    return meeting.aborted || meeting.joined >= meeting.ranks;
+  }
+  void abort(Meeting& meeting) {
+    {
+      const std::lock_guard lock(mutex_);
+      meeting.aborted = true;
+      exchanges_aborted_ = true;
+    }
+    changed_.notify_all();
+  }
+  void complain_of(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    complain(text);
+  }
+
+  /// Whether everything that was issued could go on if each device did its groups one by one.
+  void check_turns() {
+    const std::lock_guard lock(mutex_);
+    if (exchanges_aborted_) return;
+    std::map<const Device*, std::size_t> next;
+    for (bool moved = true; moved;) {
+      moved = false;
+      Groups turns;
+      for (auto& [device, groups] : issued_) {
+        std::size_t& g = next[device];
+        while (g < groups.size() &&
+               std::all_of(groups[g]->parts.begin(), groups[g]->parts.end(),
+                           [](const Part& part) { return part.could_be_done; }))
+          ++g;
+        if (g < groups.size()) turns.push_back(groups[g]);
+      }
+      find_meetings(
+          turns, [](const Part& part) { return part.could_be_done; },
+          [&](const std::vector<Part*>& ends) {
+            for (Part* end : ends) end->could_be_done = true;
+            moved = true;
+          });
+    }
+    for (const auto& [device, groups] : issued_) {
+      if (next[device] < groups.size())
+        complain(device->name() + " issues its groups in an order in which they wait for others");
+    }
   }
 
   void record(std::size_t stream, Point& point) {
@@ -134,6 +292,14 @@ class RecordedStreams {
     const std::lock_guard lock(mutex_);
     return operations_;
   }
+  std::uint64_t groups() const {
+    const std::lock_guard lock(mutex_);
+    return groups_;
+  }
+  std::uint64_t exchanged() const {
+    const std::lock_guard lock(mutex_);
+    return exchanged_;
+  }
   std::uint64_t compared() const {
     const std::lock_guard lock(mutex_);
     return compared_;
@@ -143,6 +309,7 @@ class RecordedStreams {
   struct Work {
     std::function<void()> body;
     std::unique_ptr<Point> after;
+    std::shared_ptr<Group> group = nullptr;
   };
   struct Queue {
     const Device* device;
@@ -220,8 +387,46 @@ class RecordedStreams {
 
   bool can_go_on(const Queue& queue) const {
     if (queue.work.empty()) return false;
+    if (queue.work.front().group) return finished(*queue.work.front().group);
     const Point* after = queue.work.front().after.get();
     return !after || queues_[after->stream].done >= after->number;
+  }
+
+  /// Does what can be done between groups that streams have come to.
+  void exchange() {
+    Groups reached;
+    for (const Queue& queue : queues_) {
+      if (!queue.work.empty() && queue.work.front().group)
+        reached.push_back(queue.work.front().group);
+    }
+    const auto over = [](const Part& part) { return part.done || part.meeting->aborted; };
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      find_meetings(reached, over, [&](const std::vector<Part*>& ends) {
+        for (const Part* end : ends) {
+          if (end->bytes != ends[0]->bytes)
+            complain(fmt::format("{} bytes are exchanged for {}", ends[0]->bytes, end->bytes));
+        }
+        if (ends[0]->kind == Part::Kind::kSend) {
+          std::memcpy(ends[1]->data, ends[0]->data, std::min(ends[0]->bytes, ends[1]->bytes));
+        } else {
+          add_up(ends);
+        }
+        for (Part* end : ends) end->done = true;
+        exchanged_ += ends.size();
+        moved = true;
+      });
+    }
+  }
+
+  static void add_up(const std::vector<Part*>& ends) {
+    const auto values = [&](std::size_t r) { return reinterpret_cast<float*>(ends[r]->data); };
+    for (std::size_t i = 0; i < ends[0]->bytes / sizeof(float); ++i) {
+      float sum = values(0)[i];
+      for (std::size_t r = 1; r < ends.size(); ++r) sum += values(r)[i];
+      for (std::size_t r = 0; r < ends.size(); ++r) values(r)[i] = sum;
+    }
   }
 
   /// Works only while somebody waits, so that as much as can be is put in before it is done.
@@ -234,6 +439,7 @@ class RecordedStreams {
         changed_.wait(lock);
         continue;
       }
+      exchange();
       std::vector<std::size_t> ready;
       bool empty = true;
       for (std::size_t s = 0; s < queues_.size(); ++s) {
@@ -241,7 +447,11 @@ class RecordedStreams {
         empty = empty && queues_[s].work.empty();
       }
       if (ready.empty()) {
-        if (!empty && !stuck_) {
+        // A group may wait for one that has yet to be issued.
+        const bool issuing = std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) {
+          return !queue.work.empty() && queue.work.front().group;
+        });
+        if (!empty && !stuck_ && !issuing) {
           stuck_ = true;
           complain("the streams wait for each other");
           changed_.notify_all();
@@ -276,7 +486,11 @@ class RecordedStreams {
   Clock known_;  // what somebody has waited for: everything put in later comes after it
   std::vector<std::string> problems_;
   std::string failure_;
-  std::uint64_t operations_ = 0, compared_ = 0, random_;
+  std::map<const Device*, Groups> issued_;
+  std::map<const Device*, std::thread::id> callers_;
+  std::map<std::string, std::shared_ptr<Meeting>> meetings_;
+  bool exchanges_aborted_ = false;
+  std::uint64_t operations_ = 0, compared_ = 0, groups_ = 0, exchanged_ = 0, random_;
   int waiting_ = 0;
   bool stopping_ = false, stuck_ = false;
   std::thread worker_;
@@ -288,6 +502,7 @@ class RecordedPoint final : public StreamPoint {
  public:
   explicit RecordedPoint(RecordedStreams& streams) : streams_(streams) {}
   void synchronize() override { streams_.wait_for(point); }
+  bool reached() override { return streams_.reached(point); }
   RecordedStreams::Point point;
 
  private:
@@ -312,6 +527,7 @@ class RecordedStream final : public Stream {
   }
   void synchronize() override { streams_.synchronize(index_); }
 
+  void put(const std::shared_ptr<Group>& group) { streams_.put(index_, group); }
   void put(const std::vector<Range>& accesses, bool kernel, const std::string& what,
            std::function<void()> body) {
     streams_.put(index_, accesses, kernel, what, std::move(body));
@@ -384,21 +600,35 @@ class RecordedDevice final : public Device {
       for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
     });
   }
-  void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
-                      double* scratch) override {
-    put(stream, {reads(values, count), writes(sum, 1), writes(scratch, kScratch)}, "a norm",
-        [=] { *sum = pipetrain::sum_of_squares(std::span<const float>(values, count)); });
+  void sums_of_squares(Stream& stream, std::span<const std::span<const float>> values, double* sums,
+                       double* scratch) override {
+    std::vector<Range> accesses = {writes(sums, values.size()),
+                                   writes(scratch, kScratch * values.size())};
+    for (const std::span<const float> one : values)
+      accesses.push_back(reads(one.data(), one.size()));
+    put(stream, accesses, "norms", [sums, values = std::vector(values.begin(), values.end())] {
+      for (std::size_t k = 0; k < values.size(); ++k)
+        sums[k] = pipetrain::sum_of_squares(values[k]);
+    });
   }
-  void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
-              std::int64_t step, double gradient_scale, std::span<float> parameter,
-              std::span<const float> gradient, std::span<float> state0,
-              std::span<float> state1) override {
-    put(stream,
-        {writes(parameter.data(), parameter.size()), reads(gradient.data(), gradient.size()),
-         writes(state0.data(), state0.size()), writes(state1.data(), state1.size())},
-        "an update", [=] {
-          pipetrain::update(settings, learning_rate, step, gradient_scale, parameter, gradient,
-                            state0, state1);
+  void update(Stream& stream, std::int64_t step, double gradient_scale, double average_decay,
+              std::span<const DeviceUpdate> parameters) override {
+    std::vector<Range> accesses;
+    for (const DeviceUpdate& one : parameters) {
+      accesses.push_back(reads(one.gradient.data(), one.gradient.size()));
+      for (const std::span<float> written : {one.parameter, one.state0, one.state1, one.average})
+        accesses.push_back(writes(written.data(), written.size()));
+    }
+    put(stream, accesses, "an update",
+        [=, parameters = std::vector(parameters.begin(), parameters.end())] {
+          for (const DeviceUpdate& one : parameters) {
+            pipetrain::update(*one.settings, one.learning_rate, step, gradient_scale, one.parameter,
+                              one.gradient, one.state0, one.state1);
+            if (one.average.empty()) continue;
+            if (step == 1)
+              std::copy(one.parameter.begin(), one.parameter.end(), one.average.begin());
+            update_average(average_decay, one.average, one.parameter);
+          }
         });
   }
 
@@ -422,10 +652,90 @@ class RecordedDevice final : public Device {
   int index_;
 };
 
+/// Devices whose next group is lost.
+using Losses = std::map<const Device*, bool>;
+
+class RecordedCommunicator final : public Communicator {
+ public:
+  RecordedCommunicator(RecordedStreams& streams, Losses& losses, const Device& device,
+                       const CommunicatorId& id, int rank, int ranks)
+      : streams_(streams), losses_(losses), device_(device), rank_(rank) {
+    streams_.called(&device_);
+    meeting_ = streams_.meet(id, ranks);
+  }
+  ~RecordedCommunicator() override { streams_.called(&device_); }
+  void begin_group() override {
+    streams_.called(&device_);
+    if (group_) streams_.complain_of("a group is begun within another");
+    group_ = std::make_shared<Group>(Group{&device_, {}});
+  }
+  void send(Stream& stream, const void* from, std::size_t bytes, int peer) override {
+    add(stream, Part::Kind::kSend, const_cast<void*>(from), bytes, peer);
+  }
+  void receive(Stream& stream, void* to, std::size_t bytes, int peer) override {
+    add(stream, Part::Kind::kReceive, to, bytes, peer);
+  }
+  void all_reduce(Stream& stream, float* values, std::size_t count) override {
+    add(stream, Part::Kind::kSum, values, count * sizeof(float), -1);
+  }
+  void end_group() override {
+    streams_.called(&device_);
+    auto group = std::exchange(group_, nullptr);
+    if (group->parts.empty()) return;
+    const auto loss = losses_.find(&device_);
+    if (loss != losses_.end() && std::exchange(loss->second, false)) return;
+    stream_->put(group);
+  }
+  bool settled() override {
+    streams_.called(&device_);
+    return streams_.all_joined(*meeting_);
+  }
+  void abort() noexcept override { streams_.abort(*meeting_); }
+
+ private:
+  void add(Stream& stream, Part::Kind kind, void* data, std::size_t bytes, int peer) {
+    streams_.called(&device_);
+    if (!group_) return streams_.complain_of("something is exchanged outside of a group");
+    if (peer == rank_ || peer >= meeting_->ranks) streams_.complain_of("there is no such peer");
+    if (&stream.device() != &device_) streams_.complain_of("an exchange in a stream of another");
+    stream_ = static_cast<RecordedStream*>(&stream);
+    group_->parts.push_back({kind, meeting_, rank_, peer, static_cast<std::byte*>(data), bytes});
+  }
+
+  RecordedStreams& streams_;
+  Losses& losses_;
+  const Device& device_;
+  int rank_;
+  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<Group> group_;
+  RecordedStream* stream_ = nullptr;
+};
+
+class RecordedCollectives final : public Collectives {
+ public:
+  explicit RecordedCollectives(RecordedStreams& streams) : streams_(streams) {}
+  std::string name() const override { return "recorded"; }
+  CommunicatorId make_id() override {
+    CommunicatorId id{};
+    std::snprintf(id.data(), id.size(), "id %d", ++ids_);
+    return id;
+  }
+  std::unique_ptr<Communicator> connect(Device& device, const CommunicatorId& id, int rank,
+                                        int ranks, CommunicatorUse) override {
+    return std::make_unique<RecordedCommunicator>(streams_, losses, device, id, rank, ranks);
+  }
+  Losses losses;  // set before the threads of the devices look
+
+ private:
+  RecordedStreams& streams_;
+  int ids_ = 0;
+};
+
 }  // namespace
 
 RecordedMachine::RecordedMachine(int devices, std::uint64_t seed)
-    : streams_(std::make_unique<RecordedStreams>(seed)) {
+    : streams_(std::make_unique<RecordedStreams>(seed)),
+      collectives_(std::make_unique<RecordedCollectives>(*streams_)) {
   for (int d = 0; d < devices; ++d)
     devices_.push_back(std::make_unique<RecordedDevice>(*streams_, d));
 }
@@ -433,7 +743,16 @@ RecordedMachine::RecordedMachine(int devices, std::uint64_t seed)
 RecordedMachine::~RecordedMachine() = default;
 
 Device& RecordedMachine::device(int index) { return *devices_.at(static_cast<std::size_t>(index)); }
-std::vector<std::string> RecordedMachine::problems() const { return streams_->problems(); }
+Collectives& RecordedMachine::collectives() { return *collectives_; }
+void RecordedMachine::lose_group(int index) {
+  static_cast<RecordedCollectives&>(*collectives_).losses[&device(index)] = true;
+}
+std::vector<std::string> RecordedMachine::problems() const {
+  streams_->check_turns();
+  return streams_->problems();
+}
+std::uint64_t RecordedMachine::groups() const { return streams_->groups(); }
+std::uint64_t RecordedMachine::exchanged() const { return streams_->exchanged(); }
 std::uint64_t RecordedMachine::operations() const { return streams_->operations(); }
 std::uint64_t RecordedMachine::compared() const { return streams_->compared(); }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/communicator.h"
 #include "device/device.h"
 #include "ops/kernel.h"
 
@@ -24,14 +25,25 @@ class RecordedMachine {
   ~RecordedMachine();
 
   Device& device(int index);
+  /// Communicators of the devices: what their groups do is done when both ends have been reached,
+  /// no earlier. Checked as well: that ranks agree on what they exchange and in which order, that
+  /// one thread makes all calls of a device, and that everything could go on if a device did its
+  /// groups one by one in the order in which they were issued, whatever the streams.
+  Collectives& collectives();
+  /// The next group that a device issues is lost: who exchanges with it waits for ever.
+  void lose_group(int device);
   /// What has gone wrong, one sentence each; empty when nothing has.
   std::vector<std::string> problems() const;
   /// How much work has been done and how many pairs of accesses of different streams were compared.
   std::uint64_t operations() const;
   std::uint64_t compared() const;
+  /// Groups that were issued, and sends, receives and sums in them that were done.
+  std::uint64_t groups() const;
+  std::uint64_t exchanged() const;
 
  private:
   std::unique_ptr<RecordedStreams> streams_;
+  std::unique_ptr<Collectives> collectives_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

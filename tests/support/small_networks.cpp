@@ -89,6 +89,29 @@ OnnxModel difficult_network(bool tied) {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
+OnnxModel wide_network() {
+  OnnxBuilder builder("wide");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.node("Flatten", {"x"}, {"rows"}, {}, "flatten");
+  const auto layer = [&](const std::string& name, const std::string& from, std::int64_t inputs,
+                         std::int64_t outputs, const std::string& to) {
+    builder.initializer(
+        name + ".weight",
+        random_weight({outputs, inputs}, static_cast<std::uint64_t>(name.back()), 0.1F));
+    builder.initializer(name + ".bias", filled(outputs, 0.01F));
+    builder.node("Gemm", {from, name + ".weight", name + ".bias"}, {to},
+                 {OnnxAttribute::of_int("transB", 1)}, name);
+  };
+  layer("layer1", "rows", kImage, 512, "h1");
+  builder.node("Tanh", {"h1"}, {"t1"}, {}, "tanh1");
+  layer("layer2", "t1", 512, 512, "h2");
+  builder.node("Tanh", {"h2"}, {"t2"}, {}, "tanh2");
+  layer("layer3", "t2", 512, 5, "logits");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training) {
   BuildOptions options;

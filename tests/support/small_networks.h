@@ -15,6 +15,10 @@ namespace pipetrain::test {
 /// weight used twice. Input x (batch, 2, 6, 6), output logits (batch, 5).
 OnnxModel difficult_network(bool tied);
 
+/// The same input and output with two layers of 512 in between: their products are large enough to
+/// be the CPU's own.
+OnnxModel wide_network();
+
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true);

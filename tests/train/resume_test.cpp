@@ -310,19 +310,27 @@ TEST_F(Resume, CheckpointsComeAtTheirStepsAndOnRequest) {
   }
 }
 
-TEST_F(Resume, AFullDiskDoesNotEndTheRunAtOnce) {
+TEST_F(Resume, AFullDiskEndsTheRunOnlyWhileStepsAreLeft) {
   put_file(folder_ / "run", "not a folder");
-  Session session(config_);
-  session.open();
-  session.plan();
-  session.start();
-  TrainingOptions options;
-  options.save.folder = folder_ / "run";
-  options.save.every = SaveEvery::parse("5");
-  options.save.run = describe_run(session, {});
-  Stopper never(-1);
-  EXPECT_THROW(train(session, never, options), Error);  // the third failure: steps 5, 10, 14
-  EXPECT_EQ(never.losses.size(), 14U);
+  for (const char* every : {"5", "1"}) {  // the third failure: at the end, after step 14, or before
+    Session session(config_);
+    session.open();
+    session.plan();
+    session.start();
+    TrainingOptions options;
+    options.save.folder = folder_ / "run";
+    options.save.every = SaveEvery::parse(every);
+    options.save.run = describe_run(session, {});
+    Stopper never(-1);
+    if (*every == '1') {
+      EXPECT_THROW(train(session, never, options), Error);
+      EXPECT_LT(never.losses.size(), 14U);
+    } else {
+      EXPECT_NE(train(session, never, options).save_failure.find("3 checkpoints in a row"),
+                std::string::npos);
+      EXPECT_EQ(never.losses.size(), 14U);
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+// Stands in for NCCL where its header was not found.
+#include "base/error.h"
+#include "cuda/nccl_cuda.h"
+
+namespace pipetrain {
+
+Collectives& nccl_collectives() {
+  PT_FAIL(
+      kResource,
+      "this build cannot use NCCL: there was no nccl.h beside the CUDA toolkit when it was made "
+      "(Debian: libnccl-dev, PyPI: nvidia-nccl-cu13)");
+}
+
+}  // namespace pipetrain

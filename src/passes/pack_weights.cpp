@@ -1,0 +1,97 @@
+#include "passes/pack_weights.h"
+
+#include <fmt/core.h>
+
+#include <map>
+#include <utility>
+
+#include "graph/op.h"
+#include "ops/matmul.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+namespace {
+
+class WeightPacking {
+ public:
+  explicit WeightPacking(TrainingGraph& training) : training_(training), graph_(training.graph) {}
+
+  int run() {
+    std::vector<Node> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    new_index_.assign(old.size(), -1);
+    for (std::size_t n = 0; n < old.size(); ++n) {
+      Node node = std::move(old[n]);
+      if (node.gradient_of) node.gradient_of = moved(node.gradient_of);
+      if (is_wanted(node)) use_packed(node);
+      new_index_[n] = static_cast<int>(graph_.nodes.size());
+      add(std::move(node));
+    }
+    for (Accumulation& accumulation : training_.accumulations)
+      accumulation.consumer = moved(accumulation.consumer);
+    return static_cast<int>(packed_.size());
+  }
+
+ private:
+  NodeId moved(NodeId id) const { return {new_index_[static_cast<std::size_t>(id.index)]}; }
+
+  void add(Node node) {
+    for (const ValueId id : node.outputs)
+      graph_[id].producer = {static_cast<int>(graph_.nodes.size())};
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  bool is_wanted(const Node& node) const {
+    if (node.op->name != "MatMul") return false;
+    if (node.part != Part::kForward && node.part != Part::kInputGradient) return false;
+    const Value& weight = graph_[node.inputs[1]];
+    const bool stays = weight.role == Role::kParameter ||
+                       (weight.producer && graph_[weight.producer].part == Part::kPrepare);
+    return stays && packing_pays({node, graph_.input_types(node), graph_.output_types(node)});
+  }
+
+  void use_packed(Node& node) {
+    const std::int64_t trans_b = node.attributes.flag("trans_b") ? 1 : 0;
+    node.inputs[1] = packed(node.inputs[1], trans_b);
+    node.op = find_op("MatMulPacked");
+    node.attributes = {{"n", graph_[node.outputs[0]].type.shape.dims().back()}};
+  }
+
+  ValueId packed(ValueId weight, std::int64_t trans_b) {
+    const auto [found, added] = packed_.try_emplace({weight, trans_b});
+    if (!added) return found->second;
+    Node node;
+    node.op = find_op("PackMatrix");
+    node.attributes = {{"trans_b", trans_b}};
+    node.inputs = {weight};
+    node.name = fmt::format("{} packed{}", graph_[weight].name, trans_b ? "" : " by columns");
+    node.part = Part::kPrepare;
+    const std::vector<TensorType> inputs = {graph_[weight].type};
+    InferContext infer{node.attributes, inputs, std::vector<TensorType>(1)};
+    node.op->infer(infer);
+    Value value;
+    value.name = node.name;
+    value.type = infer.outputs[0];
+    value.role = Role::kActivation;
+    found->second = {static_cast<int>(graph_.values.size())};
+    node.outputs = {found->second};
+    graph_.values.push_back(std::move(value));
+    add(std::move(node));
+    return found->second;
+  }
+
+  TrainingGraph& training_;
+  Graph& graph_;
+  std::vector<int> new_index_;
+  std::map<std::pair<ValueId, std::int64_t>, ValueId> packed_;
+};
+
+}  // namespace
+
+int pack_weights(TrainingGraph& training) {
+  const int copies = WeightPacking(training).run();
+  training.graph.verify();
+  return copies;
+}
+
+}  // namespace pipetrain

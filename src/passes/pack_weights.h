@@ -1,0 +1,15 @@
+// Matrices that are the same in every micro-batch of a step are packed for the product's inner loop
+// once per weight version.
+#pragma once
+
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+/// Replaces MatMul(a, w) by MatMulPacked(a, PackMatrix(w)), forward and input gradient, where w
+/// depends on parameters alone and packing_pays(). The packed copies are Part::kPrepare: as much
+/// memory again as the weight, once for each direction. Depends on shapes only. Returns how many
+/// copies there are.
+int pack_weights(TrainingGraph& training);
+
+}  // namespace pipetrain

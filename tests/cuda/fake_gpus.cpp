@@ -1,0 +1,277 @@
+// Two GPUs and NCCL that are not there: stands before libcudart, and is the libnccl.so.2 that the
+// plugin is told of. Memory is the host's, copies are done at once; what NCCL exchanges is done by
+// nobody before both ends have come, so that events behind it are reached late, as on GPUs.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+struct Operation {
+  bool sends;
+  const void* from;
+  void* to;
+  std::size_t bytes;
+  int peer;  // -1: a sum
+  bool done = false;
+};
+
+using Group = std::vector<std::shared_ptr<Operation>>;
+
+}  // namespace
+
+struct CUstream_st {
+  std::vector<std::shared_ptr<Group>> groups;
+};
+struct CUevent_st {
+  std::vector<std::shared_ptr<Group>> groups;
+};
+struct ncclComm {
+  std::string id;
+  int rank, ranks;
+  std::vector<std::shared_ptr<Operation>> issued;
+  bool aborted = false;
+};
+
+namespace {
+
+std::mutex mutex;
+std::condition_variable changed;
+std::map<std::string, std::map<int, ncclComm*>> communicators;
+thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
+thread_local cudaStream_t group_stream = nullptr;
+int ids = 0, aborts = 0;
+bool fails = false;
+
+bool over(const std::vector<std::shared_ptr<Group>>& groups) {
+  for (const auto& group : groups) {
+    for (const auto& operation : *group) {
+      if (!operation->done) return false;
+    }
+  }
+  return true;
+}
+
+/// The first operation of a rank that is not done and answers one of a peer.
+Operation* first(ncclComm* communicator, bool sends, int peer) {
+  for (const auto& operation : communicator->issued) {
+    if (!operation->done && operation->peer == peer && (peer < 0 || operation->sends == sends))
+      return operation.get();
+  }
+  return nullptr;
+}
+
+/// Does what has both ends.
+void progress() {
+  for (auto& [id, ranks] : communicators) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (auto& [rank, communicator] : ranks) {
+        for (auto& [other, answering] : ranks) {
+          Operation* send = first(communicator, true, other);
+          Operation* receive = first(answering, false, rank);
+          if (rank == other || !send || !receive) continue;
+          std::memcpy(receive->to, send->from, receive->bytes);
+          send->done = receive->done = moved = true;
+        }
+      }
+      std::vector<Operation*> sums;
+      for (auto& [rank, communicator] : ranks) {
+        Operation* sum = first(communicator, true, -1);
+        if (sum) sums.push_back(sum);
+      }
+      if (ranks.empty() || static_cast<int>(sums.size()) < ranks.begin()->second->ranks) continue;
+      for (std::size_t i = 0; i < sums[0]->bytes / sizeof(float); ++i) {
+        float total = 0;
+        for (const Operation* sum : sums) total += static_cast<const float*>(sum->from)[i];
+        for (Operation* sum : sums) static_cast<float*>(sum->to)[i] = total;
+      }
+      for (Operation* sum : sums) sum->done = true;
+      moved = true;
+    }
+  }
+}
+
+ncclResult_t add(ncclComm* communicator, Operation operation, cudaStream_t stream) {
+  group_stream = stream;
+  open_group.emplace_back(communicator, std::make_shared<Operation>(operation));
+  return ncclInProgress;
+}
+
+}  // namespace
+
+extern "C" {
+
+// What a test asks for.
+int fake_aborts() { return aborts; }
+void fake_failure(int on) {
+  const std::lock_guard lock(mutex);
+  fails = on != 0;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  std::memset(static_cast<void*>(properties), 0, sizeof *properties);
+  std::strcpy(properties->name, device == 0 ? "fake A" : "fake B");
+  properties->major = 9;
+  properties->multiProcessorCount = 4;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
+  *possible = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  *data = std::malloc(bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return over(stream->groups); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  event->groups = stream->groups;
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(mutex);
+  return over(event->groups) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return over(event->groups); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  return cudaEventSynchronize(event);
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+  const char* told = std::getenv("FAKE_NCCL_VERSION");
+  *version = told ? std::atoi(told) : NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(mutex);
+  std::memset(id, 0, sizeof *id);
+  id->internal[0] = static_cast<char>(++ids);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  const std::lock_guard lock(mutex);
+  if (config->blocking != 0) return ncclInvalidArgument;
+  *out = new ncclComm{std::string(id.internal, 1), rank, ranks, {}};
+  communicators[(*out)->id][rank] = *out;
+  return ncclInProgress;
+}
+static ncclResult_t leave(ncclComm_t communicator) {
+  const std::lock_guard lock(mutex);
+  communicators[communicator->id].erase(communicator->rank);
+  delete communicator;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return leave(communicator); }
+ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& operation : communicator->issued) operation->done = true;
+    ++aborts;
+  }
+  changed.notify_all();
+  return leave(communicator);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
+  const std::lock_guard lock(mutex);
+  const bool all = static_cast<int>(communicators[communicator->id].size()) == communicator->ranks;
+  // Those that have left were there once.
+  const bool busy = !all && communicator->issued.empty();
+  *state = fails && communicator->rank == 1 ? ncclRemoteError : busy ? ncclInProgress : ncclSuccess;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited" : "some error";
+}
+const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled"; }
+ncclResult_t ncclGroupStart() {
+  open_group.clear();
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  {
+    const std::lock_guard lock(mutex);
+    auto group = std::make_shared<Group>();
+    for (auto& [communicator, operation] : open_group) {
+      communicator->issued.push_back(operation);
+      group->push_back(operation);
+    }
+    if (!group->empty()) group_stream->groups.push_back(std::move(group));
+    open_group.clear();
+    progress();
+  }
+  changed.notify_all();
+  return ncclInProgress;
+}
+ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+  return add(communicator, {true, from, nullptr, count, peer}, stream);
+}
+ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t, int peer,
+                      ncclComm_t communicator, cudaStream_t stream) {
+  return add(communicator, {false, nullptr, to, count, peer}, stream);
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t,
+                           ncclRedOp_t, ncclComm_t communicator, cudaStream_t stream) {
+  return add(communicator, {true, from, to, count * sizeof(float), -1}, stream);
+}
+
+}  // extern "C"

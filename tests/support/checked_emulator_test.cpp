@@ -1,0 +1,15 @@
+// Of the program that runs the GPU's kernels under AddressSanitizer: the sanitizer is there.
+#include <gtest/gtest.h>
+
+#include "support/emulated_kernels.h"
+
+namespace pipetrain {
+namespace {
+
+TEST(CheckedEmulator, SeesAKernelThatReadsBehindItsMemory) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_DEATH(test::emulated_read_behind_memory(), "heap-buffer-overflow");
+}
+
+}  // namespace
+}  // namespace pipetrain
