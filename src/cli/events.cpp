@@ -196,6 +196,7 @@ void EventLog::evaluation(const EvaluationReport& report) {
   line.number("accuracy", report.accuracy);
   line.number("perplexity", report.perplexity);
   line.number("r2", report.r2);
+  if (report.top_k) line.number(fmt::format("top{}", report.k), report.top_k);
   line.json["samples"] = report.samples;
   line.number("seconds", report.seconds);
   write(line);

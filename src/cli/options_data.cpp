@@ -94,6 +94,9 @@ void describe_data(Table& table, Options& options) {
   table.automatic("--workers", data.workers, "threads that read data ahead", "train").aliases = {
       "--num-workers"};
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
+  table.text("--sample-weights", options.run.optimization.sample_weights, "balanced|FILE",
+             "draw samples by weights, a line for each; balanced: every class equally often",
+             "train");
   table.flag("--drop-last", options.run.optimization.drop_last,
              "leave out a last batch that is short", kTrainCommands);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands);

@@ -27,6 +27,11 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
 void describe_rate_curve(OptionSpec& schedule, Options& options) {
   Table inner;
   LearningRateSettings& rate = options.run.optimization.learning_rate;
+  inner
+      .choice_of<bool>("--lr-over", options.run.optimization.rate_by_time,
+                       {{"steps", false}, {"time", true}},
+                       "what the curve spans: the steps of the run, or --max-time", kTrainCommands)
+      .key = "over";
   inner.real("--min-lr", rate.minimum, "learning rate that it never falls below", kTrainCommands)
       .key = "min";
   inner.real("--lr-gamma", rate.gamma, "factor of step, multistep, exponential", kTrainCommands)
@@ -158,7 +163,7 @@ void describe_optimization(Table& table, Options& options) {
       .integer("--patience", optimization.patience, 0,
                "validations without a better one that end the run; 0: never", "train")
       .aliases = {"--early-stopping"};
-  OptionSpec& best = table.add("--best-metric", "loss|accuracy|perplexity|r2",
+  OptionSpec& best = table.add("--best-metric", "loss|accuracy|perplexity|r2|topK",
                                "of validations: which model is the best", "train");
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
   best.get = [&optimization] { return optimization.best_metric; };

@@ -40,7 +40,7 @@ std::vector<LineField> fields_of(const StepReport& report, double eta_seconds) {
   return fields;
 }
 
-std::string joined(const std::vector<LineField>& fields, int most_rank) {
+std::string joined_fields(const std::vector<LineField>& fields, int most_rank) {
   std::string text;
   for (const LineField& field : fields) {
     if (field.rank > most_rank) continue;
@@ -51,7 +51,7 @@ std::string joined(const std::vector<LineField>& fields, int most_rank) {
 }
 
 /// A bar of so many columns, in eighths of one.
-std::string bar(double share, std::size_t columns) {
+std::string share_bar(double share, std::size_t columns) {
   static constexpr std::array<const char*, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const auto eighths = static_cast<std::size_t>(
       std::lround(std::clamp(share, 0.0, 1.0) * 8 * static_cast<double>(columns)));
@@ -63,7 +63,7 @@ std::string bar(double share, std::size_t columns) {
 }
 
 /// One character whose height is the share.
-const char* column(double share) {
+const char* share_column(double share) {
   static constexpr std::array<const char*, 8> kHeights = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   return kHeights[static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 7))];
 }
@@ -86,10 +86,10 @@ std::size_t columns_of(std::string_view text) {
 std::string progress_line(const StepReport& report, double eta_seconds, std::size_t width) {
   const std::vector<LineField> fields = fields_of(report, eta_seconds);
   for (int rank = 12; rank > 0; --rank) {
-    std::string text = joined(fields, rank);
+    std::string text = joined_fields(fields, rank);
     if (width == 0 || columns_of(text) <= width) return text;
   }
-  return joined(fields, 0).substr(0, width);
+  return joined_fields(fields, 0).substr(0, width);
 }
 
 std::string stage_bars(const std::vector<double>& busy, std::size_t width, bool color) {
@@ -103,13 +103,13 @@ std::string stage_bars(const std::vector<double>& busy, std::size_t width, bool 
     const std::size_t columns = std::min(each - around, kMostColumns);
     std::string out = "busy";
     for (std::size_t s = 0; s < busy.size(); ++s)
-      out += fmt::format(" {:>{}} {}{}{} {:>3.0f}%", s, number, on, bar(busy[s], columns), off,
-                         busy[s] * 100);
+      out += fmt::format(" {:>{}} {}{}{} {:>3.0f}%", s, number, on, share_bar(busy[s], columns),
+                         off, busy[s] * 100);
     return out;
   }
   std::string out = "busy " + on;
   const std::size_t shown = std::min(busy.size(), width > kTitle ? width - kTitle : 0);
-  for (std::size_t s = 0; s < shown; ++s) out += column(busy[s]);
+  for (std::size_t s = 0; s < shown; ++s) out += share_column(busy[s]);
   return out + off;
 }
 

@@ -113,6 +113,7 @@ void Progress::evaluation(const EvaluationReport& report) {
   std::string text =
       fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
   if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
+  if (report.top_k) text += fmt::format("  top{} {:.2f}%", report.k, *report.top_k * 100);
   if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
   if (report.r2) text += fmt::format("  R² {:.4f}", *report.r2);
   lasting(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds));

@@ -13,6 +13,9 @@ struct SamplerOptions {
   std::uint64_t seed = 1;
   bool shuffle = true;
   bool drop_last = false;  // otherwise the last batch of an epoch may be short
+  /// By sample, not all 0: an epoch draws as many samples as there are, each as often as its weight
+  /// says, with replacement. Empty: every sample once.
+  std::vector<double> weights = {};
 };
 
 class Sampler {
@@ -30,7 +33,10 @@ class Sampler {
 
  private:
   std::size_t samples_;
+  std::size_t drawn_index(std::uint64_t epoch, std::uint64_t position) const;
+
   SamplerOptions options_;
+  std::vector<double> ends_;  // of the samples' parts of [0, sum of the weights)
   std::size_t batches_per_epoch_;
 };
 

@@ -55,6 +55,7 @@ struct Checkpoint {
   std::int64_t total_steps = 0;
   std::int64_t batches_per_epoch = 0;
   double learning_rate = 0;  // of the last update
+  double seconds = 0;        // that the run has trained, before a resume too
   std::optional<BestResult> best;
   std::vector<int> cuts;  // where the stages after the first begin in the chain
   /// Asynchronous rounds that had not drained: the step at which the round began, its mini-batches,

@@ -71,6 +71,7 @@ struct OptimizationConfig {
   /// place of the optimizer's (and of none for norms and biases where the decay is decoupled).
   std::vector<std::pair<std::string, double>> rate_scales, decays;
   LearningRateSettings learning_rate;
+  bool rate_by_time = false;     // the curve spans the time limit, not the steps
   double rate_every_epochs = 0;  // learning_rate.every_steps in epochs; 0: as it stands there
   double warmup = 0;             // steps, or a fraction of the run when warmup_is_fraction
   bool warmup_is_fraction = false;
@@ -81,6 +82,7 @@ struct OptimizationConfig {
   bool evaluate_by_steps = false;
   std::uint64_t seed = 1;
   bool shuffle = true;
+  std::string sample_weights;  // "balanced" or a file; empty: every sample once an epoch
   bool drop_last = false;
   bool stop_on_nonfinite = true;
 };

@@ -73,6 +73,7 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   body["total_steps"] = checkpoint.total_steps;
   body["batches_per_epoch"] = checkpoint.batches_per_epoch;
   body["learning_rate"] = checkpoint.learning_rate;
+  body["seconds"] = checkpoint.seconds;
   if (checkpoint.best)
     body["best"] = {{"step", checkpoint.best->step},
                     {"metric", checkpoint.best->metric},
@@ -114,6 +115,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   out.total_steps = root.at("total_steps").integer(0);
   out.batches_per_epoch = root.at("batches_per_epoch").integer(1);
   out.learning_rate = root.at("learning_rate").real();
+  if (root.has("seconds")) out.seconds = root.at("seconds").real(0);
   if (root.has("best")) {
     const DocumentField best = root.at("best");
     out.best = BestResult{best.at("step").integer(0), best.at("value").real(),

@@ -1,6 +1,7 @@
 #include "train/metrics.h"
 
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
 
@@ -15,10 +16,11 @@ constexpr std::array<std::string_view, 5> kMetrics = {"loss", "accuracy", "perpl
 std::string metric_named(std::string_view name) {
   std::string_view plain = name;
   if (plain.starts_with("val_") || plain.starts_with("val-")) plain.remove_prefix(4);
+  if (top_of(plain) > 0) return std::string(plain);
   for (const std::string_view metric : kMetrics) {
     if (metric == plain) return std::string(metric);
   }
-  PT_FAIL(kUsage, "there is no metric \"{}\"; one of: loss, accuracy, perplexity, r2, top-k",
+  PT_FAIL(kUsage, "there is no metric \"{}\"; one of: loss, accuracy, perplexity, r2, top5",
           printable(std::string(name)));
 }
 
@@ -27,7 +29,15 @@ std::optional<double> metric_of(const EvaluationReport& report, std::string_view
   if (metric == "accuracy") return report.accuracy;
   if (metric == "perplexity") return report.perplexity;
   if (metric == "top-k") return report.top_k;
+  if (const int k = top_of(metric); k > 0) return report.k == k ? report.top_k : std::nullopt;
   return report.r2;
+}
+
+int top_of(std::string_view metric) {
+  if (!metric.starts_with("top")) return 0;
+  int k = 0;
+  const auto [end, error] = std::from_chars(metric.data() + 3, metric.data() + metric.size(), k);
+  return error == std::errc() && end == metric.data() + metric.size() && k > 0 ? k : 0;
 }
 
 bool grows(std::string_view metric) { return metric != "loss" && metric != "perplexity"; }

@@ -25,11 +25,13 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
-/// "loss", "accuracy", "perplexity", "r2"; "val_loss" … mean the same. Error (kUsage) with the
-/// nearest one for another name.
+/// "loss", "accuracy", "perplexity", "r2", "top5"; "val_loss" … mean the same. Error (kUsage) with
+/// the nearest one for another name.
 std::string metric_named(std::string_view name);
 /// The value of a metric in a report; empty where the task has none.
 std::optional<double> metric_of(const EvaluationReport& report, std::string_view metric);
+/// The k of "top5"; 0 for another metric.
+int top_of(std::string_view metric);
 /// Whether more is better.
 bool grows(std::string_view metric);
 

@@ -43,56 +43,61 @@ std::vector<Setting> numbers_of(const Session& session) {
   std::string places;
   for (const auto& devices : session.predicted_program().placement)
     places += fmt::format("{}{}", places.empty() ? "" : ",", devices.size());
-  return {{"schedule", config.pipeline.schedule},
-          {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
-          {"stages", fmt::format("{}", session.stages())},
-          {"replicas", places},
-          {"micro-batch-size", fmt::format("{}", session.micro_batch())},
-          {"threads", fmt::format("{}", session.threads())},
-          {"device", !config.pipeline.gpu_ids.empty()           ? "cuda"
-                     : config.pipeline.backend == Backend::kCpu ? "cpu"
-                                                                : "reference"},
-          {"batch-size", fmt::format("{}", optimization.batch_size)},
-          {"steps", fmt::format("{}", session.total_steps())},
-          {"shuffle", text_of(optimization.shuffle)},
-          {"drop-last", text_of(optimization.drop_last)},
-          {"seed", fmt::format("{}", optimization.seed)},
-          {"loss", std::string(name_of(session.graph().loss.kind))},
-          {"bn", config.model.batch_norm == BatchNormMode::kTrain    ? "train"
-                 : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
-                                                                     : "frozen"},
-          {"dropout", config.model.dropout ? "keep" : "off"},
-          {"precision", config.model.precision == DType::kBFloat16 ? "bf16"
-                        : config.model.tensor_floats               ? "tf32"
-                                                                   : "fp32"},
-          {"optimizer", std::string(name_of(optimizer.kind))},
-          {"lr", text_of(rate.peak)},
-          {"lr-schedule", std::string(name_of(rate.kind))},
-          {"min-lr", text_of(rate.minimum)},
-          {"warmup", text_of(optimization.warmup) +
-                         (optimization.warmup_is_fraction ? " of the run" : " steps")},
-          {"lr-gamma", text_of(rate.gamma)},
-          {"lr-step", optimization.rate_every_epochs > 0
-                          ? text_of(optimization.rate_every_epochs) + " epochs"
-                          : fmt::format("{}", rate.every_steps)},
-          {"lr-milestones", milestones_of(rate)},
-          {"lr-power", text_of(rate.power)},
-          {"lr-decay-fraction", text_of(rate.decay_fraction)},
-          {"momentum", text_of(optimizer.momentum)},
-          {"dampening", text_of(optimizer.dampening)},
-          {"nesterov", text_of(optimizer.nesterov)},
-          {"centered", text_of(optimizer.centered)},
-          {"beta1", text_of(optimizer.beta1)},
-          {"beta2", text_of(optimizer.beta2)},
-          {"alpha", text_of(optimizer.alpha)},
-          {"eps", text_of(optimizer.epsilon)},
-          {"weight-decay", text_of(optimizer.weight_decay)},
-          {"clip-norm", text_of(optimization.clip_norm)},
-          {"ema", text_of(optimizer.average_decay)},
-          {"lr-scale", rates_of(optimization.rate_scales)},
-          {"weight-decay of tensors", rates_of(optimization.decays)},
-          {"label-smoothing", text_of(config.model.loss.label_smoothing)},
-          {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
+  std::vector<Setting> numbers = {
+      {"schedule", config.pipeline.schedule},
+      {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
+      {"stages", fmt::format("{}", session.stages())},
+      {"replicas", places},
+      {"micro-batch-size", fmt::format("{}", session.micro_batch())},
+      {"threads", fmt::format("{}", session.threads())},
+      {"device", !config.pipeline.gpu_ids.empty()           ? "cuda"
+                 : config.pipeline.backend == Backend::kCpu ? "cpu"
+                                                            : "reference"},
+      {"batch-size", fmt::format("{}", optimization.batch_size)},
+      {"steps", fmt::format("{}", session.total_steps())},
+      {"shuffle", text_of(optimization.shuffle)},
+      {"drop-last", text_of(optimization.drop_last)},
+      {"seed", fmt::format("{}", optimization.seed)},
+      {"loss", std::string(name_of(session.graph().loss.kind))},
+      {"bn", config.model.batch_norm == BatchNormMode::kTrain    ? "train"
+             : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
+                                                                 : "frozen"},
+      {"dropout", config.model.dropout ? "keep" : "off"},
+      {"precision", config.model.precision == DType::kBFloat16 ? "bf16"
+                    : config.model.tensor_floats               ? "tf32"
+                                                               : "fp32"},
+      {"optimizer", std::string(name_of(optimizer.kind))},
+      {"lr", text_of(rate.peak)},
+      {"lr-schedule", std::string(name_of(rate.kind))},
+      {"min-lr", text_of(rate.minimum)},
+      {"warmup",
+       text_of(optimization.warmup) + (optimization.warmup_is_fraction ? " of the run" : " steps")},
+      {"lr-gamma", text_of(rate.gamma)},
+      {"lr-step", optimization.rate_every_epochs > 0
+                      ? text_of(optimization.rate_every_epochs) + " epochs"
+                      : fmt::format("{}", rate.every_steps)},
+      {"lr-milestones", milestones_of(rate)},
+      {"lr-power", text_of(rate.power)},
+      {"lr-decay-fraction", text_of(rate.decay_fraction)},
+      {"momentum", text_of(optimizer.momentum)},
+      {"dampening", text_of(optimizer.dampening)},
+      {"nesterov", text_of(optimizer.nesterov)},
+      {"centered", text_of(optimizer.centered)},
+      {"beta1", text_of(optimizer.beta1)},
+      {"beta2", text_of(optimizer.beta2)},
+      {"alpha", text_of(optimizer.alpha)},
+      {"eps", text_of(optimizer.epsilon)},
+      {"weight-decay", text_of(optimizer.weight_decay)},
+      {"clip-norm", text_of(optimization.clip_norm)},
+      {"ema", text_of(optimizer.average_decay)},
+      {"lr-scale", rates_of(optimization.rate_scales)},
+      {"weight-decay of tensors", rates_of(optimization.decays)},
+      {"label-smoothing", text_of(config.model.loss.label_smoothing)},
+      {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
+  if (!optimization.sample_weights.empty())
+    numbers.emplace_back("sample-weights", optimization.sample_weights);
+  if (optimization.rate_by_time) numbers.emplace_back("lr-over", "time");
+  return numbers;
 }
 
 /// Mini-batches of the round that are done, in units.

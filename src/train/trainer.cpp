@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -10,8 +12,10 @@
 #include "base/statistics.h"
 #include "profile/estimate.h"
 #include "train/batch_source.h"
+#include "train/predict.h"
 #include "train/resume.h"
 #include "train/round_saves.h"
+#include "train/sample_weights.h"
 
 namespace pipetrain {
 namespace {
@@ -19,6 +23,28 @@ namespace {
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+/// Puts the moving averages, where there are some, in the place of the weights for a while.
+class Averaged {
+ public:
+  explicit Averaged(Session& session)
+      : session_(session),
+        averages_(session.config().optimization.optimizer.average_decay > 0 &&
+                  session.total_steps() > 0) {
+    if (averages_) session_.runtime().exchange_averages();
+  }
+  ~Averaged() {
+    if (averages_) session_.runtime().exchange_averages();
+  }
+  Averaged(const Averaged&) = delete;
+  Averaged& operator=(const Averaged&) = delete;
+
+ private:
+  Session& session_;
+  bool averages_;
+};
+
+constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goes by time
 
 /// Additions and multiplications that training takes for a sample, by the definitions of the
 /// operators; what is computed once a step is left out, and so is what is computed again.
@@ -43,7 +69,11 @@ class Training {
         schedule_(settings_.learning_rate),
         sampler_(session.data().train->size(),
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
-                  settings_.drop_last}),
+                  settings_.drop_last,
+                  settings_.sample_weights.empty()
+                      ? std::vector<double>()
+                      : sample_weights(settings_.sample_weights, *session.data().train,
+                                       session.graph().loss.classes)}),
         loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(session.total_steps()), session.data().workers) {
     const double warmup = settings_.warmup_is_fraction
@@ -55,7 +85,8 @@ class Training {
                                                  static_cast<double>(session.batches_per_epoch())));
     }
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
-    if (session.total_steps() > 0) validate(schedule_, session.total_steps());
+    if (settings_.rate_by_time) set_rate_by_time();
+    if (session.total_steps() > 0) validate(schedule_, rate_steps());
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.peak_flops > 0) sample_flops_ = flops_of_sample(session.graph());
     check_metric();
@@ -79,6 +110,8 @@ class Training {
       bool improved = false;
       if (is_evaluated(step, last) && (last || summary_.end == RunEnd::kDone)) {
         summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
+        if (const int k = top_of(settings_.best_metric); k > 0)
+          add_top_k(*summary_.last_evaluation, k);
         observer_.on_evaluation(*summary_.last_evaluation);
         improved = note_best(*summary_.last_evaluation);
         if (settings_.patience > 0 && summary_.best && !last &&
@@ -132,7 +165,32 @@ class Training {
     return static_cast<double>(step) / static_cast<double>(session_.batches_per_epoch());
   }
   double learning_rate_at(std::int64_t step) const {
-    return learning_rate(schedule_, step + 1, session_.total_steps());
+    if (!settings_.rate_by_time) return learning_rate(schedule_, step + 1, session_.total_steps());
+    const double share = std::min(1.0, seconds_so_far() / options_.max_seconds);
+    const auto tick = static_cast<std::int64_t>(share * static_cast<double>(kTicks));
+    return learning_rate(schedule_, std::min(tick + 1, kTicks), kTicks);
+  }
+  /// Steps that the curve of the learning rate spans.
+  std::int64_t rate_steps() const {
+    return settings_.rate_by_time ? kTicks : session_.total_steps();
+  }
+  /// Of training, before a resume too.
+  double seconds_so_far() const {
+    return (options_.resumed ? options_.resumed->seconds : 0) + now() - start_;
+  }
+
+  void set_rate_by_time() {
+    const LearningRateKind kind = schedule_.kind;
+    PT_CHECK(options_.max_seconds > 0, kUsage, "--lr-over time spans --max-time; give that too");
+    PT_CHECK(!session_.asynchronous(), kUsage,
+             "--lr-over time: stages that update on their own would differ; use --lr-over steps, "
+             "or 1f1b or gpipe");
+    PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
+             "--lr-schedule {} falls by steps, so it cannot be spread over time", name_of(kind));
+    PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
+             "--warmup with --lr-over time is a share of it, such as 5%");
+    schedule_.warmup_steps =
+        static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
   }
 
   std::optional<double> accuracy(double correct, std::int64_t counted) const {
@@ -190,8 +248,9 @@ class Training {
     save_wanted_ = save_wanted_ || asked.save;
     if (asked.stop) {
       summary_.end = RunEnd::kStopped;
-    } else if (options_.max_seconds > 0 && now() - start_ >= options_.max_seconds &&
-               summary_.end == RunEnd::kDone) {
+    } else if (options_.max_seconds > 0 && summary_.end == RunEnd::kDone &&
+               (settings_.rate_by_time ? seconds_so_far() : now() - start_) >=
+                   options_.max_seconds) {
       summary_.end = RunEnd::kTime;
     }
   }
@@ -203,6 +262,8 @@ class Training {
     if (loss.correct) measured.accuracy = 0;
     if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
     if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
+    measured.k = top_of(settings_.best_metric);
+    if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
     PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "--best-metric {}: a {} has none",
              settings_.best_metric, loss.task);
     PT_CHECK(
@@ -217,6 +278,34 @@ class Training {
         (settings_.evaluate_by_steps ? 1 : static_cast<double>(session_.batches_per_epoch()));
     const auto steps = std::max<std::int64_t>(1, std::llround(every));
     return last || step % steps == 0;
+  }
+
+  /// Runs the network once more for what the loss does not tell.
+  void add_top_k(EvaluationReport& report, int k) {
+    const double start = now();
+    const Averaged averaged(session_);
+    const TrainingGraph& graph = session_.graph();
+    if (!predictor_) {
+      std::map<std::string, Shape> shapes;
+      for (const GraphInput& input : graph.inputs) {
+        const auto& dims = graph.graph[input.value].type.shape.dims();
+        shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
+      }
+      predictor_ =
+          std::make_unique<Predictor>(session_.config().model, session_.config().pipeline.backend,
+                                      session_.micro_batch(), shapes);
+    }
+    std::map<std::string, HostTensor> weights;
+    for (const auto& [name, rule] : session_.model().rules) {
+      if (HostTensor value = session_.runtime().read(name)) weights[name] = std::move(value);
+    }
+    predictor_->set_weights(weights);
+    const Confusion confusion = confuse(*predictor_, *session_.evaluation_data(), graph.loss.output,
+                                        graph.loss.ignore_index, k);
+    report.k = k;
+    report.top_k = static_cast<double>(confusion.in_top_k) /
+                   static_cast<double>(std::max<std::int64_t>(1, confusion.counted));
+    report.seconds += now() - start;
   }
 
   /// Whether an evaluation is the best so far.
@@ -273,6 +362,7 @@ class Training {
   Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
     checkpoint.reason = reason;
     checkpoint.learning_rate = learning_rate_at(checkpoint.step - 1);
+    checkpoint.seconds = seconds_so_far();
     checkpoint.best = summary_.best;
     return checkpoint;
   }
@@ -380,31 +470,8 @@ class Training {
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0;
+  std::unique_ptr<Predictor> predictor_;  // where the best metric asks for more than the loss
   std::vector<double> step_seconds_, bubbles_;
-};
-
-}  // namespace
-
-namespace {
-
-/// Puts the moving averages, where there are some, in the place of the weights for a while.
-class Averaged {
- public:
-  explicit Averaged(Session& session)
-      : session_(session),
-        averages_(session.config().optimization.optimizer.average_decay > 0 &&
-                  session.total_steps() > 0) {
-    if (averages_) session_.runtime().exchange_averages();
-  }
-  ~Averaged() {
-    if (averages_) session_.runtime().exchange_averages();
-  }
-  Averaged(const Averaged&) = delete;
-  Averaged& operator=(const Averaged&) = delete;
-
- private:
-  Session& session_;
-  bool averages_;
 };
 
 }  // namespace

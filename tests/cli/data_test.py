@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import shutil
 import unittest
 
 from program import Case, events
@@ -72,6 +73,25 @@ class Pictures(Case):
         err = self.refused("data", *self.train, "--epochs", "1", says=["07.ppm", "truncated"])
         self.assertNotIn("internal", err)
         self.losses("skipped", "--epochs", "1", "--on-bad-sample", "skip")
+
+    def test_classes_keep_their_numbers(self):
+        self.losses("run", "--epochs", "2")
+        self.assertEqual((self.folder / "run/classes.txt").read_text(), "class0\nclass1\nclass2\n")
+        self.succeed("export", "--from", "run", "-o", "exported.onnx")
+        self.assertEqual((self.folder / "exported.onnx").read_bytes(), (self.folder / "run.onnx").read_bytes())
+        # Two of the three classes in another folder: by themselves they would be 0 and 1.
+        for name in ["class1", "class2"]:
+            (self.folder / "some").mkdir(exist_ok=True)
+            shutil.copytree(self.folder / "p" / name, self.folder / "some" / name)
+        out, _ = self.succeed("eval", "run.onnx", "--data", "some", "--device", "cpu", "--confusion", "-")
+        rows = [[int(x) for x in line.split(",")] for line in out.splitlines()[1:4]]
+        self.assertEqual(sum(rows[0][1:]), 0)
+        self.assertGreater(min(sum(rows[1][1:]), sum(rows[2][1:])), 0)
+        shutil.copytree(self.folder / "p/class0", self.folder / "some/zebra")
+        self.refused("data", "eval", "run.onnx", "--data", "some", "--device", "cpu", says=['"zebra"', "training data"])
+        # Without training the file is what it was.
+        self.losses("none", "--epochs", "0")
+        self.assertEqual((self.folder / "none.onnx").read_bytes(), (self.folder / "net.onnx").read_bytes())
 
     def test_too_many_classes_are_found_before_the_first_step(self):
         self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "2", "-o", "two.onnx")

@@ -116,6 +116,46 @@ class FineTuning(Case):
                 self.succeed("export", "--from", run, "-o", f"{run}-exported.onnx")
                 self.assertEqual(self.sha(f"{run}-exported.onnx"), self.sha(f"{run}.onnx"))
 
+    def test_samples_are_drawn_by_their_weights(self):
+        settings = [*SGD, "--max-steps", "6", "--run-dir", "run", "--overwrite"]
+        self.write("one.txt", "0\n" * 6 + "1\n" + "0\n" * 313)
+        self.succeed("train", *settings, "--sample-weights", "one.txt")
+        steps = [e for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+        self.assertEqual({step["accuracy"] for step in steps} - {0, 1}, set())  # 32 times the same sample
+        self.refused("data", "train", *settings, "--sample-weights", self.write("few.txt", "1\n2\n"), says=["2 weights", "320"])
+        self.refused("data", "train", *settings, "--sample-weights", self.write("bad.txt", "1\nmany\n"), says=["line 2", '"many"'])
+        self.refused("data", "train", *settings, "--sample-weights", "nowhere.txt", says="nowhere.txt")
+        balanced = [*SGD, "--max-steps", "6", "--sample-weights", "balanced"]
+        self.train(*balanced, run="whole")
+        self.succeed("train", "--resume=whole/checkpoints/step-000004", "--run-dir", "rest", "-q")
+        self.assertEqual(self.sha("rest/trained.onnx"), self.sha("whole/trained.onnx"))
+
+    def test_a_learning_rate_may_go_by_time(self):
+        run = [*SMALL, "--epochs", "1000000", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--warmup", "10%"]
+        _, err = self.succeed("train", *run, "--max-time", "2s", "--run-dir", "run")
+        self.assertIn("--max-time is over", err)
+        rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+        top = rates.index(max(rates))
+        self.assertEqual(rates, sorted(rates[:top]) + sorted(rates[top:], reverse=True))
+        self.assertGreater(max(rates), 0.005)
+        self.assertLess(rates[-1], 0.005)
+        self.refused("usage", "train", *run, says="--max-time")
+        self.refused("usage", "train", *run, "--max-time", "2s", "--warmup", "100", says=["--warmup", "5%"])
+
+    def test_the_best_may_be_by_the_likeliest_classes(self):
+        rows = digits()
+        self.write("a.csv", "\n".join(rows[:320]) + "\n")
+        self.write("b.csv", "\n".join(rows[320:480]) + "\n")
+        self.succeed("train", "-m", MODEL, "--data", "a.csv", "--val-data", "b.csv", "--batch-size", "32", "--device", "cpu", "--epochs",
+                     "2", "--best-metric", "top3", "--run-dir", "run", "-o", "t.onnx")
+        lines = events((self.folder / "run/events.jsonl").read_text())
+        vals = [e for e in lines if e["event"] == "val"]
+        self.assertEqual(lines[-1]["best"]["metric"], "val_top3")
+        self.assertEqual(lines[-1]["best"]["value"], max(e["top3"] for e in vals))
+        out, _ = self.succeed("eval", "t.onnx", "--data", "b.csv", "--device", "cpu", "--top-k", "3", "--json")
+        self.assertAlmostEqual(json.loads(out)["top3"], vals[-1]["top3"], places=9)
+        self.assertGreaterEqual(vals[-1]["top3"], vals[-1]["accuracy"])
+
     def test_everything_goes_on_to_the_bit(self):
         settings = [*SMALL, "--optimizer", "adamw", "--ema", "0.9", "--lr-scale", "*bias=3", "--weight-decay", "*weight=0.1",
                     "--label-smoothing", "0.1", "--class-weights", "1,2,1,1,0.5,1,1,1,3,1", "--val-split", "0.2",

@@ -52,6 +52,30 @@ TEST(Sampler, EveryEpochHasEverySampleOnce) {
   }
 }
 
+TEST(Sampler, WeightsSayHowOftenSamplesAreDrawn) {
+  const std::vector<double> weights = {0, 1, 0, 3, 0.5, 0};
+  const Sampler sampler(6, {.batch_size = 4, .seed = 3, .weights = weights});
+  std::vector<double> count(6, 0);
+  constexpr int kEpochs = 2000;
+  for (int number = 0; number < kEpochs; ++number) {
+    const Indices drawn = epoch(sampler, static_cast<std::uint64_t>(number));
+    ASSERT_EQ(drawn.size(), 6u);
+    for (const std::size_t index : drawn) ++count.at(index);
+  }
+  double chi_square = 0;
+  for (std::size_t i = 0; i < 6; ++i) {
+    const double expected = 6 * kEpochs * weights[i] / 4.5;
+    if (expected == 0) {
+      EXPECT_EQ(count[i], 0);
+    } else {
+      chi_square += (count[i] - expected) * (count[i] - expected) / expected;
+    }
+  }
+  EXPECT_LT(chi_square, 13.8);  // 2 degrees of freedom, 0.1 %
+  const Sampler same(6, {.batch_size = 4, .seed = 3, .weights = weights});
+  EXPECT_EQ(same.batch_indices(77), sampler.batch_indices(77));
+}
+
 TEST(Sampler, DropLastGivesWholeBatchesOnly) {
   const Sampler sampler(10, {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(sampler.batches_per_epoch(), 2u);

@@ -1,0 +1,72 @@
+#include "train/sample_weights.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) {
+  const std::size_t last = data.columns().size() - 1;
+  const Column& label = data.columns()[last];
+  PT_CHECK(classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
+           "--sample-weights balanced is for data with one class a sample; give a file of weights");
+  std::vector<std::size_t> all(data.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  HostTensor labels(label.batch_type(all.size()));
+  data.gather(all, last, labels.view());
+  std::vector<double> weights = labels.to_doubles();
+  std::vector<double> count(static_cast<std::size_t>(classes), 0);
+  const auto place = [&](double number) {
+    return number >= 0 && number < static_cast<double>(classes) ? static_cast<std::size_t>(number)
+                                                                : count.size();
+  };
+  for (const double number : weights) {
+    if (place(number) < count.size()) ++count[place(number)];
+  }
+  // What is ignored is never drawn.
+  for (double& number : weights)
+    number = place(number) < count.size() ? 1 / count[place(number)] : 0;
+  return weights;
+}
+
+std::vector<double> weights_in(const std::string& path, std::size_t samples) {
+  std::ifstream file(path);
+  PT_CHECK(file.good(), kData, "--sample-weights: cannot read \"{}\"", printable(path));
+  std::vector<double> weights;
+  std::size_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    double weight = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), weight);
+    PT_CHECK(error == std::errc() && end == line.data() + line.size() && std::isfinite(weight) &&
+                 weight >= 0,
+             kData, "--sample-weights: {} line {} is no weight, but \"{}\"", printable(path),
+             number, printable(line));
+    weights.push_back(weight);
+  }
+  PT_CHECK(
+      weights.size() == samples, kData,
+      "--sample-weights: {} has {} weights for {} training samples (what is held out has none)",
+      printable(path), weights.size(), samples);
+  return weights;
+}
+
+}  // namespace
+
+std::vector<double> sample_weights(const std::string& source, const Dataset& data,
+                                   std::int64_t classes) {
+  std::vector<double> weights =
+      source == "balanced" ? balanced_weights(data, classes) : weights_in(source, data.size());
+  PT_CHECK(std::any_of(weights.begin(), weights.end(), [](double w) { return w > 0; }), kData,
+           "--sample-weights: no sample has a weight above 0");
+  return weights;
+}
+
+}  // namespace pipetrain

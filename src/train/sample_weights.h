@@ -1,0 +1,17 @@
+// How often samples are drawn, where some shall come more often than others.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace pipetrain {
+
+/// A weight for each sample of the training data. `source`: "balanced", by which every class comes
+/// equally often (`classes`: how many there are, 0: the task has none), or a file with a number a
+/// line. Error (kUsage) where the task has no classes, kData for a file that does not fit.
+std::vector<double> sample_weights(const std::string& source, const Dataset& data,
+                                   std::int64_t classes);
+
+}  // namespace pipetrain

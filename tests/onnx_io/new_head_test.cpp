@@ -1,0 +1,86 @@
+#include "onnx_io/new_head.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor filled(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  std::ranges::fill(out.span<float>(), 0.5F);
+  return out;
+}
+
+/// A classifier of 4 features whose last layer is of the given kind.
+void write_classifier(const std::filesystem::path& path, const std::string& kind) {
+  OnnxBuilder builder(kind);
+  const bool picture = kind == "Conv";
+  if (picture)
+    builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}, {"", 2}, {"", 2}});
+  else
+    builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 10}});
+  builder.initializer("stem", picture ? filled({4, 4, 1, 1}) : filled({4, 4}));
+  builder.node(picture ? "Conv" : "MatMul", {"x", "stem"}, {"h"}, {}, "stem_layer");
+  if (kind == "Gemm") {
+    builder.initializer("w", filled({10, 4}));
+    builder.initializer("b", filled({10}));
+    builder.node("Gemm", {"h", "w", "b"}, {"logits"}, {OnnxAttribute::of_int("transB", 1)}, "fc");
+  } else if (kind == "Conv") {
+    builder.initializer("w", filled({10, 4, 1, 1}));
+    builder.initializer("b", filled({10}));
+    builder.node("Conv", {"h", "w", "b"}, {"maps"}, {}, "fc");
+    builder.node("GlobalAveragePool", {"maps"}, {"pooled"}, {}, "pool");
+    builder.node("Flatten", {"pooled"}, {"logits"}, {}, "flat");
+  } else {  // MatMul and Add, the bias on either side
+    builder.initializer("w", filled({4, 10}));
+    builder.initializer("b", filled({10}));
+    builder.node("MatMul", {"h", "w"}, {"m"}, {}, "fc");
+    const bool first = kind == "AddFirst";
+    builder.node("Add", {first ? "b" : "m", first ? "m" : "b"}, {"logits"}, {}, "bias");
+  }
+  builder.write(path);
+}
+
+const OnnxInitializer& tensor(const OnnxModel& model, const std::string& name) {
+  const auto found = std::find_if(model.initializers.begin(), model.initializers.end(),
+                                  [&](const OnnxInitializer& i) { return i.name == name; });
+  EXPECT_NE(found, model.initializers.end()) << name;
+  return *found;
+}
+
+TEST(NewHead, ReplacesEveryKindOfLastLayer) {
+  const TemporaryDirectory folder;
+  struct Case {
+    const char* kind;
+    Shape weight;
+  };
+  for (const Case& c : {Case{"Gemm", {3, 4}}, Case{"MatMul", {4, 3}}, Case{"AddFirst", {4, 3}},
+                        Case{"Conv", {3, 4, 1, 1}}}) {
+    const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+    write_classifier(from, c.kind);
+    const NewHead head = replace_head(from, to, "", 3, 1);
+    EXPECT_EQ(head.classes_before, 10) << c.kind;
+    EXPECT_EQ(head.weight, "w");
+    EXPECT_EQ(head.bias, "b");
+    const OnnxModel model = read_onnx(to);
+    EXPECT_EQ(tensor(model, "w").value.shape(), c.weight) << c.kind;
+    EXPECT_EQ(tensor(model, "b").value.shape(), Shape({3})) << c.kind;
+    // Within 1 / sqrt(4) of 0, and not what it was; the rest stays.
+    const auto values = tensor(model, "w").value.span<const float>();
+    EXPECT_TRUE(std::all_of(values.begin(), values.end(),
+                            [](float v) { return v >= -0.5F && v <= 0.5F && v != 0.5F; }));
+    const auto stem = tensor(model, "stem").value.span<const float>();
+    EXPECT_TRUE(std::all_of(stem.begin(), stem.end(), [](float v) { return v == 0.5F; }));
+    EXPECT_EQ(model.outputs[0].dims.back().value, 3) << c.kind;
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain
