@@ -52,12 +52,12 @@ def training_flags(model, folder, threads, micro_batches, bf16):
     flags = ["--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
              "--device", "cpu", "--threads", threads, "--batch-size", model.batch, "--micro-batches", micro_batches,
              "--loss", "cross-entropy", "--optimizer", "sgd", "--lr", model.rate, "--momentum", MOMENTUM,
-             "--lr-schedule", "constant", "-q"]
+             "--lr-schedule", "constant"]
     return flags + (["--precision", "bf16"] if bf16 else [])
 
 
 def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None, micro_batches=1, bf16=False, cache=None,
-              trace=None):
+              quiet=True):
     """Trains for one step and `steps` timed ones; a step lasts from the end of the one before to its own.
 
     `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
@@ -69,9 +69,10 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 else []
     command += ["--schedule", schedule] if schedule else []
-    command += ["--trace", trace] if trace else []
+    command += ["-q"] if quiet else []
     environment = {"PIPETRAIN_CACHE_DIR": str(folder / (cache or f"cache-{time.time_ns()}"))}
     _, used = run(command, environment)
+    log = folder / "run" / "stderr.log"
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     ends = [line["t"] for line in lines if line["event"] == "step"]
     plan = next((line for line in lines if line["event"] == "plan"), {})
@@ -82,4 +83,5 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
         "peak_mib": used["peak_mib"],
         "predicted_ms": plan.get("predicted", {}).get("step_ms"),
         "foreign": used["foreign"],
+        "log": log.read_text(),
     }

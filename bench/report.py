@@ -141,10 +141,30 @@ def tax_table(found):
 def time_table(found):
     kinds = list(found["time"][0]["shares"])
     rows = [[f"{title_of(row['model'])}, {row['threads']} threads", milliseconds(row["step_ms"])]
-            + [f"{100 * row['shares'][kind]:.1f}" for kind in kinds] for row in found["time"]]
+            + [f"{100 * row['shares'].get(kind, 0):.1f}" for kind in kinds] for row in found["time"]]
     return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "step ms", *kinds], rows) + \
-        "\nproducts: convolutions, matrix products, recurrences, attention. rows: normalisation, softmax, pooling, reductions, " \
-        "lookups. Optimizer and wait are from the step itself; the rest of it is divided as the kernels measured alone are.\n"
+        "\nMeasured in the steady steps of a training run. products: convolutions, matrix products, recurrences, attention. rows: " \
+        "normalisation, softmax, pooling, reductions, lookups. waiting: for data, and between instructions.\n" + rates_table(found)
+
+
+def rate_text(rate, peak):
+    return f"{rate / 1e9:.0f} = {100 * rate / peak:.0f} %"
+
+
+def rates_table(found):
+    parts = list(dict.fromkeys(part for row in found["time"] for part in row["rates"]))
+    rows, slowest = [], []
+    for row in found["time"]:
+        title = f"{title_of(row['model'])}, {row['threads']} threads"
+        rows.append([title, f"{row['peak'] / 1e9:.0f}"]
+                    + [rate_text(row["rates"][part], row["peak"]) if part in row["rates"] else "–" for part in parts])
+        kernels = [f"{one['op']} {one['name']} ({one['part']}) {milliseconds(one['ms'])} ms"
+                   + (f", {rate_text(one['rate'], row['peak'])}" if one["rate"] else "") for one in row["slowest"]]
+        slowest.append(f"- {title}: " + "; ".join(kernels))
+    return "\n## How fast kernels are, GFLOP/s and share of a large product's\n\n" + \
+        table(["model (batch)", "large product", *parts], rows) + \
+        "\nAll products of a part together, measured kernel by kernel; above 100 % is Winograd, which multiplies less. The slowest:\n\n" + \
+        "\n".join(slowest) + "\n"
 
 
 def markdown(found):

@@ -125,7 +125,8 @@ class Bench:
 
     def time(self, name, threads):
         return {"model": name, "threads": threads,
-                **where_time_goes.shares(self.arguments.pipetrain, MODELS[name], self.folder / name, threads, self.bf16)}
+                **where_time_goes.shares(self.arguments.pipetrain, MODELS[name], self.folder / name, threads,
+                                         self.steps(MODELS[name], threads), self.bf16)}
 
 
 def merged(entry):

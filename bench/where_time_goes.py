@@ -1,57 +1,56 @@
-"""Where the time of pipetrain's step goes: its trace says what is forward, backward, update and waiting; its profile of
-single kernels says how the first two divide among kinds of kernels."""
+"""Where the time of pipetrain's step goes: a training run says how its steady steps divide among kinds of kernels, the
+optimizer and waiting; `pipetrain profile` says how fast single kernels are next to a large matrix product."""
 
 import json
+import re
 
 from pipetrain_run import pipetrain, run, training_flags
 
-# By the first words of the canonical operators' names; what is in no list counts as element by element.
+# Operators whose operations are multiplications and additions, by the first words of their names.
 PRODUCTS = ("MatMul", "Conv", "Lstm", "LSTM", "Gru", "GRU", "Rnn", "RNN", "Recurrent", "Attention", "Einsum")
-REORDERS = ("Reorder", "Transpose", "Concat", "Split", "Slice", "Expand", "Pad", "Reshape", "Copy")
-ROWS = ("BatchNorm", "LayerNorm", "RmsNorm", "RMSNorm", "Softmax", "LogSoftmax", "MaxPool", "AveragePool", "GlobalAveragePool",
-        "GlobalMaxPool", "Reduce", "Gather", "Scatter", "SumTo", "CumSum")
+PARTS = ("forward", "input gradient", "weight gradient")
+# What `train` prints: "shares   products 81.0 % · element-wise 9.1 % · …".
+SHARE = re.compile(r"([a-z-]+) ([0-9.]+) %")
+PEAK = re.compile(r"^peak: ([0-9.]+) Gflop/s", re.MULTILINE)
 
 
-TRACED_STEPS = 6  # the last three are in the trace
+def shares(binary, model, folder, threads, steps, bf16):
+    """Shares of a steady step's time by kind, the rate of products by part, and the slowest kernels.
 
-
-def kind_of(operator):
-    for kind, names in (("products", PRODUCTS), ("reorders", REORDERS), ("rows", ROWS)):
-        if operator.startswith(names):
-            return kind
-    return "elementwise"
-
-
-def shares(binary, model, folder, threads, bf16):
-    """Shares of a step's time by kind, and the slowest kernels."""
-    trace = folder / "trace.json"
-    pipetrain(binary, model, folder, threads, TRACED_STEPS, bf16=bf16, trace=trace, cache="cache")
-    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("pid") == 1 and event["ph"] == "X"]
-
-    def seconds(*kinds):
-        return sum(event["dur"] for event in events if event["cat"] in kinds) / 1e6
-
-    steps = sum(event["cat"] == "step" for event in events)
-    step, update, compute = seconds("step"), seconds("update"), seconds("forward", "backward")
+    Rates are flops per second; `peak` is that of a large product, measured by the same command.
+    """
+    found = pipetrain(binary, model, folder, threads, steps, bf16=bf16, cache="cache", quiet=False)
+    line = next(line for line in found["log"].splitlines() if "shares " in line)
     flags = training_flags(model, folder, threads, 1, bf16)
     # `profile` takes the flags of the model, the data and the batch only.
     kept = without(flags, {"--optimizer", "--lr", "--momentum", "--lr-schedule"}, {"--no-shuffle"})
-    out, _ = run([binary, "profile", *kept, "--json"], {"PIPETRAIN_CACHE_DIR": str(folder / "cache")})
-    nodes = json.loads(out)["nodes"]
-    total = sum(node["seconds"] for node in nodes)
-    found = {}
-    for node in nodes:
-        kind = kind_of(node["op"])
-        found[kind] = found.get(kind, 0.0) + node["seconds"]
-    scale = compute / step / total
-    slowest = sorted(nodes, key=lambda node: -node["seconds"])[:5]
+    cache = {"PIPETRAIN_CACHE_DIR": str(folder / "cache")}
+    nodes = json.loads(run([binary, "profile", *kept, "--json"], cache)[0])["nodes"]
+    peak = 1e9 * float(PEAK.search(run([binary, "profile", *kept], cache)[0])[1])
+    step = sorted(found["step_ms"])[len(found["step_ms"]) // 2]
     return {
-        "step_ms": 1e3 * step / steps,
-        "shares": {**{kind: found.get(kind, 0.0) * scale for kind in ("products", "rows", "elementwise", "reorders")},
-                   "optimizer": update / step, "wait": max(0.0, 1 - (compute + update) / step)},
-        "kernels_alone_over_compute": total * steps / compute,
-        "slowest": [f"{node['op']} {node['name']} ({node['part']}) {1e3 * node['seconds']:.2f} ms" for node in slowest],
+        "step_ms": step,
+        "shares": {kind: float(percent) / 100 for kind, percent in SHARE.findall(line)},
+        "peak": peak,
+        "rates": rates_of_products(nodes),
+        "slowest": [kernel(node) for node in sorted(nodes, key=lambda node: -node["seconds"])[:5]],
     }
+
+
+def rates_of_products(nodes):
+    """Flops per second of all products of a part together; parts without any are left out."""
+    out = {}
+    for part in PARTS:
+        mine = [node for node in nodes if node["part"] == part and node["op"].startswith(PRODUCTS) and node["flops"] > 0]
+        seconds = sum(node["seconds"] for node in mine)
+        if seconds > 0:
+            out[part] = sum(node["flops"] for node in mine) / seconds
+    return out
+
+
+def kernel(node):
+    rate = node["flops"] / node["seconds"] if node["seconds"] > 0 and node["op"].startswith(PRODUCTS) else None
+    return {"name": node["name"], "op": node["op"], "part": node["part"], "ms": 1e3 * node["seconds"], "rate": rate}
 
 
 def without(flags, with_value, alone):

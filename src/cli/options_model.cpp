@@ -67,10 +67,21 @@ void describe_model(Table& table, Options& options) {
       kModelCommands);
   table.choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
                         "random masks of Dropout nodes", kModelCommands);
-  table.choice_of<DType>(
-      "--precision", model.precision, {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
-      "bf16: products and what is stored between them in bfloat16, weights and sums in float",
-      kModelCommands);
+  OptionSpec& precision = table.add("--precision", "fp32|tf32|bf16",
+                                    "bf16: products and what is stored between them in bfloat16, "
+                                    "weights and sums in float; tf32: "
+                                    "GPUs round what products of floats read",
+                                    kModelCommands);
+  precision.set = [&model](const std::string& v) {
+    check_choice("--precision", v, {"fp32", "tf32", "bf16"});
+    model.precision = v == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+    model.tensor_floats = v == "tf32";
+  };
+  precision.get = [&model] {
+    return std::string(model.precision == DType::kBFloat16 ? "bf16"
+                       : model.tensor_floats               ? "tf32"
+                                                           : "fp32");
+  };
 }
 
 void describe_loss(Table& table, Options& options) {

@@ -8,3 +8,5 @@
   kernel<<<(grid), (block), 0, (stream)>>>(__VA_ARGS__)
 /// The thread with this index of the warp gives its value to all of a warp of 32.
 #define PT_FULL_WARP 0xffffffffu
+/// A large parameter, which a kernel reads where it lies.
+#define PT_LARGE(type) const __grid_constant__ type

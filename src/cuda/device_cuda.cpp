@@ -148,8 +148,10 @@ std::unique_ptr<StreamPoint> CudaDevice::make_point() { return std::make_unique<
 
 std::unique_ptr<Kernel> CudaDevice::make_kernel(Stream& stream, const KernelRequest& request) {
   enter();
-  std::unique_ptr<Kernel> kernel = make_library_kernel(request, queue_of(stream));
-  if (!kernel) kernel = make_cuda_kernel(request, queue_of(stream));
+  CudaQueue queue = queue_of(stream);
+  queue.tensor_floats = tensor_floats_;
+  std::unique_ptr<Kernel> kernel = make_library_kernel(request, queue);
+  if (!kernel) kernel = make_cuda_kernel(request, queue);
   if (!kernel) return nullptr;
   return std::make_unique<CheckedKernel>(
       *this, std::move(kernel),
@@ -168,36 +170,47 @@ void CudaDevice::add(Stream& stream, float* to, const float* from, std::size_t c
   cuda_check(cudaGetLastError(), "to start a kernel");
 }
 
-void CudaDevice::sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
-                                double* scratch) {
+void CudaDevice::sums_of_squares(Stream& stream, std::span<const std::span<const float>> values,
+                                 double* sums, double* scratch) {
   enter();
-  launch_sum_of_squares(values, static_cast<std::int64_t>(count), sum, scratch, queue_of(stream));
+  sums_of_squares_cuda(values, sums, scratch, queue_of(stream));
   cuda_check(cudaGetLastError(), "to start a kernel");
 }
 
-void CudaDevice::update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
-                        std::int64_t step, double gradient_scale, std::span<float> parameter,
-                        std::span<const float> gradient, std::span<float> state0,
-                        std::span<float> state1) {
+void CudaDevice::update(Stream& stream, std::int64_t step, double gradient_scale,
+                        double average_decay, std::span<const DeviceUpdate> parameters) {
   enter();
-  if (update_cuda(settings, learning_rate, step, gradient_scale, parameter, gradient, state0,
-                  state1, queue_of(stream)))
-    return cuda_check(cudaGetLastError(), "to start a kernel");
-  // LAMB and LARS look at norms: on the host, for now.
+  update_cuda(step, gradient_scale, average_decay, parameters, queue_of(stream));
+  cuda_check(cudaGetLastError(), "to start a kernel");
+  for (const DeviceUpdate& one : parameters) {
+    if (!is_updated_on_gpu(*one.settings))
+      update_on_host(stream, step, gradient_scale, average_decay, one);
+  }
+}
+
+/// LAMB and LARS look at norms.
+void CudaDevice::update_on_host(Stream& stream, std::int64_t step, double gradient_scale,
+                                double average_decay, const DeviceUpdate& one) {
   const auto fetch = [&](std::span<const float> from) {
     std::vector<float> to(from.size());
     stream.copy(to.data(), from.data(), from.size_bytes());
     return to;
   };
-  std::vector<float> weights = fetch(parameter), first = fetch(state0), second = fetch(state1);
-  const std::vector<float> slope = fetch(gradient);
+  std::vector<float> weights = fetch(one.parameter), first = fetch(one.state0),
+                     second = fetch(one.state1), average = fetch(one.average);
+  const std::vector<float> slope = fetch(one.gradient);
   stream.synchronize();
-  pipetrain::update(settings, learning_rate, step, gradient_scale, std::span<float>(weights),
-                    std::span<const float>(slope), std::span<float>(first),
-                    std::span<float>(second));
-  stream.copy(parameter.data(), weights.data(), parameter.size_bytes());
-  stream.copy(state0.data(), first.data(), state0.size_bytes());
-  stream.copy(state1.data(), second.data(), state1.size_bytes());
+  pipetrain::update(*one.settings, one.learning_rate, step, gradient_scale,
+                    std::span<float>(weights), std::span<const float>(slope),
+                    std::span<float>(first), std::span<float>(second));
+  if (!average.empty()) {
+    if (step == 1) average = weights;
+    update_average(average_decay, average, weights);
+  }
+  stream.copy(one.parameter.data(), weights.data(), one.parameter.size_bytes());
+  stream.copy(one.state0.data(), first.data(), one.state0.size_bytes());
+  stream.copy(one.state1.data(), second.data(), one.state1.size_bytes());
+  stream.copy(one.average.data(), average.data(), one.average.size_bytes());
   stream.synchronize();
 }
 

@@ -33,19 +33,21 @@ class CudaDevice final : public Device {
   std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override;
   void set(Stream& stream, float* to, float value) override;
   void add(Stream& stream, float* to, const float* from, std::size_t count) override;
-  void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
-                      double* scratch) override;
-  void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
-              std::int64_t step, double gradient_scale, std::span<float> parameter,
-              std::span<const float> gradient, std::span<float> state0,
-              std::span<float> state1) override;
+  void sums_of_squares(Stream& stream, std::span<const std::span<const float>> values, double* sums,
+                       double* scratch) override;
+  void update(Stream& stream, std::int64_t step, double gradient_scale, double average_decay,
+              std::span<const DeviceUpdate> parameters) override;
+  void allow_tensor_floats(bool allow) override { tensor_floats_ = allow; }
 
  private:
+  void update_on_host(Stream& stream, std::int64_t step, double gradient_scale,
+                      double average_decay, const DeviceUpdate& one);
   std::byte* take(std::size_t bytes, bool on_host) override;
   void give_back(std::byte* data, bool on_host) noexcept override;
 
   int index_;
   int multiprocessors_ = 1;
+  bool tensor_floats_ = false;
   std::string name_;
 };
 

@@ -75,6 +75,16 @@ class DeviceMemory {
   bool on_host_ = false;
 };
 
+/// A parameter of an update, in memory of the device; states that the optimizer does not keep are
+/// empty, as is an average that nobody keeps.
+struct DeviceUpdate {
+  const OptimizerSettings* settings;
+  double learning_rate;
+  std::span<float> parameter;
+  std::span<const float> gradient;
+  std::span<float> state0, state1, average;
+};
+
 /// One device. Calls may come from several threads.
 class Device {
  public:
@@ -94,16 +104,17 @@ class Device {
   virtual void set(Stream& stream, float* to, float value) = 0;
   /// to[i] += from[i]
   virtual void add(Stream& stream, float* to, const float* from, std::size_t count) = 0;
-  /// Adds up squares in an order that depends on `count` only; `sum` and kScratch places at
-  /// `scratch` are memory of the device.
+  /// For each of these: adds up squares in an order that depends on the count only. `sums` and
+  /// kScratch places for each at `scratch` are memory of the device.
   static constexpr std::size_t kScratch = 256;
-  virtual void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
-                              double* scratch) = 0;
-  /// One step of the optimizer (optim/update.h).
-  virtual void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
-                      std::int64_t step, double gradient_scale, std::span<float> parameter,
-                      std::span<const float> gradient, std::span<float> state0,
-                      std::span<float> state1) = 0;
+  virtual void sums_of_squares(Stream& stream, std::span<const std::span<const float>> values,
+                               double* sums, double* scratch) = 0;
+  /// One step of the optimizer for each of these parameters (optim/update.h), and of their moving
+  /// averages, which the first step copies.
+  virtual void update(Stream& stream, std::int64_t step, double gradient_scale,
+                      double average_decay, std::span<const DeviceUpdate> parameters) = 0;
+  /// Whether products of float32 made from now on may round their operands to 11 bits (TF32).
+  virtual void allow_tensor_floats(bool /*allow*/) {}
 
  private:
   friend class DeviceMemory;

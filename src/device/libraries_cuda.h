@@ -1,4 +1,5 @@
-// What a stream needs of NVIDIA's libraries: one handle of each, for the thread that uses the stream.
+// What a stream needs of NVIDIA's libraries: one handle of each, for the thread that uses the
+// stream.
 #pragma once
 
 #include <cublasLt.h>

@@ -11,6 +11,7 @@ struct CudaQueue {
   cudaStream_t stream = nullptr;
   int multiprocessors = 1;
   CudaLibraries* libraries = nullptr;  // handles of cuBLASLt and cuDNN that belong to the stream
+  bool tensor_floats = false;          // products of float32 may round operands to TF32
 };
 
 }  // namespace pipetrain

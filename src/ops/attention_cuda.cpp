@@ -3,6 +3,7 @@
 #include "ops/attention_launch_cuda.h"
 #include "ops/kernels_cuda.h"
 #include "ops/rotary.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain::attention {
 namespace {
@@ -11,8 +12,7 @@ using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
 bool floats(const KernelRequest& request) {
-  return request.inputs[0].dtype == DType::kFloat32 &&
-         request.inputs[0].layout == Layout::kRowMajor;
+  return is_stored_float(request.inputs[0].dtype) && takes_types(request);
 }
 
 Walk walk_of(const Strides& strides) { return {strides.batch, strides.head, strides.step}; }
@@ -46,15 +46,11 @@ Masks masks_of(Tensors in, std::size_t mask) {
     if (in[mask].type.dtype == DType::kBool) {
       out.shown = in[mask].as<std::uint8_t>();
     } else {
-      out.added = in[mask].as<float>();
+      out.added = numbers_at(in, mask);
     }
   }
   if (mask + 1 < in.size() && in[mask + 1]) out.lengths = in[mask + 1].as<std::int64_t>();
   return out;
-}
-
-float* at(Tensors tensors, std::size_t index) {
-  return index < tensors.size() ? tensors[index].as<float>() : nullptr;
 }
 
 Made make_forward(const KernelRequest& request, const CudaQueue& queue) {
@@ -62,8 +58,8 @@ Made make_forward(const KernelRequest& request, const CudaQueue& queue) {
   const Heads heads = heads_of(geometry_of(request, 0));
   if (!fits(heads)) return nullptr;
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_attention(heads, masks_of(in, 3), at(in, 0), at(in, 1), at(in, 2), at(out, 0),
-                     at(out, 1), queue);
+    launch_attention(heads, masks_of(in, 3), numbers_at(in, 0), numbers_at(in, 1),
+                     numbers_at(in, 2), places_at(out, 0), places_at(out, 1), queue);
   });
 }
 
@@ -72,9 +68,10 @@ Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
   const Heads heads = heads_of(geometry_of(request, 1));
   if (!fits(heads)) return nullptr;
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_attention_gradient(heads, masks_of(in, 4), at(in, 0), at(in, 1), at(in, 2), at(in, 3),
-                              at(in, 6), at(in, 7), at(out, 0), at(out, 1), at(out, 2), at(out, 3),
-                              queue);
+    launch_attention_gradient(heads, masks_of(in, 4), numbers_at(in, 0), numbers_at(in, 1),
+                              numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 6),
+                              numbers_at(in, 7), places_at(out, 0), places_at(out, 1),
+                              places_at(out, 2), places_at(out, 3), queue);
   });
 }
 
@@ -87,7 +84,8 @@ Made make_rotary(const KernelRequest& request, const CudaQueue& queue) {
                             g.head_stride, g.step_stride, g.table_batch_stride,
                             g.interleaved, g.inverse};
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    rotary::launch_rotary(turns, at(in, 0), at(in, 1), at(in, 2), at(out, 0), queue);
+    rotary::launch_rotary(turns, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+                          places_at(out, 0), queue);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/attention_launch_cuda.h"
 #include "ops/grid_cuda.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain {
 namespace attention {
@@ -40,9 +41,8 @@ __device__ Range visible(const Heads& g, const Masks& masks, std::int64_t b, std
 }
 
 /// The score of a visible key, -inf where the mask hides it; `capped` is it before the mask.
-__device__ float score_of(const Heads& g, const Masks& masks, const float* q, const float* k,
-                          std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
-                          float* capped) {
+__device__ float score_of(const Heads& g, const Masks& masks, Numbers q, Numbers k, std::int64_t b,
+                          std::int64_t h, std::int64_t i, std::int64_t j, float* capped) {
   float score = 0;
   for (std::int64_t e = 0; e < g.width; ++e) score += q[e] * k[e];
   score *= g.scale;
@@ -53,14 +53,14 @@ __device__ float score_of(const Heads& g, const Masks& masks, const float* q, co
   return masks.added ? score + masks.added[at] : score;
 }
 
-__global__ void forward(Heads g, Masks masks, const float* q, const float* k, const float* v,
-                        float* y, float* lse) {
+__global__ void forward(Heads g, Masks masks, Numbers q, Numbers k, Numbers v, Places y,
+                        Places lse) {
   __shared__ float shares[kThreads];
   const std::int64_t row = blockIdx.x;
   const std::int64_t i = row % g.queries, h = row / g.queries % g.heads,
                      b = row / g.queries / g.heads;
   const std::int64_t kv = h / (g.heads / g.key_heads);
-  const float* query = q + place(g.q, b, h, i);
+  const Numbers query = q + place(g.q, b, h, i);
   const Range range = visible(g, masks, b, i);
   float highest = -std::numeric_limits<float>::infinity();
   float total = 0;
@@ -98,10 +98,10 @@ __global__ void forward(Heads g, Masks masks, const float* q, const float* k, co
 
 /// The gradient of the product of query and key; the share of the key in the query's result, and
 /// the gradient of what the mask adds.
-__device__ float score_gradient(const Heads& g, const Masks& masks, const float* query,
-                                const float* key, const float* value, const float* dy, float delta,
-                                float lse, std::int64_t b, std::int64_t h, std::int64_t i,
-                                std::int64_t j, float* share, float* masked) {
+__device__ float score_gradient(const Heads& g, const Masks& masks, Numbers query, Numbers key,
+                                Numbers value, Numbers dy, float delta, float lse, std::int64_t b,
+                                std::int64_t h, std::int64_t i, std::int64_t j, float* share,
+                                float* masked) {
   float capped;
   const float score = score_of(g, masks, query, key, b, h, i, j, &capped);
   *share = score > -std::numeric_limits<float>::infinity() ? std::exp(score - lse) : 0.0f;
@@ -113,21 +113,20 @@ __device__ float score_gradient(const Heads& g, const Masks& masks, const float*
   return *share == 0 ? 0.0f : d * g.scale;
 }
 
-__device__ float delta_of(const Heads& g, const float* dy, const float* y) {
+__device__ float delta_of(const Heads& g, Numbers dy, Numbers y) {
   float delta = 0;
   for (std::int64_t e = 0; e < g.value_width; ++e) delta += dy[e] * y[e];
   return delta;
 }
 
-__global__ void query_gradient(Heads g, Masks masks, const float* dy, const float* q,
-                               const float* k, const float* v, const float* y, const float* lse,
-                               float* dq, float* dmask) {
+__global__ void query_gradient(Heads g, Masks masks, Numbers dy, Numbers q, Numbers k, Numbers v,
+                               Numbers y, Numbers lse, Places dq, Places dmask) {
   __shared__ float slopes[kThreads];
   const std::int64_t row = blockIdx.x;
   const std::int64_t i = row % g.queries, h = row / g.queries % g.heads,
                      b = row / g.queries / g.heads;
   const std::int64_t kv = h / (g.heads / g.key_heads);
-  const float* dyi = dy + place(g.y, b, h, i);
+  const Numbers dyi = dy + place(g.y, b, h, i);
   const float delta = delta_of(g, dyi, y + place(g.y, b, h, i));
   const Range range = visible(g, masks, b, i);
   for (std::int64_t j = threadIdx.x; dmask && j < g.keys; j += kThreads) {
@@ -160,9 +159,8 @@ __global__ void query_gradient(Heads g, Masks masks, const float* dy, const floa
 }
 
 /// Key j of key head kv adds up over the queries of all heads that it serves.
-__global__ void key_gradient(Heads g, Masks masks, const float* dy, const float* q, const float* k,
-                             const float* v, const float* y, const float* lse, float* dk,
-                             float* dv) {
+__global__ void key_gradient(Heads g, Masks masks, Numbers dy, Numbers q, Numbers k, Numbers v,
+                             Numbers y, Numbers lse, Places dk, Places dv) {
   __shared__ float slopes[kThreads];
   __shared__ float shares[kThreads];
   const std::int64_t j = blockIdx.x % g.keys, kv = blockIdx.x / g.keys % g.key_heads,
@@ -175,7 +173,7 @@ __global__ void key_gradient(Heads g, Masks masks, const float* dy, const float*
       float share = 0, slope = 0, masked = 0;
       if (i < g.queries) {
         const Range range = visible(g, masks, b, i);
-        const float* dyi = dy + place(g.y, b, h, i);
+        const Numbers dyi = dy + place(g.y, b, h, i);
         if (j >= range.begin && j < range.end)
           slope = score_gradient(
               g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j), v + place(g.v, b, kv, j),
@@ -210,15 +208,17 @@ bool fits(const Heads& heads) {
          heads.queries > 0 && heads.batch > 0;
 }
 
-void launch_attention(const Heads& g, const Masks& masks, const float* q, const float* k,
-                      const float* v, float* y, float* lse, const CudaQueue& queue) {
+void launch_attention(const Heads& g, const Masks& masks, const Numbers& q, const Numbers& k,
+                      const Numbers& v, const Places& y, const Places& lse,
+                      const CudaQueue& queue) {
   PT_LAUNCH(forward, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads, queue.stream,
             g, masks, q, k, v, y, lse);
 }
 
-void launch_attention_gradient(const Heads& g, const Masks& masks, const float* dy, const float* q,
-                               const float* k, const float* v, const float* y, const float* lse,
-                               float* dq, float* dk, float* dv, float* dmask,
+void launch_attention_gradient(const Heads& g, const Masks& masks, const Numbers& dy,
+                               const Numbers& q, const Numbers& k, const Numbers& v,
+                               const Numbers& y, const Numbers& lse, const Places& dq,
+                               const Places& dk, const Places& dv, const Places& dmask,
                                const CudaQueue& queue) {
   if (dq || dmask)
     PT_LAUNCH(query_gradient, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
@@ -234,7 +234,7 @@ namespace rotary {
 namespace {
 
 /// A thread turns a pair, or copies a number that is not turned.
-__global__ void turn(Turns g, const float* x, const float* cosine, const float* sine, float* y) {
+__global__ void turn(Turns g, Numbers x, Numbers cosine, Numbers sine, Places y) {
   const std::int64_t places = g.width - g.pairs;
   const std::int64_t count = g.batch * g.heads * g.steps * places;
   for (std::int64_t n = first_of_thread(); n < count; n += step_of_thread()) {
@@ -257,8 +257,8 @@ __global__ void turn(Turns g, const float* x, const float* cosine, const float* 
 
 }  // namespace
 
-void launch_rotary(const Turns& turns, const float* x, const float* cosine, const float* sine,
-                   float* y, const CudaQueue& queue) {
+void launch_rotary(const Turns& turns, const Numbers& x, const Numbers& cosine, const Numbers& sine,
+                   const Places& y, const CudaQueue& queue) {
   const std::int64_t count = turns.batch * turns.heads * turns.steps * (turns.width - turns.pairs);
   if (count > 0)
     PT_LAUNCH(turn, blocks_for(count, queue), kBlock, queue.stream, turns, x, cosine, sine, y);

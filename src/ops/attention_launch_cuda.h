@@ -1,10 +1,11 @@
-// Attention in float32 and rotary embeddings (C++17: nvcc compiles this file). Slow next to a fused
-// kernel on tensor cores; it keeps nothing of size queries × keys either.
+// Attention with float arithmetic and rotary embeddings (C++17: nvcc compiles this file). Slow next
+// to a fused kernel on tensor cores; it keeps nothing of size queries × keys either.
 #pragma once
 
 #include <cstdint>
 
 #include "device/queue_cuda.h"
+#include "ops/stored_cuda.h"
 
 namespace pipetrain::attention {
 
@@ -24,7 +25,7 @@ struct Heads {
 
 /// What else a score depends on; all may be null.
 struct Masks {
-  const float* added = nullptr;
+  Numbers added;
   const std::uint8_t* shown = nullptr;
   const std::int64_t* lengths = nullptr;
 };
@@ -32,12 +33,13 @@ struct Masks {
 /// Whether the kernels take vectors of these widths.
 bool fits(const Heads& heads);
 /// y and lse may be null.
-void launch_attention(const Heads& heads, const Masks& masks, const float* q, const float* k,
-                      const float* v, float* y, float* lse, const CudaQueue& queue);
+void launch_attention(const Heads& heads, const Masks& masks, const Numbers& q, const Numbers& k,
+                      const Numbers& v, const Places& y, const Places& lse, const CudaQueue& queue);
 /// dq, dk, dv and dmask (batch, heads, queries, keys) may be null.
-void launch_attention_gradient(const Heads& heads, const Masks& masks, const float* dy,
-                               const float* q, const float* k, const float* v, const float* y,
-                               const float* lse, float* dq, float* dk, float* dv, float* dmask,
+void launch_attention_gradient(const Heads& heads, const Masks& masks, const Numbers& dy,
+                               const Numbers& q, const Numbers& k, const Numbers& v,
+                               const Numbers& y, const Numbers& lse, const Places& dq,
+                               const Places& dk, const Places& dv, const Places& dmask,
                                const CudaQueue& queue);
 
 }  // namespace pipetrain::attention
@@ -49,7 +51,7 @@ struct Turns {
   std::int64_t batch_stride, head_stride, step_stride, table_batch_stride;
   bool interleaved, inverse;
 };
-void launch_rotary(const Turns& turns, const float* x, const float* cosine, const float* sine,
-                   float* y, const CudaQueue& queue);
+void launch_rotary(const Turns& turns, const Numbers& x, const Numbers& cosine, const Numbers& sine,
+                   const Places& y, const CudaQueue& queue);
 
 }  // namespace pipetrain::rotary

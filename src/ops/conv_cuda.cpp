@@ -7,6 +7,7 @@
 #include "ops/conv_graph_cuda.h"
 #include "ops/library_kernels_cuda.h"
 #include "ops/reduce_launch_cuda.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain {
 namespace {
@@ -54,7 +55,7 @@ class ConvKernel final : public Kernel {
       if (out[0])
         graph_.run(handle_, in[1].data, in[0].data, nullptr, out[0].data, context.workspace);
       if (out.size() > 1 && out[1])
-        reduce::launch_reduce(reduce::Reduction::kSum, bias_, in[1].as<float>(), out[1].as<float>(),
+        reduce::launch_reduce(reduce::Reduction::kSum, bias_, numbers_at(in, 1), places_at(out, 1),
                               reinterpret_cast<float*>(context.workspace), queue_);
       return;
     }
@@ -77,14 +78,17 @@ class ConvKernel final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue) {
+  if (!takes_types(request)) return nullptr;
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
-      const bool absent = type.dtype == DType::kUndefined;
-      if (!absent &&
-          (type.dtype != DType::kFloat32 || type.layout != Layout::kRowMajor || type.count() == 0))
-        return nullptr;
+      if (type.dtype == DType::kUndefined) continue;
+      if (!is_stored_float(type.dtype) || type.count() == 0) return nullptr;
     }
   }
+  const DType operands = request.inputs[0].dtype, stored = request.outputs[0].dtype;
+  if (request.inputs[1].dtype != operands) return nullptr;
+  if (stored != operands && stored != DType::kFloat32 && stored != DType::kUndefined)
+    return nullptr;
   const std::string_view op = request.node.op->name;
   const ConvPass pass = op == "Conv"            ? ConvPass::kForward
                         : op == "ConvInputGrad" ? ConvPass::kInputGradient
@@ -99,6 +103,13 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
                                                       : second;
   ConvShapes shapes = shapes_of(conv_geometry(request.node.attributes, x, w), x, w, y);
   shapes.bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  shapes.numbers = operands == DType::kBFloat16  ? ConvNumbers::kBFloat16
+                   : operands == DType::kFloat16 ? ConvNumbers::kFloat16
+                   : queue.tensor_floats         ? ConvNumbers::kTensorFloat
+                                                 : ConvNumbers::kFloat;
+  shapes.float_result = stored == DType::kFloat32;
+  shapes.float_bias = shapes.bias && request.inputs[2].dtype == DType::kFloat32;
+  if (shapes.bias && !shapes.float_bias && request.inputs[2].dtype != operands) return nullptr;
   return std::make_unique<ConvKernel>(pass, shapes, queue);
 }
 

@@ -1,16 +1,9 @@
 #include "ops/conv_graph_cuda.h"
 
-#include <cudnn_frontend.h>
-
-#include <unordered_map>
-
-#include "base/error.h"
+#include "ops/library_graph_cuda.h"
 
 namespace pipetrain {
 namespace {
-
-namespace fe = cudnn_frontend;
-using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& dims) {
   std::vector<std::int64_t> strides(dims.size(), 1);
@@ -32,12 +25,18 @@ ConvShapes two_axes(ConvShapes s) {
 struct ConvGraph::Content {
   ConvPass pass;
   ConvShapes shapes;
-  fe::graph::Graph graph;
-  Tensor first, second, bias, out;
+  LibraryGraph graph;
+  GraphTensor first, second, bias, out;
 
-  Tensor input(const char* name, const std::vector<std::int64_t>& dims) {
+  GraphTensor input(const char* name, const std::vector<std::int64_t>& dims) {
     return graph.tensor(
         fe::graph::Tensor_attributes().set_name(name).set_dim(dims).set_stride(strides_of(dims)));
+  }
+
+  fe::DataType_t operand_type() const {
+    return shapes.numbers == ConvNumbers::kBFloat16  ? fe::DataType_t::BFLOAT16
+           : shapes.numbers == ConvNumbers::kFloat16 ? fe::DataType_t::HALF
+                                                     : fe::DataType_t::FLOAT;
   }
 
   template <class Attributes>
@@ -50,7 +49,7 @@ struct ConvGraph::Content {
   }
 
   void describe() {
-    graph.set_io_data_type(fe::DataType_t::FLOAT)
+    graph.set_io_data_type(operand_type())
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     const std::vector<std::int64_t>* result = nullptr;
@@ -79,29 +78,16 @@ struct ConvGraph::Content {
       std::vector<std::int64_t> dims(shapes.y.size(), 1);
       dims[1] = shapes.y[1];
       bias = input("bias", dims);
+      if (shapes.float_bias) bias->set_data_type(fe::DataType_t::FLOAT);
       const auto add = fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD);
       out = graph.pointwise(out, bias, add);
       out->set_dim(*result).set_stride(strides_of(*result));
     }
     out->set_output(true);
-  }
-
-  /// Up to the plans that the library offers for the device.
-  fe::error_t plan() {
-    fe::error_t status = graph.validate();
-    if (status.is_good()) status = graph.build_operation_graph();
-    if (status.is_good())
-      status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
-    if (status.is_bad()) return status;
-    restrict();
-    return graph.check_support();
-  }
-
-  /// Strict float32, and the same bits every time.
-  void restrict() {
-    graph.deselect_numeric_notes({fe::NumericalNote_t::TENSOR_CORE,
-                                  fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
-                                  fe::NumericalNote_t::NONDETERMINISTIC});
+    if (shapes.numbers == ConvNumbers::kFloat)
+      graph.forbidden = {fe::NumericalNote_t::TENSOR_CORE,
+                         fe::NumericalNote_t::DOWN_CONVERT_INPUTS};
+    if (shapes.float_result) out->set_data_type(fe::DataType_t::FLOAT);
   }
 };
 
@@ -114,47 +100,20 @@ ConvGraph::ConvGraph(ConvPass pass, const ConvShapes& shapes)
 
 ConvGraph::~ConvGraph() = default;
 
-int ConvGraph::plans_for(const std::string& properties, std::string* reason) {
-  auto device = std::make_shared<fe::DeviceProperties>();
-  fe::error_t status = device->deserialize({properties.begin(), properties.end()});
-  if (status.is_good()) {
-    content_->graph.set_device_properties(device);
-    status = content_->plan();
-  }
-  if (status.is_good()) return static_cast<int>(content_->graph.get_execution_plan_count());
-  *reason = status.get_message();
-  return 0;
+PlanCount ConvGraph::plans_for(const std::string& properties, std::string* reason) {
+  return content_->graph.plans_for(properties, reason);
 }
-
 bool ConvGraph::build(cudnnHandle_t handle, std::string* reason) {
-  fe::graph::Graph& graph = content_->graph;
-  fe::error_t status = graph.validate();
-  if (status.is_good()) status = graph.build_operation_graph(handle);
-  if (status.is_good())
-    status = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
-  if (status.is_good()) {
-    content_->restrict();
-    status = graph.check_support();
-  }
-  if (status.is_good()) status = graph.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
-  if (status.is_bad()) *reason = status.get_message();
-  return status.is_good();
+  return content_->graph.build_for(handle, reason);
 }
-
-std::size_t ConvGraph::workspace_bytes() const {
-  std::int64_t bytes = 0;
-  fe::error_t status = content_->graph.get_workspace_size(bytes);
-  PT_CHECK(status.is_good(), kDevice, "cuDNN tells no workspace: {}", status.get_message());
-  return static_cast<std::size_t>(bytes);
-}
+std::size_t ConvGraph::workspace_bytes() const { return content_->graph.needed_workspace(); }
 
 void ConvGraph::run(cudnnHandle_t handle, void* first, void* second, void* bias, void* out,
                     void* workspace) const {
-  std::unordered_map<Tensor, void*> pack = {
+  std::unordered_map<GraphTensor, void*> pack = {
       {content_->first, first}, {content_->second, second}, {content_->out, out}};
   if (content_->bias) pack[content_->bias] = bias;
-  fe::error_t status = content_->graph.execute(handle, pack, workspace);
-  PT_CHECK(status.is_good(), kDevice, "cuDNN failed a convolution: {}", status.get_message());
+  content_->graph.run_with(handle, pack, workspace, "a convolution");
 }
 
 }  // namespace pipetrain

@@ -1,5 +1,4 @@
-// A convolution, or one of its gradients, as a graph that cuDNN chooses a plan for. The only file
-// behind this header that sees the headers of cudnn-frontend.
+// A convolution, or one of its gradients, as a graph that cuDNN chooses a plan for.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +7,28 @@
 #include <vector>
 
 #include "device/libraries_cuda.h"
+#include "ops/plan_count_cuda.h"
 
 namespace pipetrain {
 
 enum class ConvPass : std::uint8_t { kForward, kInputGradient, kWeightGradient };
 
-/// Row-major tensors of floats. x: (N, C, spatial…)   w: (M, C / group, kernel…)   y: (N, M, …)
+/// How a graph stores and multiplies; sums are float32 in all of them.
+enum class ConvNumbers : std::uint8_t {
+  kFloat,        // strictly float32
+  kTensorFloat,  // float32 whose operands may be rounded to TF32
+  kBFloat16,     // operands and activations
+  kFloat16,
+};
+
+/// Row-major tensors. x: (N, C, spatial…)   w: (M, C / group, kernel…)   y: (N, M, …)
 struct ConvShapes {
   std::vector<std::int64_t> x, w, y;
   std::vector<std::int64_t> pad_begin, pad_end, stride, dilation;
   bool bias = false;  // (M), added by the forward pass
+  ConvNumbers numbers = ConvNumbers::kFloat;
+  /// Whether bias and result are stored in float32 where operands are narrow.
+  bool float_bias = true, float_result = false;
 };
 
 class ConvGraph {
@@ -25,10 +36,8 @@ class ConvGraph {
   ConvGraph(ConvPass pass, const ConvShapes& shapes);
   ~ConvGraph();
 
-  /// Asks cuDNN for plans for a GPU that need not be here; `properties`: its description in JSON.
-  /// Returns how many there are, or 0 and the reason.
-  int plans_for(const std::string& properties, std::string* reason);
-  /// Chooses the first plan that can be built. False and the reason when there is none.
+  /// As LibraryGraph has them.
+  PlanCount plans_for(const std::string& properties, std::string* reason);
   bool build(cudnnHandle_t handle, std::string* reason);
   std::size_t workspace_bytes() const;
   /// `first`, `second`: x and w; dy and w; dy and x. `bias` may be null.

@@ -1,9 +1,11 @@
 // Element-wise operators on GPUs: which function of the lists a node is.
 #include "graph/op.h"
 #include "ops/broadcast_plan.h"
+#include "ops/element_types.h"
 #include "ops/elementwise_functors.h"
 #include "ops/elementwise_list_cuda.h"
 #include "ops/kernels_cuda.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain::elementwise {
 namespace {
@@ -14,7 +16,7 @@ using In = std::span<const Tensor>;
 bool all_float(const KernelRequest& request) {
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
-      if (type.dtype != DType::kFloat32 || type.layout != Layout::kRowMajor) return false;
+      if (!is_stored_float(type.dtype) || type.layout != Layout::kRowMajor) return false;
     }
   }
   return true;
@@ -30,7 +32,7 @@ Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
-      launch_unary(function, in[0].as<float>(), out[0].as<float>(), out[0].count(), queue);
+      launch_unary(function, numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
   });
 }
 
@@ -42,7 +44,7 @@ Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
-      launch_gradient(function, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+      launch_gradient(function, numbers_at(in, 0), numbers_at(in, 1), places_at(out, 0),
                       out[0].count(), queue);
   });
 }
@@ -68,21 +70,23 @@ Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
-      launch_arithmetic(function, plan, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
+      launch_arithmetic(function, plan, numbers_at(in, 0), numbers_at(in, 1), places_at(out, 0),
                         out[0].count(), queue);
   });
 }
 
 Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
-  if (request.inputs[0].dtype != DType::kFloat32 || !strided(request, plan)) return nullptr;
+  if (!is_stored_float(request.inputs[0].dtype) || !is_stored_float(request.inputs[1].dtype) ||
+      !takes_types(request) || !strided(request, plan))
+    return nullptr;
   Coded function;
   visit_comparison<float>(request.node.op->name,
                           [&](auto f) { function = encode(f, ComparisonFunctions()); });
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
-      launch_comparison(function, plan, in[0].as<float>(), in[1].as<float>(),
+      launch_comparison(function, plan, numbers_at(in, 0), numbers_at(in, 1),
                         out[0].as<std::uint8_t>(), out[0].count(), queue);
   });
 }
@@ -90,7 +94,10 @@ Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
 Made make_where(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  if ((size != 1 && size != 4 && size != 8) || !strided(request, plan)) return nullptr;
+  if (size > 8 || request.inputs[1].dtype != request.outputs[0].dtype ||
+      request.inputs[2].dtype != request.outputs[0].dtype || !is_row_major(request) ||
+      !strided(request, plan))
+    return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
       launch_where(plan, in[0].as<std::uint8_t>(), in[1].data, in[2].data, out[0].data, size,
@@ -100,19 +107,33 @@ Made make_where(const KernelRequest& request, const CudaQueue& queue) {
 
 Made converting(Convert convert, const CudaQueue& queue) {
   return make_kernel([=](In in, In out, const RunContext&) {
-    if (out[0].count() > 0) launch_convert(convert, in[0].data, out[0].data, out[0].count(), queue);
+    if (out[0].count() > 0)
+      launch_convert(convert, numbers_at(in, 0), out[0].data, out[0].count(), queue);
+  });
+}
+
+Made widening(ToFloat from, const CudaQueue& queue) {
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_to_float(from, in[0].data, places_at(out, 0), out[0].count(), queue);
   });
 }
 
 Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
   using enum DType;
   const DType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
-  if (from == kBool && to == kFloat32) return converting(Convert::kBoolToFloat, queue);
-  if (from == kFloat32 && to == kBool) return converting(Convert::kFloatToBool, queue);
+  if (is_stored_float(from) && is_stored_float(to)) {
+    return make_kernel([=](In in, In out, const RunContext&) {
+      if (out[0].count() > 0)
+        launch_restore(numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
+    });
+  }
+  if (from == kBool && is_stored_float(to)) return widening(ToFloat::kFromBool, queue);
+  if (from == kInt64 && is_stored_float(to)) return widening(ToFloat::kFromInt64, queue);
+  if (from == kInt32 && is_stored_float(to)) return widening(ToFloat::kFromInt32, queue);
+  if (is_stored_float(from) && to == kBool) return converting(Convert::kFloatToBool, queue);
+  if (is_stored_float(from) && to == kInt64) return converting(Convert::kFloatToInt64, queue);
   if (from == kInt64 && to == kBool) return converting(Convert::kInt64ToBool, queue);
-  if (from == kInt64 && to == kFloat32) return converting(Convert::kInt64ToFloat, queue);
-  if (from == kInt32 && to == kFloat32) return converting(Convert::kInt32ToFloat, queue);
-  if (from == kFloat32 && to == kInt64) return converting(Convert::kFloatToInt64, queue);
   if (from == kInt32 && to == kInt64) return converting(Convert::kInt32ToInt64, queue);
   if (from == kBool && to == kInt64) return converting(Convert::kBoolToInt64, queue);
   return nullptr;
@@ -122,20 +143,13 @@ Made make_not(const KernelRequest&, const CudaQueue& queue) {
   return converting(Convert::kNot, queue);
 }
 
+/// At once: the output may lie where one of the summands lies.
 Made make_sum(const KernelRequest& request, const CudaQueue& queue) {
-  if (!all_float(request) || request.inputs.size() < 2) return nullptr;
-  const Coded add = encode(Add<float>(), ArithmeticFunctions());
-  Strided flat;
-  flat.dimensions = 1;
-  flat.sizes[0] = request.outputs[0].count();
-  flat.strides[0][0] = flat.strides[1][0] = 1;
+  if (!all_float(request) || request.inputs.size() > kMostSummands) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
-    const float* sum = in[0].as<float>();
-    for (std::size_t k = 1; k < in.size() && out[0].count() > 0; ++k) {
-      launch_arithmetic(add, flat, sum, in[k].as<float>(), out[0].as<float>(), out[0].count(),
-                        queue);
-      sum = out[0].as<float>();
-    }
+    Summands summands;
+    for (std::size_t k = 0; k < in.size(); ++k) summands.x[summands.count++] = numbers_at(in, k);
+    if (out[0].count() > 0) launch_sum(summands, places_at(out, 0), out[0].count(), queue);
   });
 }
 

@@ -1,21 +1,78 @@
-// Element-wise kernels: a thread walks over elements that lie a grid apart.
+// Element-wise kernels: a thread walks over elements, or groups of eight of them, that lie a grid
+// apart.
 #include "ops/elementwise_list_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/kernels_cuda_launch.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain {
 namespace elementwise {
 namespace {
 
-template <class F, class In, class Out>
-__global__ void map_one(F f, const In* __restrict__ x, Out* __restrict__ y, std::int64_t count) {
-  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
-    y[i] = static_cast<Out>(f(x[i]));
+/// X: elements of one type, or Numbers; Y likewise, or Places.
+template <class F, class X, class Y>
+__global__ void map_one(F f, X x, Y y, std::int64_t count) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) y[i] = f(x[i]);
 }
 
 template <class F>
-__global__ void map_two(F f, const float* a, const float* b, float* y, std::int64_t count) {
+__global__ void map_two(F f, Numbers a, Numbers b, Places y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) y[i] = f(a[i], b[i]);
+}
+
+template <class F>
+__global__ void map_one_wide(F f, Numbers x, Places y, std::int64_t groups) {
+  for (std::int64_t g = first_of_thread(); g < groups; g += step_of_thread()) {
+    WideNumbers values = load_wide(x, g);
+    for (int i = 0; i < kWide; ++i) values.values[i] = f(values.values[i]);
+    store_wide(y, g, values);
+  }
+}
+
+template <class F>
+__global__ void map_two_wide(F f, Numbers a, Numbers b, Places y, std::int64_t groups) {
+  for (std::int64_t g = first_of_thread(); g < groups; g += step_of_thread()) {
+    WideNumbers left = load_wide(a, g);
+    const WideNumbers right = load_wide(b, g);
+    for (int i = 0; i < kWide; ++i) left.values[i] = f(left.values[i], right.values[i]);
+    store_wide(y, g, left);
+  }
+}
+
+/// Whether `count` elements are groups that can be moved at once.
+bool is_wide(std::int64_t count, const Numbers& a, const Numbers& b, const Places& y) {
+  return count % kWide == 0 && moves_wide(a.data) && moves_wide(b.data) && moves_wide(y.data);
+}
+
+template <class F>
+void map_flat(F f, const Numbers& x, const Places& y, std::int64_t count, const CudaQueue& queue) {
+  if (is_wide(count, x, x, y)) {
+    PT_LAUNCH(map_one_wide, blocks_for(count / kWide, queue), kBlock, queue.stream, f, x, y,
+              count / kWide);
+  } else {
+    PT_LAUNCH(map_one, blocks_for(count, queue), kBlock, queue.stream, f, x, y, count);
+  }
+}
+
+template <class F>
+void map_flat(F f, const Numbers& a, const Numbers& b, const Places& y, std::int64_t count,
+              const CudaQueue& queue) {
+  if (is_wide(count, a, b, y)) {
+    PT_LAUNCH(map_two_wide, blocks_for(count / kWide, queue), kBlock, queue.stream, f, a, b, y,
+              count / kWide);
+  } else {
+    PT_LAUNCH(map_two, blocks_for(count, queue), kBlock, queue.stream, f, a, b, y, count);
+  }
+}
+
+__global__ void add_up(Summands summands, Places y, std::int64_t count) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
+    float sum = summands.x[0][i];
+    for (int k = 1; k < kMostSummands; ++k) {
+      if (k < summands.count) sum += summands.x[k][i];
+    }
+    y[i] = sum;
+  }
 }
 
 /// Where operand `operand` of element i lies.
@@ -31,13 +88,12 @@ __device__ __forceinline__ void locate(const Strided& plan, std::int64_t i,
   for (int k = 0; k < kOperands; ++k) at[k] += i * plan.strides[k][0];
 }
 
-template <class F, class Out>
-__global__ void map_broadcast(F f, Strided plan, const float* a, const float* b, Out* y,
-                              std::int64_t count) {
+template <class F, class Y>
+__global__ void map_broadcast(F f, Strided plan, Numbers a, Numbers b, Y y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     std::int64_t at[2];
     locate(plan, i, at);
-    y[i] = static_cast<Out>(f(a[at[0]], b[at[1]]));
+    y[i] = f(a[at[0]], b[at[1]]);
   }
 }
 
@@ -70,10 +126,25 @@ struct Same {
   }
 };
 
-template <class In, class Out, class F>
-void convert(F f, const void* x, void* y, std::int64_t count, const CudaQueue& queue) {
-  PT_LAUNCH((map_one<F, In, Out>), blocks_for(count, queue), kBlock, queue.stream, f,
-            static_cast<const In*>(x), static_cast<Out*>(y), count);
+struct ToFloating {
+  template <class T>
+  PT_HOST_DEVICE float operator()(T x) const {
+    return static_cast<float>(x);
+  }
+};
+struct ToBool {
+  PT_HOST_DEVICE float operator()(std::uint8_t x) const { return x != 0 ? 1.0f : 0.0f; }
+};
+struct ToLong {
+  template <class T>
+  PT_HOST_DEVICE std::int64_t operator()(T x) const {
+    return static_cast<std::int64_t>(x);
+  }
+};
+
+template <class F, class X, class Y>
+void convert(F f, X x, Y y, std::int64_t count, const CudaQueue& queue) {
+  PT_LAUNCH(map_one, blocks_for(count, queue), kBlock, queue.stream, f, x, y, count);
 }
 
 template <class T>
@@ -85,26 +156,23 @@ void choose(const Strided& plan, const std::uint8_t* condition, const void* a, c
 
 }  // namespace
 
-void launch_unary(const Coded& function, const float* x, float* y, std::int64_t count,
+void launch_unary(const Coded& function, const Numbers& x, const Places& y, std::int64_t count,
                   const CudaQueue& queue) {
-  visit_coded(function, UnaryFunctions(), [&](auto f) {
-    PT_LAUNCH(map_one, blocks_for(count, queue), kBlock, queue.stream, f, x, y, count);
-  });
+  visit_coded(function, UnaryFunctions(), [&](auto f) { map_flat(f, x, y, count, queue); });
 }
 
-void launch_gradient(const Coded& function, const float* dy, const float* x, float* dx,
+void launch_gradient(const Coded& function, const Numbers& dy, const Numbers& x, const Places& dx,
                      std::int64_t count, const CudaQueue& queue) {
-  visit_coded(function, GradientFunctions(), [&](auto f) {
-    PT_LAUNCH(map_two, blocks_for(count, queue), kBlock, queue.stream, f, dy, x, dx, count);
-  });
+  visit_coded(function, GradientFunctions(), [&](auto f) { map_flat(f, dy, x, dx, count, queue); });
 }
 
-void launch_arithmetic(const Coded& function, const Strided& plan, const float* a, const float* b,
-                       float* y, std::int64_t count, const CudaQueue& queue) {
+void launch_arithmetic(const Coded& function, const Strided& plan, const Numbers& a,
+                       const Numbers& b, const Places& y, std::int64_t count,
+                       const CudaQueue& queue) {
   const bool flat = plan.dimensions == 1 && plan.strides[0][0] == 1 && plan.strides[1][0] == 1;
   visit_coded(function, ArithmeticFunctions(), [&](auto f) {
     if (flat) {
-      PT_LAUNCH(map_two, blocks_for(count, queue), kBlock, queue.stream, f, a, b, y, count);
+      map_flat(f, a, b, y, count, queue);
     } else {
       PT_LAUNCH(map_broadcast, blocks_for(count, queue), kBlock, queue.stream, f, plan, a, b, y,
                 count);
@@ -112,45 +180,64 @@ void launch_arithmetic(const Coded& function, const Strided& plan, const float* 
   });
 }
 
-void launch_comparison(const Coded& function, const Strided& plan, const float* a, const float* b,
-                       std::uint8_t* y, std::int64_t count, const CudaQueue& queue) {
+void launch_comparison(const Coded& function, const Strided& plan, const Numbers& a,
+                       const Numbers& b, std::uint8_t* y, std::int64_t count,
+                       const CudaQueue& queue) {
   visit_coded(function, ComparisonFunctions(), [&](auto f) {
     PT_LAUNCH(map_broadcast, blocks_for(count, queue), kBlock, queue.stream, f, plan, a, b, y,
               count);
   });
 }
 
+void launch_sum(const Summands& summands, const Places& y, std::int64_t count,
+                const CudaQueue& queue) {
+  PT_LAUNCH(add_up, blocks_for(count, queue), kBlock, queue.stream, summands, y, count);
+}
+
+void launch_restore(const Numbers& x, const Places& y, std::int64_t count, const CudaQueue& queue) {
+  map_flat(Same(), x, y, count, queue);
+}
+
 void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
                   void* y, int size, std::int64_t count, const CudaQueue& queue) {
   if (size == 1) choose<std::uint8_t>(plan, condition, a, b, y, count, queue);
+  if (size == 2) choose<std::uint16_t>(plan, condition, a, b, y, count, queue);
   if (size == 4) choose<std::uint32_t>(plan, condition, a, b, y, count, queue);
   if (size == 8) choose<std::uint64_t>(plan, condition, a, b, y, count, queue);
 }
 
-void launch_convert(Convert how, const void* x, void* y, std::int64_t count,
+void launch_convert(Convert how, const Numbers& x, void* y, std::int64_t count,
                     const CudaQueue& queue) {
   using Bool = std::uint8_t;
   using Long = std::int64_t;
-  using Int = std::int32_t;
+  const auto* bools = static_cast<const Bool*>(x.data);
+  const auto* longs = static_cast<const Long*>(x.data);
   switch (how) {
-    case Convert::kBoolToFloat:
-      return convert<Bool, float>(IsNotZero(), x, y, count, queue);
     case Convert::kFloatToBool:
-      return convert<float, Bool>(IsNotZero(), x, y, count, queue);
-    case Convert::kInt64ToBool:
-      return convert<Long, Bool>(IsNotZero(), x, y, count, queue);
-    case Convert::kInt64ToFloat:
-      return convert<Long, float>(Same(), x, y, count, queue);
-    case Convert::kInt32ToFloat:
-      return convert<Int, float>(Same(), x, y, count, queue);
+      return convert(IsNotZero(), x, static_cast<Bool*>(y), count, queue);
     case Convert::kFloatToInt64:
-      return convert<float, Long>(Same(), x, y, count, queue);
+      return convert(ToLong(), x, static_cast<Long*>(y), count, queue);
+    case Convert::kInt64ToBool:
+      return convert(IsNotZero(), longs, static_cast<Bool*>(y), count, queue);
     case Convert::kInt32ToInt64:
-      return convert<Int, Long>(Same(), x, y, count, queue);
+      return convert(ToLong(), static_cast<const std::int32_t*>(x.data), static_cast<Long*>(y),
+                     count, queue);
     case Convert::kBoolToInt64:
-      return convert<Bool, Long>(IsNotZero(), x, y, count, queue);
+      return convert(IsNotZero(), bools, static_cast<Long*>(y), count, queue);
     case Convert::kNot:
-      return convert<Bool, Bool>(IsZero(), x, y, count, queue);
+      return convert(IsZero(), bools, static_cast<Bool*>(y), count, queue);
+  }
+}
+
+void launch_to_float(ToFloat from, const void* x, const Places& y, std::int64_t count,
+                     const CudaQueue& queue) {
+  switch (from) {
+    case ToFloat::kFromBool:
+      return convert(ToBool(), static_cast<const std::uint8_t*>(x), y, count, queue);
+    case ToFloat::kFromInt64:
+      return convert(ToFloating(), static_cast<const std::int64_t*>(x), y, count, queue);
+    case ToFloat::kFromInt32:
+      return convert(ToFloating(), static_cast<const std::int32_t*>(x), y, count, queue);
   }
 }
 

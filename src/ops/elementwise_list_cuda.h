@@ -8,6 +8,7 @@
 
 #include "device/queue_cuda.h"
 #include "ops/elementwise_math.h"
+#include "ops/stored_cuda.h"
 
 namespace pipetrain::elementwise {
 
@@ -72,30 +73,43 @@ struct Strided {
   std::int64_t strides[3][kMostDimensions] = {};
 };
 
-void launch_unary(const Coded& function, const float* x, float* y, std::int64_t count,
+void launch_unary(const Coded& function, const Numbers& x, const Places& y, std::int64_t count,
                   const CudaQueue& queue);
-void launch_gradient(const Coded& function, const float* dy, const float* x, float* dx,
+void launch_gradient(const Coded& function, const Numbers& dy, const Numbers& x, const Places& dx,
                      std::int64_t count, const CudaQueue& queue);
-void launch_arithmetic(const Coded& function, const Strided& plan, const float* a, const float* b,
-                       float* y, std::int64_t count, const CudaQueue& queue);
-void launch_comparison(const Coded& function, const Strided& plan, const float* a, const float* b,
-                       std::uint8_t* y, std::int64_t count, const CudaQueue& queue);
-/// y = condition ? a : b, elements of `size` bytes (1, 4 or 8).
+void launch_arithmetic(const Coded& function, const Strided& plan, const Numbers& a,
+                       const Numbers& b, const Places& y, std::int64_t count,
+                       const CudaQueue& queue);
+void launch_comparison(const Coded& function, const Strided& plan, const Numbers& a,
+                       const Numbers& b, std::uint8_t* y, std::int64_t count,
+                       const CudaQueue& queue);
+/// y = condition ? a : b, elements of `size` bytes (1, 2, 4 or 8).
 void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
                   void* y, int size, std::int64_t count, const CudaQueue& queue);
+/// The sum of several tensors of one size, rounded once.
+constexpr int kMostSummands = 16;
+struct Summands {
+  Numbers x[kMostSummands];
+  int count = 0;
+};
+void launch_sum(const Summands& summands, const Places& y, std::int64_t count,
+                const CudaQueue& queue);
 
+/// Between floats of any stored types.
+void launch_restore(const Numbers& x, const Places& y, std::int64_t count, const CudaQueue& queue);
 enum class Convert {
-  kBoolToFloat,
   kFloatToBool,
-  kInt64ToBool,
-  kInt64ToFloat,
-  kInt32ToFloat,
   kFloatToInt64,
+  kInt64ToBool,
   kInt32ToInt64,
   kBoolToInt64,
   kNot,
 };
-void launch_convert(Convert convert, const void* x, void* y, std::int64_t count,
+/// `x` holds floats where the name says so.
+void launch_convert(Convert convert, const Numbers& x, void* y, std::int64_t count,
                     const CudaQueue& queue);
+enum class ToFloat { kFromBool, kFromInt64, kFromInt32 };
+void launch_to_float(ToFloat from, const void* x, const Places& y, std::int64_t count,
+                     const CudaQueue& queue);
 
 }  // namespace pipetrain::elementwise

@@ -32,4 +32,8 @@ const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels();
 /// An own kernel; null when there is none.
 std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, const CudaQueue& queue);
 
+/// Device::sums_of_squares() put into a queue.
+void sums_of_squares_cuda(std::span<const std::span<const float>> values, double* sums,
+                          double* scratch, const CudaQueue& queue);
+
 }  // namespace pipetrain

@@ -11,9 +11,17 @@ void launch_fill(float* to, float value, std::int64_t count, const CudaQueue& qu
 /// to[i] += from[i]
 void launch_add(float* to, const float* from, std::int64_t count, const CudaQueue& queue);
 
+/// Partial sums of a tensor: Device::kScratch.
 constexpr int kSquareParts = 256;
-/// Adds up squares in an order that depends on `count` only; `scratch` has kSquareParts places.
-void launch_sum_of_squares(const float* values, std::int64_t count, double* sum, double* scratch,
-                           const CudaQueue& queue);
+constexpr int kMostSquared = 1024;
+struct SquareList {
+  int count = 0;
+  const float* values[kMostSquared];
+  std::int64_t counts[kMostSquared];
+};
+/// Adds up the squares of each tensor in an order that depends on its count only. `scratch`:
+/// kSquareParts places for each.
+void launch_sums_of_squares(const SquareList& list, double* sums, double* scratch,
+                            const CudaQueue& queue);
 
 }  // namespace pipetrain

@@ -9,6 +9,7 @@ std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const 
   if (op == "MatMul") return make_matmul_cuda(request, queue);
   if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad")
     return make_conv_cuda(request, queue);
+  if (op == "Attention" || op == "AttentionGrad") return make_sdpa_cuda(request, queue);
   return nullptr;
 }
 

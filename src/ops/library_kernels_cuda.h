@@ -1,4 +1,4 @@
-// The kernels of GPUs that NVIDIA's libraries bring: matrix products and convolutions.
+// The kernels of GPUs that NVIDIA's libraries bring: matrix products, convolutions, attention.
 #pragma once
 
 #include <memory>
@@ -13,5 +13,7 @@ std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const 
 
 std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const CudaQueue& queue);
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
+/// Attention over narrow types.
+std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
 
 }  // namespace pipetrain

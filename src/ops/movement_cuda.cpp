@@ -1,10 +1,13 @@
 // Data movement and gathers on GPUs.
+#include <algorithm>
 #include <cstring>
 
+#include "ops/element_types.h"
 #include "ops/gather.h"
 #include "ops/kernels_cuda.h"
 #include "ops/movement.h"
 #include "ops/movement_launch_cuda.h"
+#include "ops/stored_tensor_cuda.h"
 #include "ops/type_switch.h"
 
 namespace pipetrain::movement {
@@ -13,13 +16,40 @@ namespace {
 using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
-bool row_major(const KernelRequest& request) {
-  for (const auto* types : {&request.inputs, &request.outputs}) {
-    for (const TensorType& type : *types) {
-      if (type.layout != Layout::kRowMajor) return false;
-    }
-  }
-  return true;
+/// What a movement does with its elements.
+enum class Elements {
+  kKept,       // copied as they are
+  kConverted,  // between stored types of floats
+  kUnknown,
+};
+
+Elements elements_of(const KernelRequest& request, std::size_t operands) {
+  if (!is_row_major(request)) return Elements::kUnknown;
+  bool kept = true, floats = true;
+  const DType first = request.outputs[0].dtype;
+  const auto look = [&](const TensorType& type) {
+    if (type.dtype == DType::kUndefined) return;
+    kept = kept && type.dtype == first;
+    floats = floats && is_stored_float(type.dtype);
+  };
+  for (std::size_t i = 0; i < std::min(operands, request.inputs.size()); ++i)
+    look(request.inputs[i]);
+  for (const TensorType& type : request.outputs) look(type);
+  if (kept && size_of(first) <= 8) return Elements::kKept;
+  return floats ? Elements::kConverted : Elements::kUnknown;
+}
+
+/// A number as the bits of an element.
+std::uint64_t bits_of(double number, DType dtype) {
+  if (dtype == DType::kBFloat16) return float_to_bfloat16(static_cast<float>(number));
+  if (dtype == DType::kFloat16) return float_to_half(static_cast<float>(number));
+  std::uint64_t bits = number != 0 ? 1 : 0;
+  visit_number(dtype, [&]<class T>(T) {
+    const T value = static_cast<T>(number);
+    bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+  });
+  return bits;
 }
 
 /// A copy of a node with its walk as kernels take it.
@@ -31,17 +61,20 @@ struct Walk {
 
 Made make_movement(const KernelRequest& request, const CudaQueue& queue) {
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  if (!row_major(request) || size > 8) return nullptr;
+  const Elements elements = elements_of(request, request.inputs.size());
+  if (elements == Elements::kUnknown) return nullptr;
   const Movement movement = movement_of(request);
   std::vector<Walk> walks;
   for (const Copy& copy : movement.copies) {
     const BroadcastPlan& plan = copy.plan.walk;
     if (plan.dims.size() > CopyWalk::kMostDimensions) return nullptr;
+    const auto source = static_cast<std::int64_t>(size_of(request.inputs[copy.input].dtype));
+    const auto target = static_cast<std::int64_t>(size_of(request.outputs[copy.output].dtype));
     Walk walk{copy.input,
               copy.output,
               {},
-              copy.plan.source_offset * size,
-              copy.plan.target_offset * size};
+              copy.plan.source_offset * source,
+              copy.plan.target_offset * target};
     walk.walk.dimensions = static_cast<int>(plan.dims.size());
     walk.walk.count = plan.count();
     for (std::size_t d = 0; d < plan.dims.size(); ++d) {
@@ -51,32 +84,39 @@ Made make_movement(const KernelRequest& request, const CudaQueue& queue) {
     }
     walks.push_back(walk);
   }
-  std::uint64_t bits = movement.fill != 0 ? 1 : 0;
-  visit_number(request.outputs[0].dtype, [&]<class T>(T) {
-    const T value = static_cast<T>(movement.fill);
-    bits = 0;
-    std::memcpy(&bits, &value, sizeof value);
-  });
+  const std::uint64_t bits = bits_of(movement.fill, request.outputs[0].dtype);
   return make_kernel([=, fills = movement.fills](Tensors in, Tensors out, const RunContext&) {
     if (fills) launch_fill_elements(out[0].data, bits, size, out[0].count(), queue);
     for (const Walk& walk : walks) {
       if (!out[walk.output]) continue;
-      launch_copy(walk.walk, in[walk.input].as<std::byte>() + walk.source_offset,
-                  out[walk.output].as<std::byte>() + walk.target_offset, size, queue);
+      const std::byte* from = in[walk.input].as<std::byte>() + walk.source_offset;
+      std::byte* to = out[walk.output].as<std::byte>() + walk.target_offset;
+      if (elements == Elements::kKept) {
+        launch_copy(walk.walk, from, to, size, queue);
+      } else {
+        launch_copy(walk.walk, Numbers(from, stored_as(in[walk.input].type.dtype)),
+                    Places(to, stored_as(out[walk.output].type.dtype)), queue);
+      }
     }
   });
 }
 
 Made make_trilu(const KernelRequest& request, const CudaQueue& queue) {
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  if (!row_major(request) || size > 8) return nullptr;
+  const Elements elements = elements_of(request, 1);
+  if (elements == Elements::kUnknown) return nullptr;
   const Shape& shape = request.inputs[0].shape;
   const std::int64_t rows = shape[shape.rank() - 2];
   const std::int64_t columns = shape[shape.rank() - 1];
   const bool upper = request.node.attributes.integer("upper", 1) != 0;
   const std::int64_t k = request.node.attributes.integer("k", 0);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_trilu(in[0].data, out[0].data, size, rows, columns, upper, k, out[0].count(), queue);
+    if (elements == Elements::kKept) {
+      launch_trilu(in[0].data, out[0].data, size, rows, columns, upper, k, out[0].count(), queue);
+    } else {
+      launch_trilu(numbers_at(in, 0), places_at(out, 0), rows, columns, upper, k, out[0].count(),
+                   queue);
+    }
   });
 }
 
@@ -90,18 +130,23 @@ GatherShape gather_shape(const KernelRequest& request, const Shape& data) {
 
 Made make_gather(const KernelRequest& request, const CudaQueue& queue) {
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  if (!row_major(request) || size > 8) return nullptr;
+  const Elements elements = elements_of(request, 1);
+  if (elements == Elements::kUnknown) return nullptr;
   const GatherShape shape = gather_shape(request, request.inputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_gather(shape, in[0].data, in[1].data, out[0].data, size, queue);
+    if (elements == Elements::kKept) {
+      launch_gather(shape, in[0].data, in[1].data, out[0].data, size, queue);
+    } else {
+      launch_gather(shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
+    }
   });
 }
 
 Made make_gather_gradient(const KernelRequest& request, const CudaQueue& queue) {
-  if (!row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
+  if (!takes_types(request) || !is_stored_float(request.outputs[0].dtype)) return nullptr;
   const GatherShape shape = gather_shape(request, request.outputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_gather_gradient(shape, in[0].as<float>(), in[1].data, out[0].as<float>(), queue);
+    launch_gather_gradient(shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
   });
 }
 

@@ -1,12 +1,14 @@
 // Data movement kernels.
 #include "ops/grid_cuda.h"
 #include "ops/movement_launch_cuda.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain::movement {
 namespace {
 
-template <class T>
-__global__ void copy_strided(CopyWalk walk, const T* from, T* to) {
+/// From: elements of one type, or Numbers; To likewise, or Places.
+template <class From, class To>
+__global__ void copy_strided(CopyWalk walk, From from, To to) {
   for (std::int64_t i = first_of_thread(); i < walk.count; i += step_of_thread()) {
     std::int64_t left = i, source = 0, target = 0;
     for (int d = walk.dimensions - 1; d > 0; --d) {
@@ -24,12 +26,12 @@ __global__ void fill_elements(T* to, T value, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) to[i] = value;
 }
 
-template <class T>
-__global__ void keep_triangle(const T* x, T* y, std::int64_t rows, std::int64_t columns, bool upper,
-                              std::int64_t k, std::int64_t count) {
+template <class T, class From, class To>
+__global__ void keep_triangle(T nothing, From x, To y, std::int64_t rows, std::int64_t columns,
+                              bool upper, std::int64_t k, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     const std::int64_t diagonal = i % columns - i / columns % rows;
-    y[i] = (upper ? diagonal >= k : diagonal <= k) ? x[i] : T(0);
+    y[i] = (upper ? diagonal >= k : diagonal <= k) ? x[i] : nothing;
   }
 }
 
@@ -41,8 +43,8 @@ __device__ __forceinline__ std::int64_t index_at(const void* indices, std::int64
   return index < 0 ? 0 : index >= extent ? extent - 1 : index;
 }
 
-template <class T>
-__global__ void gather(GatherShape s, const T* data, const void* indices, T* y) {
+template <class From, class To>
+__global__ void gather(GatherShape s, From data, const void* indices, To y) {
   const std::int64_t count = s.outer * s.count * s.slice;
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     const std::int64_t tuple = i / s.slice;
@@ -52,7 +54,7 @@ __global__ void gather(GatherShape s, const T* data, const void* indices, T* y) 
 }
 
 /// A block for each index: the first of equal ones adds for all of them, in their order.
-__global__ void gather_gradient(GatherShape s, const float* dy, const void* indices, float* dx) {
+__global__ void gather_gradient(GatherShape s, Numbers dy, const void* indices, Places dx) {
   const std::int64_t mine = blockIdx.x;
   const std::int64_t row = index_at(indices, mine, s.wide, s.extent);
   int earlier = 0;
@@ -86,9 +88,15 @@ void launch_copy(const CopyWalk& walk, const void* from, void* to, int size,
   if (walk.count == 0) return;
   with_size(size, [&](auto zero) {
     using T = decltype(zero);
-    PT_LAUNCH(copy_strided<T>, blocks_for(walk.count, queue), kBlock, queue.stream, walk,
+    PT_LAUNCH(copy_strided, blocks_for(walk.count, queue), kBlock, queue.stream, walk,
               static_cast<const T*>(from), static_cast<T*>(to));
   });
+}
+
+void launch_copy(const CopyWalk& walk, const Numbers& from, const Places& to,
+                 const CudaQueue& queue) {
+  if (walk.count == 0) return;
+  PT_LAUNCH(copy_strided, blocks_for(walk.count, queue), kBlock, queue.stream, walk, from, to);
 }
 
 void launch_fill_elements(void* to, std::uint64_t bits, int size, std::int64_t count,
@@ -106,9 +114,16 @@ void launch_trilu(const void* x, void* y, int size, std::int64_t rows, std::int6
   if (count == 0) return;
   with_size(size, [&](auto zero) {
     using T = decltype(zero);
-    PT_LAUNCH(keep_triangle<T>, blocks_for(count, queue), kBlock, queue.stream,
+    PT_LAUNCH(keep_triangle, blocks_for(count, queue), kBlock, queue.stream, zero,
               static_cast<const T*>(x), static_cast<T*>(y), rows, columns, upper, k, count);
   });
+}
+
+void launch_trilu(const Numbers& x, const Places& y, std::int64_t rows, std::int64_t columns,
+                  bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue) {
+  if (count == 0) return;
+  PT_LAUNCH(keep_triangle, blocks_for(count, queue), kBlock, queue.stream, 0.0f, x, y, rows,
+            columns, upper, k, count);
 }
 
 void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
@@ -117,14 +132,22 @@ void launch_gather(const GatherShape& shape, const void* data, const void* indic
   if (count == 0) return;
   with_size(size, [&](auto zero) {
     using T = decltype(zero);
-    PT_LAUNCH(gather<T>, blocks_for(count, queue), kBlock, queue.stream, shape,
+    PT_LAUNCH(gather, blocks_for(count, queue), kBlock, queue.stream, shape,
               static_cast<const T*>(data), indices, static_cast<T*>(y));
   });
 }
 
-void launch_gather_gradient(const GatherShape& shape, const float* dy, const void* indices,
-                            float* dx, const CudaQueue& queue) {
-  launch_fill_elements(dx, 0, sizeof(float), shape.outer * shape.extent * shape.slice, queue);
+void launch_gather(const GatherShape& shape, const Numbers& data, const void* indices,
+                   const Places& y, const CudaQueue& queue) {
+  const std::int64_t count = shape.outer * shape.count * shape.slice;
+  if (count == 0) return;
+  PT_LAUNCH(gather, blocks_for(count, queue), kBlock, queue.stream, shape, data, indices, y);
+}
+
+void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const void* indices,
+                            const Places& dx, const CudaQueue& queue) {
+  launch_fill_elements(dx.data, 0, dx.stored == Stored::kFloat ? 4 : 2,
+                       shape.outer * shape.extent * shape.slice, queue);
   if (shape.count == 0) return;
   PT_LAUNCH(gather_gradient, static_cast<unsigned>(shape.count), kBlock, queue.stream, shape, dy,
             indices, dx);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/queue_cuda.h"
+#include "ops/stored_cuda.h"
 
 namespace pipetrain::movement {
 
@@ -21,11 +22,16 @@ struct CopyWalk {
 /// Elements of `size` bytes: 1, 2, 4 or 8.
 void launch_copy(const CopyWalk& walk, const void* from, void* to, int size,
                  const CudaQueue& queue);
+/// Between floats of different stored types.
+void launch_copy(const CopyWalk& walk, const Numbers& from, const Places& to,
+                 const CudaQueue& queue);
 /// `bits`: the element, in its lowest bytes.
 void launch_fill_elements(void* to, std::uint64_t bits, int size, std::int64_t count,
                           const CudaQueue& queue);
 /// Keeps columns - row % rows >= k (upper) or <= k of (matrices, rows, columns).
 void launch_trilu(const void* x, void* y, int size, std::int64_t rows, std::int64_t columns,
+                  bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue);
+void launch_trilu(const Numbers& x, const Places& y, std::int64_t rows, std::int64_t columns,
                   bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue);
 
 /// Slices of data (outer, extent, slice) at indices (count): y is (outer, count, slice).
@@ -36,9 +42,11 @@ struct GatherShape {
 /// What is out of range is taken from the nearest end.
 void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
                    int size, const CudaQueue& queue);
+void launch_gather(const GatherShape& shape, const Numbers& data, const void* indices,
+                   const Places& y, const CudaQueue& queue);
 /// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: the same
 /// index adds in the order of the indices.
-void launch_gather_gradient(const GatherShape& shape, const float* dy, const void* indices,
-                            float* dx, const CudaQueue& queue);
+void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const void* indices,
+                            const Places& dx, const CudaQueue& queue);
 
 }  // namespace pipetrain::movement

@@ -2,13 +2,14 @@
 #include "ops/kernels_cuda.h"
 #include "ops/reduce.h"
 #include "ops/reduce_launch_cuda.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain::reduce {
 namespace {
 
 std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queue) {
   const TensorType& x = request.inputs[0];
-  if (x.dtype != DType::kFloat32 || x.layout != Layout::kRowMajor) return nullptr;
+  if (!is_stored_float(x.dtype) || !takes_types(request)) return nullptr;
   const ReducePlan plan = plan_of(request);
   if (plan.kept * plan.reduced == 0) return nullptr;
   ReduceWalk walk;
@@ -30,7 +31,7 @@ std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queu
                                                    : Reduction::kSum;
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        launch_reduce(reduction, walk, in[0].as<float>(), out[0].as<float>(),
+        launch_reduce(reduction, walk, numbers_at(in, 0), places_at(out, 0),
                       reinterpret_cast<float*>(context.workspace), queue);
       },
       static_cast<std::size_t>(workspace_of(walk)) * sizeof(float));
@@ -46,4 +47,17 @@ constexpr CudaKernelEntry kKernels[] = {
 
 namespace pipetrain {
 std::span<const CudaKernelEntry> reduce_cuda_kernels() { return reduce::kKernels; }
+
+void sums_of_squares_cuda(std::span<const std::span<const float>> values, double* sums,
+                          double* scratch, const CudaQueue& queue) {
+  for (std::size_t first = 0; first < values.size(); first += kMostSquared) {
+    SquareList list;
+    for (std::size_t i = first; i < values.size() && list.count < kMostSquared; ++i) {
+      list.values[list.count] = values[i].data();
+      list.counts[list.count++] = static_cast<std::int64_t>(values[i].size());
+    }
+    launch_sums_of_squares(list, sums + first, scratch + first * kSquareParts, queue);
+  }
+}
+
 }  // namespace pipetrain

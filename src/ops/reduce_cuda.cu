@@ -6,6 +6,7 @@
 #include "ops/grid_cuda.h"
 #include "ops/kernels_cuda_launch.h"
 #include "ops/reduce_launch_cuda.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain {
 namespace reduce {
@@ -30,10 +31,10 @@ __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions
 }
 
 template <class F>
-__global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk walk, const float* x,
-                            float* y) {
+__global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk walk, Numbers x,
+                            Places y) {
   for (std::int64_t out = blockIdx.x; out < walk.kept; out += gridDim.x) {
-    const float* from =
+    const Numbers from =
         x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
     float value = start;
     for (std::int64_t i = threadIdx.x; i < walk.reduced; i += kBlock) {
@@ -49,11 +50,11 @@ __global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk wa
 /// y: (pieces, kept)
 template <class F>
 __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk walk,
-                               std::int64_t piece, const float* x, float* y) {
+                               std::int64_t piece, Numbers x, Places y) {
   const std::int64_t first = blockIdx.y * piece;
   const std::int64_t last = first + piece < walk.reduced ? first + piece : walk.reduced;
   for (std::int64_t out = first_of_thread(); out < walk.kept; out += step_of_thread()) {
-    const float* from =
+    const Numbers from =
         x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
     float value = start;
     for (std::int64_t i = first; i < last; ++i) {
@@ -73,8 +74,8 @@ std::int64_t pieces_of(const ReduceWalk& walk) {
 bool by_rows(const ReduceWalk& walk) { return walk.innermost_is_reduced && walk.reduced >= 32; }
 
 template <class F>
-void run(F combine, float start, float divisor, const ReduceWalk& walk, const float* x, float* y,
-         float* workspace, const CudaQueue& queue) {
+void run(F combine, float start, float divisor, const ReduceWalk& walk, const Numbers& x,
+         const Places& y, float* workspace, const CudaQueue& queue) {
   if (by_rows(walk)) {
     const std::int64_t most = std::int64_t{16} * queue.multiprocessors;
     const auto blocks = static_cast<unsigned>(walk.kept < most ? walk.kept : most);
@@ -90,14 +91,14 @@ void run(F combine, float start, float divisor, const ReduceWalk& walk, const fl
     return;
   }
   PT_LAUNCH(reduce_columns, grid, kBlock, queue.stream, combine, start, 1.0f, walk, piece, x,
-            workspace);
+            Places(workspace));
   ReduceWalk rest;
   rest.kept_dimensions = rest.reduced_dimensions = 1;
   rest.kept_sizes[0] = rest.kept = rest.reduced_strides[0] = walk.kept;
   rest.kept_strides[0] = 1;
   rest.reduced_sizes[0] = rest.reduced = pieces;
   PT_LAUNCH(reduce_columns, blocks_for(walk.kept, queue), kBlock, queue.stream, combine, start,
-            divisor, rest, pieces, static_cast<const float*>(workspace), y);
+            divisor, rest, pieces, Numbers(workspace), y);
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ std::int64_t workspace_of(const ReduceWalk& walk) {
   return by_rows(walk) || pieces_of(walk) == 1 ? 0 : pieces_of(walk) * walk.kept;
 }
 
-void launch_reduce(Reduction reduction, const ReduceWalk& walk, const float* x, float* y,
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const Numbers& x, const Places& y,
                    float* workspace, const CudaQueue& queue) {
   if (walk.kept == 0) return;
   const auto run_with = [&](auto combine, float start, float divisor) {
@@ -131,26 +132,33 @@ void launch_reduce(Reduction reduction, const ReduceWalk& walk, const float* x, 
 
 namespace {
 
-/// A block sums every kSquareParts-th piece.
-__global__ void square_parts(const float* x, std::int64_t count, double* parts) {
+/// A block sums every kSquareParts-th group of its tensor's elements. parts: (tensors,
+/// kSquareParts)
+__global__ void square_parts(PT_LARGE(SquareList) list, double* parts) {
+  const float* values = list.values[blockIdx.y];
+  const std::int64_t count = list.counts[blockIdx.y];
   double sum = 0;
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
-    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   sum = over_block<kBlock>(sum, SumOf());
-  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+  if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
-__global__ void add_parts(const double* parts, double* sum) {
-  const double all = over_block<kSquareParts>(parts[threadIdx.x], SumOf());
-  if (threadIdx.x == 0) *sum = all;
+__global__ void add_square_parts(const double* parts, double* sums) {
+  const double all =
+      over_block<kSquareParts>(parts[blockIdx.x * kSquareParts + threadIdx.x], SumOf());
+  if (threadIdx.x == 0) sums[blockIdx.x] = all;
 }
 
 }  // namespace
 
-void launch_sum_of_squares(const float* values, std::int64_t count, double* sum, double* scratch,
-                           const CudaQueue& queue) {
-  PT_LAUNCH(square_parts, kSquareParts, kBlock, queue.stream, values, count, scratch);
-  PT_LAUNCH(add_parts, 1, kSquareParts, queue.stream, static_cast<const double*>(scratch), sum);
+void launch_sums_of_squares(const SquareList& list, double* sums, double* scratch,
+                            const CudaQueue& queue) {
+  if (list.count == 0) return;
+  const auto tensors = static_cast<unsigned>(list.count);
+  PT_LAUNCH(square_parts, dim3(kSquareParts, tensors), kBlock, queue.stream, list, scratch);
+  PT_LAUNCH(add_square_parts, tensors, kSquareParts, queue.stream,
+            static_cast<const double*>(scratch), sums);
 }
 
 }  // namespace pipetrain

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/queue_cuda.h"
+#include "ops/stored_cuda.h"
 
 namespace pipetrain::reduce {
 
@@ -21,7 +22,7 @@ struct ReduceWalk {
 
 /// Floats of workspace that a reduction needs.
 std::int64_t workspace_of(const ReduceWalk& walk);
-void launch_reduce(Reduction reduction, const ReduceWalk& walk, const float* x, float* y,
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const Numbers& x, const Places& y,
                    float* workspace, const CudaQueue& queue);
 
 }  // namespace pipetrain::reduce

@@ -5,6 +5,7 @@
 #include "ops/loss.h"
 #include "ops/row_launch_cuda.h"
 #include "ops/softmax.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain::row {
 namespace {
@@ -13,12 +14,7 @@ using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
 bool floats(const KernelRequest& request, std::size_t x) {
-  return request.inputs[x].dtype == DType::kFloat32 &&
-         request.inputs[x].layout == Layout::kRowMajor;
-}
-
-float* at(Tensors tensors, std::size_t index) {
-  return index < tensors.size() ? tensors[index].as<float>() : nullptr;
+  return is_stored_float(request.inputs[x].dtype) && takes_types(request);
 }
 
 template <bool kLog, bool kGradient>
@@ -28,9 +24,10 @@ Made make_softmax(const KernelRequest& request, const CudaQueue& queue) {
   const Lines lines{view.outer, view.extent, view.inner};
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
     if constexpr (kGradient) {
-      launch_softmax_gradient(lines, kLog, at(in, 0), at(in, 1), at(out, 0), queue);
+      launch_softmax_gradient(lines, kLog, numbers_at(in, 0), numbers_at(in, 1), places_at(out, 0),
+                              queue);
     } else {
-      launch_softmax(lines, kLog, at(in, 0), at(out, 0), queue);
+      launch_softmax(lines, kLog, numbers_at(in, 0), places_at(out, 0), queue);
     }
   });
 }
@@ -45,8 +42,9 @@ Made make_cross_entropy(const KernelRequest& request, const CudaQueue& queue) {
   const Entropy entropy = entropy_of(request);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        launch_cross_entropy(entropy, at(in, 0), in[1].as<std::int64_t>(), at(out, 0), at(out, 1),
-                             at(out, 2), reinterpret_cast<float*>(context.workspace), queue);
+        launch_cross_entropy(entropy, numbers_at(in, 0), in[1].as<std::int64_t>(),
+                             places_at(out, 0), places_at(out, 1), places_at(out, 2),
+                             reinterpret_cast<float*>(context.workspace), queue);
       },
       2 * static_cast<std::size_t>(entropy.rows) * sizeof(float));
 }
@@ -55,8 +53,8 @@ Made make_cross_entropy_gradient(const KernelRequest& request, const CudaQueue& 
   if (!floats(request, 0)) return nullptr;
   const Entropy entropy = entropy_of(request);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_cross_entropy_gradient(entropy, at(in, 0), in[1].as<std::int64_t>(), at(in, 2),
-                                  at(in, 3), at(out, 0), queue);
+    launch_cross_entropy_gradient(entropy, numbers_at(in, 0), in[1].as<std::int64_t>(),
+                                  numbers_at(in, 2), numbers_at(in, 3), places_at(out, 0), queue);
   });
 }
 
@@ -65,7 +63,8 @@ Made make_pointwise(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request, 0)) return nullptr;
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        launch_pointwise_loss(kKind, at(in, 0), at(in, 1), in[0].count(), at(out, 0), at(out, 1),
+        launch_pointwise_loss(kKind, numbers_at(in, 0), numbers_at(in, 1), in[0].count(),
+                              places_at(out, 0), places_at(out, 1),
                               reinterpret_cast<float*>(context.workspace), queue);
       },
       2 * kPointwiseParts * sizeof(float));
@@ -75,8 +74,8 @@ template <Pointwise kKind>
 Made make_pointwise_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request, 0)) return nullptr;
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_pointwise_gradient(kKind, at(in, 0), at(in, 1), in[0].count(), at(in, 2), at(out, 0),
-                              queue);
+    launch_pointwise_gradient(kKind, numbers_at(in, 0), numbers_at(in, 1), in[0].count(),
+                              numbers_at(in, 2), places_at(out, 0), queue);
   });
 }
 
@@ -92,8 +91,9 @@ Made make_norm(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request, 0)) return nullptr;
   const Norm norm = norm_of<kCentred>(request, 0);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_norm(norm, at(in, 0), at(in, 1), kCentred ? at(in, 2) : nullptr, at(out, 0),
-                kCentred ? at(out, 1) : nullptr, at(out, kCentred ? 2 : 1), queue);
+    launch_norm(norm, numbers_at(in, 0), numbers_at(in, 1), kCentred ? numbers_at(in, 2) : Places(),
+                places_at(out, 0), kCentred ? places_at(out, 1) : Places(),
+                places_at(out, kCentred ? 2 : 1), queue);
   });
 }
 
@@ -102,9 +102,9 @@ Made make_input_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request, 1)) return nullptr;
   const Norm norm = norm_of<kCentred>(request, 1);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_norm_input_gradient(norm, at(in, 0), at(in, 1), at(in, 2),
-                               kCentred ? at(in, 3) : nullptr, at(in, kCentred ? 4 : 3), at(out, 0),
-                               queue);
+    launch_norm_input_gradient(norm, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+                               kCentred ? numbers_at(in, 3) : Numbers(),
+                               numbers_at(in, kCentred ? 4 : 3), places_at(out, 0), queue);
   });
 }
 
@@ -114,9 +114,10 @@ Made make_weight_gradient(const KernelRequest& request, const CudaQueue& queue) 
   const Norm norm = norm_of<kCentred>(request, 1);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        launch_norm_weight_gradient(norm, at(in, 0), at(in, 1), kCentred ? at(in, 2) : nullptr,
-                                    at(in, kCentred ? 3 : 2), at(out, 0),
-                                    kCentred ? at(out, 1) : nullptr,
+        launch_norm_weight_gradient(norm, numbers_at(in, 0), numbers_at(in, 1),
+                                    kCentred ? numbers_at(in, 2) : Numbers(),
+                                    numbers_at(in, kCentred ? 3 : 2), places_at(out, 0),
+                                    kCentred ? places_at(out, 1) : Places(),
                                     reinterpret_cast<float*>(context.workspace), queue);
       },
       2 * static_cast<std::size_t>(norm_pieces(norm) * norm.width) * sizeof(float));
@@ -129,7 +130,7 @@ Made make_dropout(const KernelRequest& request, const CudaQueue& queue) {
     const Mask mask{dropout_key(context, parameters.node_key), parameters.threshold,
                     static_cast<float>(parameters.scale), context.first_sample,
                     elements_per_sample(in[0].count(), context)};
-    launch_dropout(mask, at(in, 0), at(out, 0), in[0].count(), queue);
+    launch_dropout(mask, numbers_at(in, 0), places_at(out, 0), in[0].count(), queue);
   });
 }
 

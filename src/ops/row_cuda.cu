@@ -5,6 +5,7 @@
 
 #include "ops/grid_cuda.h"
 #include "ops/row_launch_cuda.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain::row {
 namespace {
@@ -14,7 +15,7 @@ unsigned blocks_of_rows(std::int64_t rows, const CudaQueue& queue) {
   return static_cast<unsigned>(rows < most ? rows : most);
 }
 
-__global__ void softmax(Lines lines, bool logarithm, const float* x, float* y) {
+__global__ void softmax(Lines lines, bool logarithm, Numbers x, Places y) {
   for (std::int64_t line = blockIdx.x; line < lines.outer * lines.inner; line += gridDim.x) {
     const std::int64_t begin = line / lines.inner * lines.extent * lines.inner + line % lines.inner;
     float highest = -std::numeric_limits<float>::infinity();
@@ -33,8 +34,7 @@ __global__ void softmax(Lines lines, bool logarithm, const float* x, float* y) {
   }
 }
 
-__global__ void softmax_gradient(Lines lines, bool logarithm, const float* dy, const float* y,
-                                 float* dx) {
+__global__ void softmax_gradient(Lines lines, bool logarithm, Numbers dy, Numbers y, Places dx) {
   for (std::int64_t line = blockIdx.x; line < lines.outer * lines.inner; line += gridDim.x) {
     const std::int64_t begin = line / lines.inner * lines.extent * lines.inner + line % lines.inner;
     float sum = 0;
@@ -61,10 +61,10 @@ struct BestOf {
   }
 };
 
-__global__ void cross_entropy(Entropy s, const float* x, const std::int64_t* labels, float* losses,
-                              float* hits, float* log_sums) {
+__global__ void cross_entropy(Entropy s, Numbers x, const std::int64_t* labels, Places losses,
+                              Places hits, Places log_sums) {
   for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
-    const float* logits = x + row * s.classes;
+    const Numbers logits = x + row * s.classes;
     Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
     float total = 0;
     for (std::int64_t c = threadIdx.x; c < s.classes; c += kBlock) {
@@ -92,8 +92,7 @@ __global__ void cross_entropy(Entropy s, const float* x, const std::int64_t* lab
 }
 
 /// Sums of two lists, by one block.
-__global__ void add_two(const float* a, const float* b, std::int64_t count, float* sum_a,
-                        float* sum_b) {
+__global__ void add_two(Numbers a, Numbers b, std::int64_t count, Places sum_a, Places sum_b) {
   double first = 0, second = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
     first += static_cast<double>(a[i]);
@@ -102,13 +101,13 @@ __global__ void add_two(const float* a, const float* b, std::int64_t count, floa
   first = over_block<kBlock>(first, SumOf());
   second = over_block<kBlock>(second, SumOf());
   if (threadIdx.x != 0) return;
-  if (sum_a) *sum_a = static_cast<float>(first);
-  if (sum_b) *sum_b = static_cast<float>(second);
+  if (sum_a) sum_a[0] = static_cast<float>(first);
+  if (sum_b) sum_b[0] = static_cast<float>(second);
 }
 
-__global__ void cross_entropy_gradient(Entropy s, const float* x, const std::int64_t* labels,
-                                       const float* log_sums, const float* gy, float* dx) {
-  const float scale = *gy;
+__global__ void cross_entropy_gradient(Entropy s, Numbers x, const std::int64_t* labels,
+                                       Numbers log_sums, Numbers gy, Places dx) {
+  const float scale = gy[0];
   for (std::int64_t i = first_of_thread(); i < s.rows * s.classes; i += step_of_thread()) {
     const std::int64_t row = i / s.classes;
     const std::int64_t label = labels[row];
@@ -142,8 +141,8 @@ __device__ __forceinline__ float slope_of(Pointwise kind, float x, float t) {
   return 0;
 }
 
-__global__ void pointwise_loss(Pointwise kind, const float* x, const float* target,
-                               std::int64_t count, float* losses, float* hits) {
+__global__ void pointwise_loss(Pointwise kind, Numbers x, Numbers target, std::int64_t count,
+                               Places losses, Places hits) {
   float loss = 0, hit = 0;
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     loss += loss_of(kind, x[i], target[i]);
@@ -156,18 +155,18 @@ __global__ void pointwise_loss(Pointwise kind, const float* x, const float* targ
   hits[blockIdx.x] = hit;
 }
 
-__global__ void pointwise_gradient(Pointwise kind, const float* x, const float* target,
-                                   std::int64_t count, const float* gy, float* dx) {
-  const float scale = *gy;
+__global__ void pointwise_gradient(Pointwise kind, Numbers x, Numbers target, std::int64_t count,
+                                   Numbers gy, Places dx) {
+  const float scale = gy[0];
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
     dx[i] = slope_of(kind, x[i], target[i]) * scale;
 }
 
-__global__ void norm_forward(Norm norm, const float* x, const float* scale, const float* bias,
-                             float* y, float* means, float* inverses) {
+__global__ void norm_forward(Norm norm, Numbers x, Numbers scale, Numbers bias, Places y,
+                             Places means, Places inverses) {
   const auto width = static_cast<float>(norm.width);
   for (std::int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
-    const float* from = x + row * norm.width;
+    const Numbers from = x + row * norm.width;
     float mean = 0;
     if (norm.centred) {
       for (std::int64_t i = threadIdx.x; i < norm.width; i += kBlock) mean += from[i];
@@ -187,8 +186,8 @@ __global__ void norm_forward(Norm norm, const float* x, const float* scale, cons
   }
 }
 
-__global__ void norm_input_gradient(Norm norm, const float* dy, const float* x, const float* scale,
-                                    const float* means, const float* inverses, float* dx) {
+__global__ void norm_input_gradient(Norm norm, Numbers dy, Numbers x, Numbers scale, Numbers means,
+                                    Numbers inverses, Places dx) {
   const auto width = static_cast<float>(norm.width);
   for (std::int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
     const std::int64_t begin = row * norm.width;
@@ -210,9 +209,9 @@ __global__ void norm_input_gradient(Norm norm, const float* dy, const float* x, 
 }
 
 /// scales, biases: (pieces, width)
-__global__ void norm_weight_gradient(Norm norm, std::int64_t piece, const float* dy, const float* x,
-                                     const float* means, const float* inverses, float* scales,
-                                     float* biases) {
+__global__ void norm_weight_gradient(Norm norm, std::int64_t piece, Numbers dy, Numbers x,
+                                     Numbers means, Numbers inverses, Places scales,
+                                     Places biases) {
   const std::int64_t first = blockIdx.y * piece;
   const std::int64_t last = first + piece < norm.rows ? first + piece : norm.rows;
   for (std::int64_t i = first_of_thread(); i < norm.width; i += step_of_thread()) {
@@ -228,8 +227,8 @@ __global__ void norm_weight_gradient(Norm norm, std::int64_t piece, const float*
   }
 }
 
-__global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, const float* scales,
-                                const float* biases, float* dscale, float* dbias) {
+__global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, Numbers scales,
+                                Numbers biases, Places dscale, Places dbias) {
   for (std::int64_t i = first_of_thread(); i < width; i += step_of_thread()) {
     float scale = 0, bias = 0;
     for (std::int64_t p = 0; p < pieces; ++p) {
@@ -242,7 +241,7 @@ __global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, const f
 }
 
 /// The mask of ops/dropout.h: element 8 w + l of a group of 32 takes word w of its l-th counter.
-__global__ void dropout(Mask mask, const float* x, float* y, std::int64_t count) {
+__global__ void dropout(Mask mask, Numbers x, Places y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     const auto sample = static_cast<std::uint64_t>(mask.first_sample + i / mask.per_sample);
     const std::int64_t element = i % mask.per_sample;
@@ -261,68 +260,70 @@ __global__ void dropout(Mask mask, const float* x, float* y, std::int64_t count)
 
 }  // namespace
 
-void launch_softmax(const Lines& lines, bool logarithm, const float* x, float* y,
+void launch_softmax(const Lines& lines, bool logarithm, const Numbers& x, const Places& y,
                     const CudaQueue& queue) {
   const std::int64_t count = lines.outer * lines.inner;
   if (count * lines.extent == 0) return;
   PT_LAUNCH(softmax, blocks_of_rows(count, queue), kBlock, queue.stream, lines, logarithm, x, y);
 }
 
-void launch_softmax_gradient(const Lines& lines, bool logarithm, const float* dy, const float* y,
-                             float* dx, const CudaQueue& queue) {
+void launch_softmax_gradient(const Lines& lines, bool logarithm, const Numbers& dy,
+                             const Numbers& y, const Places& dx, const CudaQueue& queue) {
   const std::int64_t count = lines.outer * lines.inner;
   if (count * lines.extent == 0) return;
   PT_LAUNCH(softmax_gradient, blocks_of_rows(count, queue), kBlock, queue.stream, lines, logarithm,
             dy, y, dx);
 }
 
-void launch_cross_entropy(const Entropy& shape, const float* x, const std::int64_t* labels,
-                          float* loss, float* correct, float* log_sums, float* workspace,
-                          const CudaQueue& queue) {
+void launch_cross_entropy(const Entropy& shape, const Numbers& x, const std::int64_t* labels,
+                          const Places& loss, const Places& correct, const Places& log_sums,
+                          float* workspace, const CudaQueue& queue) {
   float* hits = workspace + shape.rows;
   if (shape.rows > 0)
     PT_LAUNCH(cross_entropy, blocks_of_rows(shape.rows, queue), kBlock, queue.stream, shape, x,
               labels, workspace, hits, log_sums);
-  PT_LAUNCH(add_two, 1, kBlock, queue.stream, static_cast<const float*>(workspace),
-            static_cast<const float*>(hits), shape.rows, loss, correct);
+  PT_LAUNCH(add_two, 1, kBlock, queue.stream, Numbers(workspace), Numbers(hits), shape.rows, loss,
+            correct);
 }
 
-void launch_cross_entropy_gradient(const Entropy& shape, const float* x, const std::int64_t* labels,
-                                   const float* log_sums, const float* gy, float* dx,
-                                   const CudaQueue& queue) {
+void launch_cross_entropy_gradient(const Entropy& shape, const Numbers& x,
+                                   const std::int64_t* labels, const Numbers& log_sums,
+                                   const Numbers& gy, const Places& dx, const CudaQueue& queue) {
   const std::int64_t count = shape.rows * shape.classes;
   if (count == 0) return;
   PT_LAUNCH(cross_entropy_gradient, blocks_for(count, queue), kBlock, queue.stream, shape, x,
             labels, log_sums, gy, dx);
 }
 
-void launch_pointwise_loss(Pointwise kind, const float* x, const float* target, std::int64_t count,
-                           float* loss, float* correct, float* workspace, const CudaQueue& queue) {
+void launch_pointwise_loss(Pointwise kind, const Numbers& x, const Numbers& target,
+                           std::int64_t count, const Places& loss, const Places& correct,
+                           float* workspace, const CudaQueue& queue) {
   float* hits = workspace + kPointwiseParts;
   PT_LAUNCH(pointwise_loss, kPointwiseParts, kBlock, queue.stream, kind, x, target, count,
             workspace, hits);
-  PT_LAUNCH(add_two, 1, kBlock, queue.stream, static_cast<const float*>(workspace),
-            static_cast<const float*>(hits), std::int64_t{kPointwiseParts}, loss, correct);
+  PT_LAUNCH(add_two, 1, kBlock, queue.stream, Numbers(workspace), Numbers(hits),
+            std::int64_t{kPointwiseParts}, loss, correct);
 }
 
-void launch_pointwise_gradient(Pointwise kind, const float* x, const float* target,
-                               std::int64_t count, const float* gy, float* dx,
+void launch_pointwise_gradient(Pointwise kind, const Numbers& x, const Numbers& target,
+                               std::int64_t count, const Numbers& gy, const Places& dx,
                                const CudaQueue& queue) {
   if (count == 0) return;
   PT_LAUNCH(pointwise_gradient, blocks_for(count, queue), kBlock, queue.stream, kind, x, target,
             count, gy, dx);
 }
 
-void launch_norm(const Norm& norm, const float* x, const float* scale, const float* bias, float* y,
-                 float* means, float* inverses, const CudaQueue& queue) {
+void launch_norm(const Norm& norm, const Numbers& x, const Numbers& scale, const Numbers& bias,
+                 const Places& y, const Places& means, const Places& inverses,
+                 const CudaQueue& queue) {
   if (norm.rows == 0) return;
   PT_LAUNCH(norm_forward, blocks_of_rows(norm.rows, queue), kBlock, queue.stream, norm, x, scale,
             bias, y, means, inverses);
 }
 
-void launch_norm_input_gradient(const Norm& norm, const float* dy, const float* x,
-                                const float* scale, const float* means, const float* inverses,
-                                float* dx, const CudaQueue& queue) {
+void launch_norm_input_gradient(const Norm& norm, const Numbers& dy, const Numbers& x,
+                                const Numbers& scale, const Numbers& means, const Numbers& inverses,
+                                const Places& dx, const CudaQueue& queue) {
   if (norm.rows == 0) return;
   PT_LAUNCH(norm_input_gradient, blocks_of_rows(norm.rows, queue), kBlock, queue.stream, norm, dy,
             x, scale, means, inverses, dx);
@@ -333,9 +334,10 @@ std::int64_t norm_pieces(const Norm& norm) {
   return pieces < 1 ? 1 : pieces < 128 ? pieces : 128;
 }
 
-void launch_norm_weight_gradient(const Norm& norm, const float* dy, const float* x,
-                                 const float* means, const float* inverses, float* dscale,
-                                 float* dbias, float* workspace, const CudaQueue& queue) {
+void launch_norm_weight_gradient(const Norm& norm, const Numbers& dy, const Numbers& x,
+                                 const Numbers& means, const Numbers& inverses,
+                                 const Places& dscale, const Places& dbias, float* workspace,
+                                 const CudaQueue& queue) {
   const std::int64_t pieces = norm_pieces(norm);
   const std::int64_t piece = (norm.rows + pieces - 1) / pieces;
   float* biases = workspace + pieces * norm.width;
@@ -343,11 +345,10 @@ void launch_norm_weight_gradient(const Norm& norm, const float* dy, const float*
             dim3(blocks_for(norm.width, queue), static_cast<unsigned>(pieces)), kBlock,
             queue.stream, norm, piece, dy, x, means, inverses, workspace, biases);
   PT_LAUNCH(norm_weight_sum, blocks_for(norm.width, queue), kBlock, queue.stream, pieces,
-            norm.width, static_cast<const float*>(workspace), static_cast<const float*>(biases),
-            dscale, dbias);
+            norm.width, Numbers(workspace), Numbers(biases), dscale, dbias);
 }
 
-void launch_dropout(const Mask& mask, const float* x, float* y, std::int64_t count,
+void launch_dropout(const Mask& mask, const Numbers& x, const Places& y, std::int64_t count,
                     const CudaQueue& queue) {
   if (count == 0) return;
   PT_LAUNCH(dropout, blocks_for(count, queue), kBlock, queue.stream, mask, x, y, count);

@@ -3,6 +3,7 @@
 #include "ops/kernels_cuda.h"
 #include "ops/pool.h"
 #include "ops/spatial_launch_cuda.h"
+#include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain::spatial {
 namespace {
@@ -11,9 +12,7 @@ using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
 bool floats(const KernelRequest& request) {
-  return request.inputs[0].dtype == DType::kFloat32 &&
-         request.inputs[0].layout == Layout::kRowMajor &&
-         request.outputs[0].layout == Layout::kRowMajor;
+  return is_stored_float(request.inputs[0].dtype) && takes_types(request);
 }
 
 Pool pool_of(const KernelRequest& request, const Shape& x) {
@@ -44,7 +43,7 @@ Made make_max(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Pool pool = pool_of(request, request.inputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_max_pool(pool, in[0].as<float>(), out[0].as<float>(),
+    launch_max_pool(pool, numbers_at(in, 0), places_at(out, 0),
                     out.size() > 1 ? out[1].as<std::int32_t>() : nullptr, queue);
   });
 }
@@ -53,7 +52,7 @@ Made make_max_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Pool pool = pool_of(request, request.outputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_max_pool_gradient(pool, in[0].as<float>(), in[1].as<std::int32_t>(), out[0].as<float>(),
+    launch_max_pool_gradient(pool, numbers_at(in, 0), in[1].as<std::int32_t>(), places_at(out, 0),
                              queue);
   });
 }
@@ -62,7 +61,7 @@ Made make_average(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Pool pool = pool_of(request, request.inputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_average_pool(pool, in[0].as<float>(), out[0].as<float>(), queue);
+    launch_average_pool(pool, numbers_at(in, 0), places_at(out, 0), queue);
   });
 }
 
@@ -70,7 +69,7 @@ Made make_average_gradient(const KernelRequest& request, const CudaQueue& queue)
   if (!floats(request)) return nullptr;
   const Pool pool = pool_of(request, request.outputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_average_pool_gradient(pool, in[0].as<float>(), out[0].as<float>(), queue);
+    launch_average_pool_gradient(pool, numbers_at(in, 0), places_at(out, 0), queue);
   });
 }
 
@@ -87,18 +86,18 @@ Channels channels_of(const KernelRequest& request, const Shape& x) {
           limits.any()};
 }
 
-float* at(Tensors tensors, std::size_t index) {
-  return index < tensors.size() ? tensors[index].as<float>() : nullptr;
-}
-
 template <bool kTraining>
 Made make_batch_norm(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Channels shape = channels_of(request, request.inputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_batch_norm(shape, kTraining, at(in, 0), at(in, 1), at(in, 2),
-                      kTraining ? at(out, 1) : at(in, 3), kTraining ? at(out, 2) : at(in, 4),
-                      at(out, 0), queue);
+    if constexpr (kTraining) {
+      launch_batch_norm(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+                        places_at(out, 1), places_at(out, 2), places_at(out, 0), queue);
+    } else {
+      launch_batch_norm_inference(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+                                  numbers_at(in, 3), numbers_at(in, 4), places_at(out, 0), queue);
+    }
   });
 }
 
@@ -107,8 +106,10 @@ Made make_batch_norm_gradient(const KernelRequest& request, const CudaQueue& que
   if (!floats(request)) return nullptr;
   const Channels shape = channels_of(request, request.inputs[1].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_batch_norm_gradient(shape, kTraining, at(in, 0), at(in, 1), at(in, 2), at(in, 3),
-                               at(in, 4), at(in, 5), at(out, 0), at(out, 1), at(out, 2), queue);
+    launch_batch_norm_gradient(shape, kTraining, numbers_at(in, 0), numbers_at(in, 1),
+                               numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
+                               numbers_at(in, 5), places_at(out, 0), places_at(out, 1),
+                               places_at(out, 2), queue);
   });
 }
 

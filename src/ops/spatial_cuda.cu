@@ -5,6 +5,7 @@
 
 #include "ops/grid_cuda.h"
 #include "ops/spatial_launch_cuda.h"
+#include "ops/stored_access_cuda.h"
 
 namespace pipetrain::spatial {
 namespace {
@@ -72,10 +73,10 @@ __device__ __forceinline__ std::int64_t index_of(const Pool& pool, const Place& 
   return (window.at[0] * pool.axes[1].output + window.at[1]) * pool.axes[2].output + window.at[2];
 }
 
-__global__ void max_pool(Pool pool, const float* x, float* y, std::int32_t* index) {
+__global__ void max_pool(Pool pool, Numbers x, Places y, std::int32_t* index) {
   const std::int64_t outputs = outputs_of(pool);
   for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
-    const float* plane = x + o / outputs * inputs_of(pool);
+    const Numbers plane = x + o / outputs * inputs_of(pool);
     float best = -std::numeric_limits<float>::infinity();
     std::int64_t place = -1;
     for_taps(pool, place_of(o % outputs, pool.axes[1].output, pool.axes[2].output),
@@ -90,8 +91,7 @@ __global__ void max_pool(Pool pool, const float* x, float* y, std::int32_t* inde
   }
 }
 
-__global__ void max_pool_gradient(Pool pool, const float* dy, const std::int32_t* index,
-                                  float* dx) {
+__global__ void max_pool_gradient(Pool pool, Numbers dy, const std::int32_t* index, Places dx) {
   const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
   for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
     const std::int64_t plane = i / inputs * outputs;
@@ -121,10 +121,10 @@ __device__ __forceinline__ float share_of(const Pool& pool, const Place& window)
   return share;
 }
 
-__global__ void average_pool(Pool pool, const float* x, float* y) {
+__global__ void average_pool(Pool pool, Numbers x, Places y) {
   const std::int64_t outputs = outputs_of(pool);
   for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
-    const float* plane = x + o / outputs * inputs_of(pool);
+    const Numbers plane = x + o / outputs * inputs_of(pool);
     const Place window = place_of(o % outputs, pool.axes[1].output, pool.axes[2].output);
     float sum = 0;
     for_taps(pool, window, [&](std::int64_t i) { sum += plane[i]; });
@@ -132,7 +132,7 @@ __global__ void average_pool(Pool pool, const float* x, float* y) {
   }
 }
 
-__global__ void average_pool_gradient(Pool pool, const float* dy, float* dx) {
+__global__ void average_pool_gradient(Pool pool, Numbers dy, Places dx) {
   const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
   for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
     const std::int64_t plane = i / inputs * outputs;
@@ -151,8 +151,9 @@ __device__ __forceinline__ std::int64_t element_of(const Channels& s, std::int64
   return (i / s.positions * s.channels + channel) * s.positions + i % s.positions;
 }
 
-__global__ void batch_norm(Channels s, bool training, const float* x, const float* scale,
-                           const float* bias, float* means, float* variances, float* y) {
+__global__ void batch_norm(Channels s, bool training, Numbers x, Numbers scale, Numbers bias,
+                           Numbers given_means, Numbers given_variances, Places means,
+                           Places variances, Places y) {
   const std::int64_t c = blockIdx.x;
   const std::int64_t count = s.images * s.positions;
   const auto population = static_cast<float>(count);
@@ -168,8 +169,8 @@ __global__ void batch_norm(Channels s, bool training, const float* x, const floa
     if (threadIdx.x == 0 && means) means[c] = mean;
     if (threadIdx.x == 0 && variances) variances[c] = variance;
   } else {
-    mean = means[c];
-    variance = variances[c];
+    mean = given_means[c];
+    variance = given_variances[c];
   }
   const float factor = 1 / std::sqrt(variance + s.epsilon) * scale[c];
   for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
@@ -180,10 +181,9 @@ __global__ void batch_norm(Channels s, bool training, const float* x, const floa
   }
 }
 
-__global__ void batch_norm_gradient(Channels s, bool training, const float* dy, const float* x,
-                                    const float* scale, const float* means, const float* variances,
-                                    const float* biases, float* dx, float* dscales,
-                                    float* dbiases) {
+__global__ void batch_norm_gradient(Channels s, bool training, Numbers dy, Numbers x, Numbers scale,
+                                    Numbers means, Numbers variances, Numbers biases, Places dx,
+                                    Places dscales, Places dbiases) {
   const std::int64_t c = blockIdx.x;
   const std::int64_t count = s.images * s.positions;
   const float mean = means[c];
@@ -224,46 +224,55 @@ std::int64_t count_of(const Pool& pool, bool inputs) {
 
 }  // namespace
 
-void launch_max_pool(const Pool& pool, const float* x, float* y, std::int32_t* index,
+void launch_max_pool(const Pool& pool, const Numbers& x, const Places& y, std::int32_t* index,
                      const CudaQueue& queue) {
   const std::int64_t count = count_of(pool, /*inputs=*/false);
   if (count > 0)
     PT_LAUNCH(max_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y, index);
 }
 
-void launch_max_pool_gradient(const Pool& pool, const float* dy, const std::int32_t* index,
-                              float* dx, const CudaQueue& queue) {
+void launch_max_pool_gradient(const Pool& pool, const Numbers& dy, const std::int32_t* index,
+                              const Places& dx, const CudaQueue& queue) {
   const std::int64_t count = count_of(pool, /*inputs=*/true);
   if (count > 0)
     PT_LAUNCH(max_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, index,
               dx);
 }
 
-void launch_average_pool(const Pool& pool, const float* x, float* y, const CudaQueue& queue) {
+void launch_average_pool(const Pool& pool, const Numbers& x, const Places& y,
+                         const CudaQueue& queue) {
   const std::int64_t count = count_of(pool, /*inputs=*/false);
   if (count > 0)
     PT_LAUNCH(average_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y);
 }
 
-void launch_average_pool_gradient(const Pool& pool, const float* dy, float* dx,
+void launch_average_pool_gradient(const Pool& pool, const Numbers& dy, const Places& dx,
                                   const CudaQueue& queue) {
   const std::int64_t count = count_of(pool, /*inputs=*/true);
   if (count > 0)
     PT_LAUNCH(average_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, dx);
 }
 
-void launch_batch_norm(const Channels& shape, bool training, const float* x, const float* scale,
-                       const float* bias, float* mean, float* variance, float* y,
-                       const CudaQueue& queue) {
+void launch_batch_norm(const Channels& shape, const Numbers& x, const Numbers& scale,
+                       const Numbers& bias, const Places& mean, const Places& variance,
+                       const Places& y, const CudaQueue& queue) {
   if (shape.channels > 0)
     PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
-              training, x, scale, bias, mean, variance, y);
+              /*training=*/true, x, scale, bias, Numbers(), Numbers(), mean, variance, y);
 }
 
-void launch_batch_norm_gradient(const Channels& shape, bool training, const float* dy,
-                                const float* x, const float* scale, const float* mean,
-                                const float* variance, const float* bias, float* dx, float* dscale,
-                                float* dbias, const CudaQueue& queue) {
+void launch_batch_norm_inference(const Channels& shape, const Numbers& x, const Numbers& scale,
+                                 const Numbers& bias, const Numbers& mean, const Numbers& variance,
+                                 const Places& y, const CudaQueue& queue) {
+  if (shape.channels > 0)
+    PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
+              /*training=*/false, x, scale, bias, mean, variance, Places(), Places(), y);
+}
+
+void launch_batch_norm_gradient(const Channels& shape, bool training, const Numbers& dy,
+                                const Numbers& x, const Numbers& scale, const Numbers& mean,
+                                const Numbers& variance, const Numbers& bias, const Places& dx,
+                                const Places& dscale, const Places& dbias, const CudaQueue& queue) {
   if (shape.channels > 0)
     PT_LAUNCH(batch_norm_gradient, static_cast<unsigned>(shape.channels), kBlock, queue.stream,
               shape, training, dy, x, scale, mean, variance, bias, dx, dscale, dbias);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/queue_cuda.h"
+#include "ops/stored_cuda.h"
 
 namespace pipetrain::spatial {
 
@@ -16,12 +17,13 @@ struct Pool {
   std::int64_t planes;
 };
 /// `index`: place in the plane that each maximum comes from; may be null.
-void launch_max_pool(const Pool& pool, const float* x, float* y, std::int32_t* index,
+void launch_max_pool(const Pool& pool, const Numbers& x, const Places& y, std::int32_t* index,
                      const CudaQueue& queue);
-void launch_max_pool_gradient(const Pool& pool, const float* dy, const std::int32_t* index,
-                              float* dx, const CudaQueue& queue);
-void launch_average_pool(const Pool& pool, const float* x, float* y, const CudaQueue& queue);
-void launch_average_pool_gradient(const Pool& pool, const float* dy, float* dx,
+void launch_max_pool_gradient(const Pool& pool, const Numbers& dy, const std::int32_t* index,
+                              const Places& dx, const CudaQueue& queue);
+void launch_average_pool(const Pool& pool, const Numbers& x, const Places& y,
+                         const CudaQueue& queue);
+void launch_average_pool_gradient(const Pool& pool, const Numbers& dy, const Places& dx,
                                   const CudaQueue& queue);
 
 /// x: (images, channels, positions); y is clipped to [low, high].
@@ -30,15 +32,18 @@ struct Channels {
   float epsilon, low, high, passes_from;
   bool clips;
 };
-/// `mean` and `variance` are computed when `training`; they may then be null where nobody reads
-/// them.
-void launch_batch_norm(const Channels& shape, bool training, const float* x, const float* scale,
-                       const float* bias, float* mean, float* variance, float* y,
-                       const CudaQueue& queue);
+/// With the moments of x, which go to `mean` and `variance` unless these are null.
+void launch_batch_norm(const Channels& shape, const Numbers& x, const Numbers& scale,
+                       const Numbers& bias, const Places& mean, const Places& variance,
+                       const Places& y, const CudaQueue& queue);
+/// With given moments.
+void launch_batch_norm_inference(const Channels& shape, const Numbers& x, const Numbers& scale,
+                                 const Numbers& bias, const Numbers& mean, const Numbers& variance,
+                                 const Places& y, const CudaQueue& queue);
 /// `training`: mean and variance depend on x. dx, dscale, dbias may be null.
-void launch_batch_norm_gradient(const Channels& shape, bool training, const float* dy,
-                                const float* x, const float* scale, const float* mean,
-                                const float* variance, const float* bias, float* dx, float* dscale,
-                                float* dbias, const CudaQueue& queue);
+void launch_batch_norm_gradient(const Channels& shape, bool training, const Numbers& dy,
+                                const Numbers& x, const Numbers& scale, const Numbers& mean,
+                                const Numbers& variance, const Numbers& bias, const Places& dx,
+                                const Places& dscale, const Places& dbias, const CudaQueue& queue);
 
 }  // namespace pipetrain::spatial

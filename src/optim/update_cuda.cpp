@@ -61,14 +61,35 @@ UpdateNumbers numbers_of(const OptimizerSettings& s, double learning_rate, std::
 
 }  // namespace
 
-bool update_cuda(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                 double gradient_scale, std::span<float> parameter, std::span<const float> gradient,
-                 std::span<float> state0, std::span<float> state1, const CudaQueue& queue) {
-  if (settings.kind == OptimizerKind::kLamb || settings.kind == OptimizerKind::kLars) return false;
-  launch_update(numbers_of(settings, learning_rate, step, gradient_scale), parameter.data(),
-                gradient.data(), state0.data(), state1.data(),
-                static_cast<std::int64_t>(parameter.size()), queue);
-  return true;
+bool is_updated_on_gpu(const OptimizerSettings& settings) {
+  return settings.kind != OptimizerKind::kLamb && settings.kind != OptimizerKind::kLars;
+}
+
+void update_cuda(std::int64_t step, double gradient_scale, double average_decay,
+                 std::span<const DeviceUpdate> parameters, const CudaQueue& queue) {
+  UpdateList list;
+  list.first_step = step == 1;
+  list.average_enter = static_cast<float>(1 - average_decay);
+  const auto launch = [&] {
+    launch_update(list, queue);
+    list.count = 0;
+  };
+  for (const DeviceUpdate& one : parameters) {
+    if (!is_updated_on_gpu(*one.settings) || one.parameter.empty()) continue;
+    const auto count = static_cast<std::int64_t>(one.parameter.size());
+    UpdatedTensor& tensor = list.tensors[list.count];
+    tensor = {one.parameter.data(),
+              one.gradient.data(),
+              one.state0.data(),
+              one.state1.data(),
+              one.average.data(),
+              count,
+              numbers_of(*one.settings, one.learning_rate, step, gradient_scale)};
+    const std::int64_t before = list.count == 0 ? 0 : list.pieces_until[list.count - 1];
+    list.pieces_until[list.count++] = before + (count + kUpdatePiece - 1) / kUpdatePiece;
+    if (list.count == kMostUpdated) launch();
+  }
+  launch();
 }
 
 }  // namespace pipetrain

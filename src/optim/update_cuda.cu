@@ -1,4 +1,4 @@
-// The loops of update_cpu.cpp, an element a turn.
+// The loops of update_cpu.cpp, an element a turn, over the pieces of many tensors.
 #include <cmath>
 
 #include "optim/update_launch_cuda.h"
@@ -61,24 +61,42 @@ __device__ __forceinline__ float step_of(const UpdateNumbers& n, float p, float 
   return p;
 }
 
-__global__ void update(UpdateNumbers numbers, float* parameter, const float* gradient,
-                       float* state0, float* state1, std::int64_t count) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (; i < count; i += step)
-    parameter[i] = step_of(numbers, parameter[i], gradient[i], state0 + i, state1 + i);
+/// A block takes every gridDim.x-th piece of all tensors together.
+__global__ void update(PT_LARGE(UpdateList) list) {
+  const std::int64_t pieces = list.pieces_until[list.count - 1];
+  for (std::int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    int low = 0, high = list.count - 1;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (piece < list.pieces_until[middle]) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    const UpdatedTensor& tensor = list.tensors[low];
+    const std::int64_t first = (piece - (low == 0 ? 0 : list.pieces_until[low - 1])) * kUpdatePiece;
+    const std::int64_t last =
+        first + kUpdatePiece < tensor.count ? first + kUpdatePiece : tensor.count;
+    for (std::int64_t i = first + threadIdx.x; i < last; i += kUpdateBlock) {
+      const float now = step_of(tensor.numbers, tensor.parameter[i], tensor.gradient[i],
+                                tensor.state0 + i, tensor.state1 + i);
+      tensor.parameter[i] = now;
+      if (!tensor.average) continue;
+      const float before = list.first_step ? now : tensor.average[i];
+      tensor.average[i] = before + list.average_enter * (now - before);
+    }
+  }
 }
 
 }  // namespace
 
-void launch_update(const UpdateNumbers& numbers, float* parameter, const float* gradient,
-                   float* state0, float* state1, std::int64_t count, const CudaQueue& queue) {
-  if (count == 0) return;
-  const std::int64_t wanted = (count + kUpdateBlock - 1) / kUpdateBlock;
+void launch_update(const UpdateList& list, const CudaQueue& queue) {
+  if (list.count == 0) return;
+  const std::int64_t pieces = list.pieces_until[list.count - 1];
   const std::int64_t most = std::int64_t{8} * queue.multiprocessors;
-  const auto blocks = static_cast<unsigned>(wanted < most ? wanted : most);
-  PT_LAUNCH(update, blocks, kUpdateBlock, queue.stream, numbers, parameter, gradient, state0,
-            state1, count);
+  const auto blocks = static_cast<unsigned>(pieces < most ? pieces : most);
+  PT_LAUNCH(update, blocks, kUpdateBlock, queue.stream, list);
 }
 
 }  // namespace pipetrain

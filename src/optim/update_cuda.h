@@ -4,15 +4,18 @@
 #include <cstdint>
 #include <span>
 
+#include "device/device.h"
 #include "device/queue_cuda.h"
 #include "optim/optimizer.h"
 
 namespace pipetrain {
 
-/// As update() in optim/update.h, put into a queue. False, and nothing is done, for LAMB and LARS,
-/// which look at norms.
-bool update_cuda(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                 double gradient_scale, std::span<float> parameter, std::span<const float> gradient,
-                 std::span<float> state0, std::span<float> state1, const CudaQueue& queue);
+/// Whether the GPU has the optimizer's step; LAMB and LARS look at norms and are left to the host.
+bool is_updated_on_gpu(const OptimizerSettings& settings);
+
+/// Device::update() put into a queue: one kernel for up to kMostUpdated parameters. Does nothing to
+/// parameters that is_updated_on_gpu() is false for.
+void update_cuda(std::int64_t step, double gradient_scale, double average_decay,
+                 std::span<const DeviceUpdate> parameters, const CudaQueue& queue);
 
 }  // namespace pipetrain

@@ -1,4 +1,5 @@
-// One step of an optimizer that treats every element by itself (C++17: nvcc compiles this file).
+// One step of an optimizer that treats every element by itself, for many tensors in one kernel
+// (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,31 @@ struct UpdateNumbers {
   float root_scale = 1, epsilon = 0, momentum = 0, direct = 0, ahead = 0;
 };
 
-void launch_update(const UpdateNumbers& numbers, float* parameter, const float* gradient,
-                   float* state0, float* state1, std::int64_t count, const CudaQueue& queue);
+struct UpdatedTensor {
+  float* parameter;
+  const float* gradient;
+  float* state0;
+  float* state1;
+  float* average;  // null: none is kept
+  std::int64_t count;
+  UpdateNumbers numbers;
+};
+
+/// Elements that a block updates before it looks for its next piece.
+constexpr std::int64_t kUpdatePiece = 4096;
+/// As many as fit into the parameters of a kernel (32,764 bytes).
+constexpr int kMostUpdated = 250;
+
+/// All that one kernel updates; piece p is of the first tensor t with p < pieces_until[t].
+struct UpdateList {
+  int count = 0;
+  bool first_step = false;  // averages begin as copies
+  float average_enter = 0;  // average += average_enter (parameter - average)
+  std::int64_t pieces_until[kMostUpdated];
+  UpdatedTensor tensors[kMostUpdated];
+};
+static_assert(sizeof(UpdateList) <= 32764);
+
+void launch_update(const UpdateList& list, const CudaQueue& queue);
 
 }  // namespace pipetrain

@@ -401,28 +401,30 @@ std::byte* Stage::gradient_address(const Compiled& variant, std::size_t k) const
 
 void Stage::squared_norms(int variant, std::span<double> out) {
   const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
-  const std::size_t bytes =
-      (compiled.slice->parameters.size() + Device::kScratch) * sizeof(double);
-  if (on_device_ && on_device_->sums.bytes() < bytes)
-    on_device_->sums = on_device_->device().allocate(bytes);
+  std::vector<std::span<const float>> gradients;
+  std::vector<std::size_t> places;  // in `out`
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     std::byte* gradient = gradient_address(compiled, k);
-    const auto owner =
-        compiled.slices->owner[static_cast<std::size_t>(compiled.slice->parameters[k])];
-    if (!gradient || owner != index_) continue;
-    const std::span<float> values = floats(gradient, compiled.parameter_states[k]->type);
-    double& sum = out[static_cast<std::size_t>(compiled.slice->parameters[k])];
+    const auto parameter = static_cast<std::size_t>(compiled.slice->parameters[k]);
+    if (!gradient || compiled.slices->owner[parameter] != index_) continue;
+    const std::span<const float> values = floats(gradient, compiled.parameter_states[k]->type);
     if (!on_device_) {
-      sum = sum_of_squares(values);
+      out[parameter] = sum_of_squares(values);
       continue;
     }
-    auto* scratch = reinterpret_cast<double*>(on_device_->sums.data());
-    double* there = scratch + Device::kScratch + k;
-    on_device_->device().sum_of_squares(on_device_->compute(), values.data(), values.size(), there,
-                                        scratch);
-    on_device_->compute().copy(&sum, there, sizeof(double));
+    gradients.push_back(values);
+    places.push_back(parameter);
   }
+  if (gradients.empty()) return synchronize();
+  const std::size_t count = gradients.size();
+  const std::size_t bytes = (1 + Device::kScratch) * count * sizeof(double);
+  if (on_device_->sums.bytes() < bytes) on_device_->sums = on_device_->device().allocate(bytes);
+  auto* there = reinterpret_cast<double*>(on_device_->sums.data());
+  on_device_->device().sums_of_squares(on_device_->compute(), gradients, there, there + count);
+  std::vector<double> sums(count);
+  on_device_->compute().copy(sums.data(), there, count * sizeof(double));
   synchronize();
+  for (std::size_t k = 0; k < count; ++k) out[places[k]] = sums[k];
 }
 
 void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
@@ -455,15 +457,24 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
     averages.push_back(parameter.average);
   }
   if (on_device_) {
-    for (const ParameterUpdate& one : updates) {
-      on_device_->device().update(on_device_->compute(), *one.settings, one.learning_rate, step,
-                                  gradient_scale, one.parameter, one.gradient, one.state0,
-                                  one.state1);
+    std::vector<DeviceUpdate>& there = on_device_->updates;
+    there.clear();
+    for (std::size_t k = 0; k < updates.size(); ++k) {
+      const ParameterUpdate& one = updates[k];
+      there.push_back({one.settings,
+                       one.learning_rate,
+                       one.parameter,
+                       one.gradient,
+                       one.state0,
+                       one.state1,
+                       {averages[k], averages[k] ? one.parameter.size() : 0}});
     }
+    on_device_->device().update(on_device_->compute(), step, gradient_scale,
+                                optimizer_.average_decay, there);
   } else {
     update_all(step, gradient_scale, updates);
   }
-  for (std::size_t k = 0; k < updates.size(); ++k) {
+  for (std::size_t k = 0; k < updates.size() && !on_device_; ++k) {
     if (!averages[k]) continue;
     const std::span<float> weights = updates[k].parameter;
     if (step == 1) std::copy(weights.begin(), weights.end(), averages[k]);
@@ -559,8 +570,7 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
            value.view().data, parameter.type.bytes());
       copy_generation_[static_cast<std::size_t>(copy)] = ++weight_generation_;
     }
-    if (parameter.average)
-      std::memcpy(parameter.average, value.view().data, parameter.type.bytes());
+    if (parameter.average) move(parameter.average, value.view().data, parameter.type.bytes());
     return true;
   }
   const auto found = running_.find(name);

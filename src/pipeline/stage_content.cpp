@@ -95,8 +95,11 @@ void Stage::exchange_averages(int version_copy) {
       parameter_block_ + static_cast<std::size_t>(version_copy) * parameter_block_bytes_;
   for (const ParameterState& parameter : parameters_) {
     if (!parameter.average) continue;
-    auto* weights = reinterpret_cast<float*>(block + parameter.offset);
-    std::swap_ranges(weights, weights + parameter.type.count(), parameter.average);
+    std::byte* weights = block + parameter.offset;
+    const HostTensor before = download(parameter.type, weights);
+    const HostTensor average = download(parameter.type, parameter.average);
+    move(weights, average.view().data, parameter.type.bytes());
+    move(parameter.average, before.view().data, parameter.type.bytes());
   }
   copy_generation_[static_cast<std::size_t>(version_copy)] = ++weight_generation_;
 }

@@ -82,6 +82,7 @@ class StageDevice {
   std::vector<std::vector<StagePlace>> input_places;     // [variant]
   std::vector<std::vector<StagePlace>> received_places;  // [variant], by table entry
   std::vector<std::size_t> input_bytes, received_bytes;  // [variant]
+  std::vector<DeviceUpdate> updates;                     // of the last update: room for the next
   std::vector<StageMoments> moments;                     // in the order of the units
 };
 

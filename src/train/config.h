@@ -29,6 +29,7 @@ struct ModelConfig {
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;
   DType precision = DType::kFloat32;  // of activations and products: kFloat32 or kBFloat16
+  bool tensor_floats = false;         // products of float32 on GPUs may round operands to TF32
 };
 
 struct PipelineConfig {

@@ -62,7 +62,9 @@ std::vector<Setting> numbers_of(const Session& session) {
                  : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
                                                                      : "frozen"},
           {"dropout", config.model.dropout ? "keep" : "off"},
-          {"precision", config.model.precision == DType::kBFloat16 ? "bf16" : "fp32"},
+          {"precision", config.model.precision == DType::kBFloat16 ? "bf16"
+                        : config.model.tensor_floats               ? "tf32"
+                                                                   : "fp32"},
           {"optimizer", std::string(name_of(optimizer.kind))},
           {"lr", text_of(rate.peak)},
           {"lr-schedule", std::string(name_of(rate.kind))},

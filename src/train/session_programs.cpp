@@ -154,9 +154,10 @@ RuntimeOptions Session::runtime_options() const {
   options.clip_norm = config_.optimization.clip_norm;
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
-  PT_CHECK(config_.pipeline.gpu_ids.empty() || config_.optimization.optimizer.average_decay == 0,
-           kUsage, "--ema averages in host memory, which stages on GPUs do not have; leave it out");
-  for (const int id : config_.pipeline.gpu_ids) options.devices.push_back(&cuda_plugin().open(id));
+  for (const int id : config_.pipeline.gpu_ids) {
+    options.devices.push_back(&cuda_plugin().open(id));
+    options.devices.back()->allow_tensor_floats(config_.model.tensor_floats);
+  }
   options.collectives = exchange_of_gpus(config_.pipeline);
   return options;
 }

@@ -2,7 +2,7 @@
 
 import unittest
 
-from program import DATA, MODEL, Case, events
+from program import DATA, MODEL, Case, digits, events
 
 # PyTorch recognises 99.4 % and more of a random fifth held out (models/README.md).
 WANTED = 0.97
@@ -22,6 +22,21 @@ class Digits(Case):
         self.assertEqual(held_out["samples"], 359)
         self.assertGreaterEqual(held_out["accuracy"], WANTED)
         self.succeed("eval", "run/trained.onnx", "--data", DATA, "--assert", f"accuracy>={WANTED}")
+
+    def test_made_glyphs_are_learned_by_lenet(self):
+        self.succeed("new", "lenet", "-o", "lenet.onnx")
+        self.succeed("data", "make", "glyphs", "-o", "glyphs.npz")
+        self.succeed("train", "-m", "lenet.onnx", "--data", "glyphs.npz", "--device", "cpu", "--gpus", "2", "--epochs", "4", "--lr", "2e-3",
+                     "--run-dir", "run")
+        records = events((self.folder / "run/events.jsonl").read_text())
+        self.assertGreaterEqual([record for record in records if record["event"] == "val"][-1]["accuracy"], 0.98)
+
+    def test_a_trained_model_gets_a_head_for_five_classes(self):
+        self.train("ten", "--epochs", "10")
+        self.write("five.csv", "".join(row + "\n" for row in digits() if int(row.rpartition(",")[2]) < 5))
+        self.succeed("-m", "ten/trained.onnx", "--data", "five.csv", "--num-classes", "5", "--lr-scale", "*=0.1", "--lr-scale", "head*=1",
+                     "--lr", "1e-2", "--val-split", "0.2", "--epochs", "3", "--device", "cpu", "-o", "five.onnx")
+        self.succeed("eval", "five.onnx", "--data", "five.csv", "--assert", f"accuracy>={WANTED}")
 
     def test_bfloat16_learns_to_read_digits(self):
         records, _ = self.train("run", "--gpus", "2", "--precision", "bf16", "--epochs", "8")

@@ -16,6 +16,8 @@ class Broken final : public pipetrain::DevicePlugin {
     if (std::getenv("MISTAKE")) throw std::logic_error("this cannot happen");
     throw pipetrain::Error(pipetrain::ErrorKind::kDevice, "the device does not answer");
   }
+  bool reaches(int, int) override { return false; }
+  pipetrain::Collectives& collectives() override { throw std::logic_error("nobody gets that far"); }
 };
 
 pipetrain::DevicePlugin* plugin() {

@@ -2,6 +2,7 @@
 // be here: conv_gate DEVICE.json. Also compares cuDNN's output shapes with our own.
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -14,6 +15,7 @@
 namespace {
 
 using pipetrain::ConvGraph;
+using pipetrain::ConvNumbers;
 using pipetrain::ConvPass;
 using pipetrain::ConvShapes;
 using Dims = std::vector<std::int64_t>;
@@ -60,6 +62,15 @@ const Case kCases[] = {
      {1, 1, 1},
      false},
 };
+
+struct Numbers {
+  const char* name;
+  ConvNumbers numbers;
+};
+const Numbers kNumbers[] = {{"float32", ConvNumbers::kFloat},
+                            {"tf32", ConvNumbers::kTensorFloat},
+                            {"bfloat16", ConvNumbers::kBFloat16},
+                            {"float16", ConvNumbers::kFloat16}};
 
 /// cuDNN's own output shapes, from descriptors, over random windows (even padding only: its
 /// descriptors know no other). Returns how many differ.
@@ -113,22 +124,35 @@ int main(int count, char** arguments) {
   if (count != 2) return 2;
   std::ifstream file(arguments[1]);
   const std::string device((std::istreambuf_iterator<char>(file)), {});
-  int accepted = 0, refused = 0;
-  for (const Case& c : kCases) {
-    const char* names[] = {"forward", "input gradient", "weight gradient"};
-    for (int pass = 0; pass < 3; ++pass) {
-      ConvGraph graph(static_cast<ConvPass>(pass), shapes_of(c));
-      std::string reason;
-      const int plans = graph.plans_for(device, &reason);
-      if (plans > 0) {
-        ++accepted;
-        continue;
+  const char* passes[] = {"forward", "input gradient", "weight gradient"};
+  int refused = 0;
+  for (const Numbers& numbers : kNumbers) {
+    int accepted = 0, offered = 0, kept = 0, fewest = 1 << 30;
+    for (const Case& c : kCases) {
+      for (int pass = 0; pass < 3; ++pass) {
+        ConvShapes shapes = shapes_of(c);
+        shapes.numbers = numbers.numbers;
+        shapes.float_result = pass == 2;  // gradients of weights are float32 always
+        ConvGraph graph(static_cast<ConvPass>(pass), shapes);
+        std::string reason;
+        const pipetrain::PlanCount plans = graph.plans_for(device, &reason);
+        if (plans.kept > 0) {
+          ++accepted;
+          offered += plans.offered;
+          kept += plans.kept;
+          fewest = std::min(fewest, plans.kept);
+          continue;
+        }
+        ++refused;
+        std::printf("refused: %s, %s, %s: %s\n", numbers.name, c.name, passes[pass],
+                    reason.c_str());
       }
-      ++refused;
-      std::printf("refused: %s, %s: %s\n", c.name, names[pass], reason.c_str());
     }
+    std::printf(
+        "convolution graphs in %s that cuDNN accepts for %s: %d; of %d plans %d are kept, at least "
+        "%d of a graph\n",
+        numbers.name, arguments[1], accepted, offered, kept, accepted > 0 ? fewest : 0);
   }
-  std::printf("convolution graphs that cuDNN accepts for %s: %d, refused: %d\n", arguments[1],
-              accepted, refused);
+  std::printf("refused: %d\n", refused);
   return refused + compare_shapes(2000) > 0 ? 1 : 0;
 }

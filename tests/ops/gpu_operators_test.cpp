@@ -15,11 +15,12 @@
 namespace pipetrain {
 namespace {
 
+constexpr std::string_view kFused = "own kernel; cuDNN's fused one over bfloat16 and float16";
+
 /// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
-const std::map<std::string_view, std::string_view> kLibraries = {{"Conv", "cuDNN"},
-                                                                 {"ConvInputGrad", "cuDNN"},
-                                                                 {"ConvWeightGrad", "cuDNN"},
-                                                                 {"MatMul", "cuBLASLt"}};
+const std::map<std::string_view, std::string_view> kLibraries = {
+    {"Attention", kFused},      {"AttentionGrad", kFused},   {"Conv", "cuDNN"},
+    {"ConvInputGrad", "cuDNN"}, {"ConvWeightGrad", "cuDNN"}, {"MatMul", "cuBLASLt"}};
 
 std::string operator_list() {
   std::set<std::string_view> own;
@@ -35,7 +36,7 @@ std::string operator_list() {
     const auto library = kLibraries.find(op);
     if (library != kLibraries.end()) {
       here += fmt::format("| {} | {} |\n", op, library->second);
-      ++libraries;
+      libraries += !own.contains(op);
     } else if (own.contains(op)) {
       here += fmt::format("| {} | own kernel |\n", op);
     } else {
@@ -45,12 +46,12 @@ std::string operator_list() {
   return fmt::format(
       "# Operators on GPUs\n\n"
       "Of {} operators {} have kernels of their own for GPUs and {} are left to NVIDIA's "
-      "libraries, in float32 "
-      "(movement and `Where` in every type, `Cast` between float32, int32, int64 and bool). What "
-      "has none, or not "
-      "for its types, runs with the CPU's kernel: its operands travel to the host and back, which "
-      "is right and "
-      "slow.\n\n"
+      "libraries. Floats may be float32, bfloat16 or float16, in any mix for own kernels: "
+      "arithmetic "
+      "is float32's (movement and `Where` take every type, `Cast` is between these, int32, int64 "
+      "and "
+      "bool). What has none, or not for its types, runs with the CPU's kernel: its operands travel "
+      "to the host and back, which is right and slow.\n\n"
       "| operator | computed by |\n|---|---|\n{}\n"
       "Through the host ({}): {}.\n",
       all.size(), own.size(), libraries, here, hosts, on_host);

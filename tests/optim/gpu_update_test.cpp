@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "optim/optimizer.h"
@@ -34,41 +35,67 @@ TEST(GpuUpdate, IsTheCpusUpToRounding) {
   }
   all.push_back(default_settings(OptimizerKind::kRmsProp));
   all.back().centered = true;
-  constexpr std::size_t kCount = 3001;
-  for (const OptimizerSettings& settings : all) {
-    SCOPED_TRACE(name_of(settings.kind));
-    std::vector<float> here = numbers(kCount, 0), there = here;
-    const auto slots = static_cast<std::size_t>(state_slots(settings));
-    std::vector<float> state[2], other[2];
-    for (std::size_t s = 0; s < slots; ++s) state[s] = other[s] = std::vector<float>(kCount, 0.0F);
-    for (std::int64_t step = 1; step <= 3; ++step) {
-      const std::vector<float> gradient = numbers(kCount, static_cast<int>(step));
-      update(settings, 0.01, step, 0.5, std::span<float>(here), std::span<const float>(gradient),
-             std::span<float>(state[0]), std::span<float>(state[1]));
-      ASSERT_TRUE(
-          test::emulated_update(settings, 0.01, step, 0.5, there, gradient, other[0], other[1]));
+  // Tensors of all of these at once: more than one kernel takes, of one element, of one piece and
+  // more, with and without a moving average.
+  struct Tensor {
+    const OptimizerSettings* settings;
+    std::vector<float> here, there, gradient, state[2], other[2], average, other_average;
+  };
+  const std::size_t counts[] = {1, 77, 4096, 9001};
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 300; ++i) {
+    Tensor tensor;
+    tensor.settings = &all[static_cast<std::size_t>(i) % all.size()];
+    const std::size_t count = i < 40 ? counts[i % 4] : 5;
+    tensor.here = tensor.there = numbers(count, i);
+    const auto slots = static_cast<std::size_t>(state_slots(*tensor.settings));
+    for (std::size_t s = 0; s < slots; ++s)
+      tensor.state[s] = tensor.other[s] = std::vector<float>(count, 0.0F);
+    if (i % 3 != 1) tensor.average = tensor.other_average = numbers(count, 1);
+    tensors.push_back(std::move(tensor));
+  }
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    std::vector<DeviceUpdate> updates;
+    for (Tensor& tensor : tensors) {
+      tensor.gradient = numbers(tensor.here.size(), static_cast<int>(step));
+      update(*tensor.settings, 0.01, step, 0.5, std::span<float>(tensor.here),
+             std::span<const float>(tensor.gradient), std::span<float>(tensor.state[0]),
+             std::span<float>(tensor.state[1]));
+      if (!tensor.average.empty()) {
+        if (step == 1) tensor.average = tensor.here;
+        update_average(0.9, tensor.average, tensor.here);
+      }
+      updates.push_back({tensor.settings, 0.01, tensor.there, tensor.gradient, tensor.other[0],
+                         tensor.other[1], tensor.other_average});
     }
-    for (std::size_t i = 0; i < kCount; ++i)
-      ASSERT_NEAR(there[i], here[i], 1e-5 * (1 + std::fabs(here[i]))) << i;
-    for (std::size_t s = 0; s < slots; ++s) {
-      for (std::size_t i = 0; i < kCount; ++i)
-        ASSERT_NEAR(other[s][i], state[s][i], 1e-5 * (1 + std::fabs(state[s][i]))) << s << " " << i;
+    test::emulated_update(step, 0.5, 0.9, updates);
+  }
+  for (const Tensor& tensor : tensors) {
+    SCOPED_TRACE(name_of(tensor.settings->kind));
+    for (const auto& [actual, expected] :
+         {std::pair(&tensor.there, &tensor.here), std::pair(&tensor.other[0], &tensor.state[0]),
+          std::pair(&tensor.other[1], &tensor.state[1]),
+          std::pair(&tensor.other_average, &tensor.average)}) {
+      for (std::size_t i = 0; i < expected->size(); ++i)
+        ASSERT_NEAR((*actual)[i], (*expected)[i], 1e-5 * (1 + std::fabs((*expected)[i]))) << i;
     }
   }
 }
 
 TEST(GpuUpdate, NormsAreTheCpus) {
-  for (const std::size_t count : {0, 1, 255, 3001, 100000}) {
-    const std::vector<float> values = numbers(count, 9);
-    const double expected = sum_of_squares(std::span<const float>(values));
-    EXPECT_NEAR(test::emulated_sum_of_squares(values), expected, 1e-12 * (1 + expected)) << count;
+  std::vector<std::vector<float>> tensors;
+  for (const std::size_t count : {0, 1, 255, 3001, 100000}) tensors.push_back(numbers(count, 9));
+  const std::vector<std::span<const float>> spans(tensors.begin(), tensors.end());
+  const std::vector<double> sums = test::emulated_sums_of_squares(spans);
+  for (std::size_t k = 0; k < spans.size(); ++k) {
+    const double expected = sum_of_squares(spans[k]);
+    EXPECT_NEAR(sums[k], expected, 1e-12 * (1 + expected)) << spans[k].size();
   }
 }
 
 TEST(GpuUpdate, WhatLooksAtNormsIsLeftToTheHost) {
-  std::vector<float> one(1, 1.0F);
   for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kLars})
-    EXPECT_FALSE(test::emulated_update(default_settings(kind), 0.1, 1, 1, one, one, one, one));
+    EXPECT_FALSE(test::is_emulated_update(default_settings(kind)));
 }
 
 TEST(Emulator, SeesBarriersThatNotAllThreadsReach) {

@@ -417,6 +417,34 @@ class RecordedCount : public testing::Environment {
 const testing::Environment* const kRecordedCount =
     testing::AddGlobalTestEnvironment(new RecordedCount);
 
+TEST(Runtime, AveragesOnDevicesAreThoseInHostMemory) {
+  const Pipeline pipeline(/*tied=*/true, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  std::vector<std::string> weights, averages;
+  for (const int devices : {0, 1, 2}) {
+    test::RecordedMachine machine(2, 5);
+    RuntimeOptions options = runtime_options(Place::kCpu);
+    options.optimizer.average_decay = 0.75;
+    for (int d = 0; d < 2 && devices > 0; ++d)
+      options.devices.push_back(&machine.device(d % devices));
+    Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+    test::FixedData data(3 * kBatch, 5);
+    for (std::int64_t step = 0; step < 3; ++step) {
+      data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+      runtime.run(program, data);
+    }
+    weights.push_back(fingerprint(pipeline, runtime));
+    runtime.exchange_averages();
+    averages.push_back(fingerprint(pipeline, runtime));
+    runtime.exchange_averages();
+    EXPECT_TRUE(fingerprint(pipeline, runtime) == weights.back()) << devices;
+    for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+    EXPECT_TRUE(weights.back() == weights.front()) << devices;
+    EXPECT_TRUE(averages.back() == averages.front()) << devices;
+    EXPECT_TRUE(averages.back() != weights.back());
+  }
+}
+
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
   const auto evaluation = test::training_graph(pipeline.model, 4, /*training=*/false);

@@ -119,19 +119,17 @@ std::vector<std::string_view> emulated_operators() {
   return out;
 }
 
-bool emulated_update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                     double gradient_scale, std::span<float> parameter,
-                     std::span<const float> gradient, std::span<float> state0,
-                     std::span<float> state1) {
-  return update_cuda(settings, learning_rate, step, gradient_scale, parameter, gradient, state0,
-                     state1, kQueue);
+void emulated_update(std::int64_t step, double gradient_scale, double average_decay,
+                     std::span<const DeviceUpdate> parameters) {
+  update_cuda(step, gradient_scale, average_decay, parameters, kQueue);
 }
 
-double emulated_sum_of_squares(std::span<const float> values) {
-  std::vector<double> places(kSquareParts + 1);
-  launch_sum_of_squares(values.data(), static_cast<std::int64_t>(values.size()), &places.back(),
-                        places.data(), kQueue);
-  return places.back();
+bool is_emulated_update(const OptimizerSettings& settings) { return is_updated_on_gpu(settings); }
+
+std::vector<double> emulated_sums_of_squares(std::span<const std::span<const float>> values) {
+  std::vector<double> sums(values.size()), scratch(values.size() * Device::kScratch);
+  sums_of_squares_cuda(values, sums.data(), scratch.data(), kQueue);
+  return sums;
 }
 
 std::string emulated_divergence() {

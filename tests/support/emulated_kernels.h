@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/device.h"
 #include "ops/kernel.h"
 #include "optim/optimizer.h"
 
@@ -23,12 +24,11 @@ void set_emulated_order(int order);
 /// Operators that GPUs have own kernels for, sorted.
 std::vector<std::string_view> emulated_operators();
 
-/// optim/update_cuda.h under the emulator.
-bool emulated_update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
-                     double gradient_scale, std::span<float> parameter,
-                     std::span<const float> gradient, std::span<float> state0,
-                     std::span<float> state1);
-double emulated_sum_of_squares(std::span<const float> values);
+/// Device::update() and Device::sums_of_squares() as GPUs have them, under the emulator.
+void emulated_update(std::int64_t step, double gradient_scale, double average_decay,
+                     std::span<const DeviceUpdate> parameters);
+bool is_emulated_update(const OptimizerSettings& settings);
+std::vector<double> emulated_sums_of_squares(std::span<const std::span<const float>> values);
 
 /// What the emulator says of three kernels whose threads do not meet, joined by "; ".
 std::string emulated_divergence();

@@ -277,6 +277,61 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
 /// Elements of inputs up to which the emulator is quick enough.
 constexpr std::int64_t kMostEmulated = 2500;
 
+/// The same numbers, rounded to a narrow type where they are float32.
+HostTensor narrowed(const HostTensor& tensor, DType narrow) {
+  if (!tensor || tensor.dtype() != DType::kFloat32) return tensor;
+  HostTensor out(TensorType{narrow, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i) {
+    const float value = tensor.view().as<float>()[i];
+    out.view().as<std::uint16_t>()[i] =
+        narrow == DType::kBFloat16 ? float_to_bfloat16(value) : float_to_half(value);
+  }
+  return out;
+}
+
+/// The GPU's kernel on narrow operands, with narrow results and with float ones, against the
+/// reference kernel on the rounded numbers: arithmetic is float's, what is stored is rounded.
+template <class Make>
+void check_stored_narrow(const Make& make, const Node& node, const std::vector<HostTensor>& inputs,
+                         const std::vector<TensorType>& outputs, DType narrow, double tolerance,
+                         const RunContext& context) {
+  std::vector<HostTensor> stored, rounded;
+  for (const HostTensor& input : inputs) {
+    stored.push_back(narrowed(input, narrow));
+    rounded.push_back(as_float(stored.back(), DType::kFloat32));
+  }
+  const std::vector<HostTensor> expected =
+      run_node(Backend::kReference, node, rounded, outputs, context);
+  // What is beyond the range of float16 becomes an infinity there.
+  const auto is_large = [](double value) { return std::fabs(value) > 60000; };
+  for (const HostTensor& one : expected) {
+    if (!one || narrow != DType::kFloat16) continue;
+    const std::vector<double> values = one.to_doubles();
+    if (std::any_of(values.begin(), values.end(), is_large)) return;
+  }
+  std::vector<TensorType> narrow_outputs = outputs;
+  for (TensorType& type : narrow_outputs) {
+    if (type.dtype == DType::kFloat32) type.dtype = narrow;
+  }
+  for (const auto& types : {narrow_outputs, outputs}) {
+    const std::vector<HostTensor> results = run_made(make, node, stored, types, context);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::string where = fmt::format("output {} as {} of the GPU's kernel over {}", i,
+                                            name_of(types[i].dtype), name_of(narrow));
+      if (!results[i] || !is_float(results[i].dtype())) {
+        expect_same_bits(results[i], expected[i], where);
+      } else {
+        // Half of the last place of 8 and of 11 bits, and what sums differ by. Fused attention on a
+        // GPU rounds the shares as well.
+        const double last = types[i].dtype == DType::kBFloat16 ? 0.004 : 0.0005;
+        const double step = node.op->name.starts_with("Attention") ? 4 * last : last;
+        expect_close(as_float(results[i], DType::kFloat32), expected[i],
+                     types[i].dtype == DType::kFloat32 ? tolerance : step + tolerance, where);
+      }
+    }
+  }
+}
+
 /// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
 /// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
 /// kernel that a real GPU has, run three times.
@@ -314,6 +369,8 @@ void check_emulated(std::string_view op, const Attributes& attributes,
       }
     }
   }
+  for (const DType narrow : {DType::kBFloat16, DType::kFloat16})
+    check_stored_narrow(make, node, inputs, outputs, narrow, std::max(tolerance, 2e-5), context);
   if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
     std::ofstream(log, std::ios::app) << fmt::format("{}\n", op);
   }

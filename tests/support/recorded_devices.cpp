@@ -600,21 +600,35 @@ class RecordedDevice final : public Device {
       for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
     });
   }
-  void sum_of_squares(Stream& stream, const float* values, std::size_t count, double* sum,
-                      double* scratch) override {
-    put(stream, {reads(values, count), writes(sum, 1), writes(scratch, kScratch)}, "a norm",
-        [=] { *sum = pipetrain::sum_of_squares(std::span<const float>(values, count)); });
+  void sums_of_squares(Stream& stream, std::span<const std::span<const float>> values, double* sums,
+                       double* scratch) override {
+    std::vector<Range> accesses = {writes(sums, values.size()),
+                                   writes(scratch, kScratch * values.size())};
+    for (const std::span<const float> one : values)
+      accesses.push_back(reads(one.data(), one.size()));
+    put(stream, accesses, "norms", [sums, values = std::vector(values.begin(), values.end())] {
+      for (std::size_t k = 0; k < values.size(); ++k)
+        sums[k] = pipetrain::sum_of_squares(values[k]);
+    });
   }
-  void update(Stream& stream, const OptimizerSettings& settings, double learning_rate,
-              std::int64_t step, double gradient_scale, std::span<float> parameter,
-              std::span<const float> gradient, std::span<float> state0,
-              std::span<float> state1) override {
-    put(stream,
-        {writes(parameter.data(), parameter.size()), reads(gradient.data(), gradient.size()),
-         writes(state0.data(), state0.size()), writes(state1.data(), state1.size())},
-        "an update", [=] {
-          pipetrain::update(settings, learning_rate, step, gradient_scale, parameter, gradient,
-                            state0, state1);
+  void update(Stream& stream, std::int64_t step, double gradient_scale, double average_decay,
+              std::span<const DeviceUpdate> parameters) override {
+    std::vector<Range> accesses;
+    for (const DeviceUpdate& one : parameters) {
+      accesses.push_back(reads(one.gradient.data(), one.gradient.size()));
+      for (const std::span<float> written : {one.parameter, one.state0, one.state1, one.average})
+        accesses.push_back(writes(written.data(), written.size()));
+    }
+    put(stream, accesses, "an update",
+        [=, parameters = std::vector(parameters.begin(), parameters.end())] {
+          for (const DeviceUpdate& one : parameters) {
+            pipetrain::update(*one.settings, one.learning_rate, step, gradient_scale, one.parameter,
+                              one.gradient, one.state0, one.state1);
+            if (one.average.empty()) continue;
+            if (step == 1)
+              std::copy(one.parameter.begin(), one.parameter.end(), one.average.begin());
+            update_average(average_decay, one.average, one.parameter);
+          }
         });
   }
 

@@ -1,9 +1,0 @@
-// Built in place of conv_cuda.cpp where the headers of cudnn-frontend were not found: convolutions
-// go through the host.
-#include "ops/library_kernels_cuda.h"
-
-namespace pipetrain {
-
-std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest&, const CudaQueue&) { return nullptr; }
-
-}  // namespace pipetrain

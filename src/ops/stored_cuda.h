@@ -1,0 +1,50 @@
+// Floats as kernels are given them: stored in one of three types, float in all arithmetic. Which
+// type is known at run time and equal for all threads, so one kernel serves every mix of operands
+// (C++17: nvcc compiles this file).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/queue_cuda.h"
+
+namespace pipetrain {
+
+enum class Stored : std::uint8_t { kFloat, kBFloat16, kFloat16 };
+
+/// Elements that are read. Null where a tensor is absent.
+struct Numbers {
+  const void* data = nullptr;
+  Stored stored = Stored::kFloat;
+
+  Numbers() = default;
+  Numbers(const void* data, Stored stored) : data(data), stored(stored) {}
+  Numbers(const float* data) : data(data) {}
+
+  // Of stored_access_cuda.h, for kernels alone.
+  __device__ float operator[](std::int64_t index) const;
+  __device__ Numbers operator+(std::int64_t elements) const;
+  __host__ __device__ explicit operator bool() const { return data != nullptr; }
+};
+
+/// Elements that are written; what is stored is rounded to nearest, ties to even.
+struct Places {
+  void* data = nullptr;
+  Stored stored = Stored::kFloat;
+
+  Places() = default;
+  Places(void* data, Stored stored) : data(data), stored(stored) {}
+  Places(float* data) : data(data) {}
+  operator Numbers() const { return {data, stored}; }
+
+  struct One {
+    const Places& places;
+    std::int64_t index;
+    __device__ void operator=(float value) const;
+  };
+  __device__ One operator[](std::int64_t index) const { return {*this, index}; }
+  __device__ Places operator+(std::int64_t elements) const;
+  __host__ __device__ explicit operator bool() const { return data != nullptr; }
+};
+
+}  // namespace pipetrain
