@@ -17,6 +17,8 @@ namespace pipetrain::test {
 /// The kernel a GPU would get; null when there is no own one for the node. Running it throws
 /// std::runtime_error when threads of a block wait at different places.
 std::unique_ptr<Kernel> make_emulated_kernel(const KernelRequest& request);
+/// How many orders of threads are to be tried: 3, or 1 where a sanitizer looks at every access.
+int emulated_orders();
 /// In which order threads run between barriers: 0, 1, 2. A right kernel gives the same bits in all.
 void set_emulated_order(int order);
 /// Operators that GPUs have own kernels for, sorted.

@@ -353,7 +353,7 @@ void check_emulated(std::string_view op, const Attributes& attributes,
     return device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
   };
   std::vector<HostTensor> first;
-  for (const int order : {0, 1, 2}) {
+  for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
     set_emulated_order(order);
     const std::vector<HostTensor> results = run_made(make, node, inputs, outputs, context);
     if (results.empty()) return;
