@@ -5,6 +5,7 @@
 #include "graph/op.h"
 #include "ops/conv.h"
 #include "ops/conv_graph_cuda.h"
+#include "ops/elementwise_list_cuda.h"
 #include "ops/library_kernels_cuda.h"
 #include "ops/reduce_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
@@ -25,8 +26,13 @@ ConvShapes shapes_of(const ConvGeometry& geometry, const Shape& x, const Shape& 
 
 class ConvKernel final : public Kernel {
  public:
-  ConvKernel(ConvPass pass, const ConvShapes& shapes, const CudaQueue& queue)
+  /// Of the workspace: for a bias in the type of the operands, and for a result on its way to
+  /// float32.
+  ConvKernel(ConvPass pass, const ConvShapes& shapes, std::size_t bias_bytes,
+             std::size_t narrow_bytes, const CudaQueue& queue)
       : pass_(pass),
+        bias_bytes_(bias_bytes),
+        narrow_bytes_(narrow_bytes),
         graph_(pass, shapes),
         handle_(queue.libraries->cudnn(queue.stream)),
         queue_(queue) {
@@ -50,25 +56,37 @@ class ConvKernel final : public Kernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
+    std::byte* const workspace = context.workspace + bias_bytes_ + narrow_bytes_;
+    const Stored stored = stored_as(in[0].type.dtype);
+    void* result = out[0].data;
+    if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
     if (pass_ == ConvPass::kWeightGradient) {
       // The node has x before dy.
-      if (out[0])
-        graph_.run(handle_, in[1].data, in[0].data, nullptr, out[0].data, context.workspace);
-      if (out.size() > 1 && out[1])
-        reduce::launch_reduce(reduce::Reduction::kSum, bias_, numbers_at(in, 1), places_at(out, 1),
-                              reinterpret_cast<float*>(context.workspace), queue_);
-      return;
+      if (out[0]) graph_.run(handle_, in[1].data, in[0].data, nullptr, result, workspace);
+    } else {
+      void* bias = in.size() > 2 ? in[2].data : nullptr;
+      if (bias_bytes_ > 0) {
+        elementwise::launch_restore(numbers_at(in, 2), Places(context.workspace, stored),
+                                    in[2].count(), queue_);
+        bias = context.workspace;
+      }
+      graph_.run(handle_, in[0].data, in[1].data, bias, result, workspace);
     }
-    graph_.run(handle_, in[0].data, in[1].data, in.size() > 2 ? in[2].data : nullptr, out[0].data,
-               context.workspace);
+    if (narrow_bytes_ > 0 && out[0])
+      elementwise::launch_restore(Numbers(result, stored), places_at(out, 0), out[0].count(),
+                                  queue_);
+    if (pass_ == ConvPass::kWeightGradient && out.size() > 1 && out[1])
+      reduce::launch_reduce(reduce::Reduction::kSum, bias_, numbers_at(in, 1), places_at(out, 1),
+                            reinterpret_cast<float*>(context.workspace), queue_);
   }
   std::size_t workspace_bytes() const override {
     const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
-    return std::max(graph_.workspace_bytes(), bias);
+    return std::max(bias_bytes_ + narrow_bytes_ + graph_.workspace_bytes(), bias);
   }
 
  private:
   ConvPass pass_;
+  std::size_t bias_bytes_, narrow_bytes_;
   ConvGraph graph_;
   cudnnHandle_t handle_;
   CudaQueue queue_;
@@ -107,10 +125,16 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
                    : operands == DType::kFloat16 ? ConvNumbers::kFloat16
                    : queue.tensor_floats         ? ConvNumbers::kTensorFloat
                                                  : ConvNumbers::kFloat;
-  shapes.float_result = stored == DType::kFloat32;
-  shapes.float_bias = shapes.bias && request.inputs[2].dtype == DType::kFloat32;
-  if (shapes.bias && !shapes.float_bias && request.inputs[2].dtype != operands) return nullptr;
-  return std::make_unique<ConvKernel>(pass, shapes, queue);
+  // For narrow operands cuDNN has biases and results of their type only.
+  const auto aligned = [&](std::int64_t count) {
+    return (static_cast<std::size_t>(count) * size_of(operands) + 255) / 256 * 256;
+  };
+  const bool narrow = operands != DType::kFloat32;
+  shapes.float_bias = shapes.float_result = !narrow;
+  const std::size_t bias_bytes = narrow && shapes.bias ? aligned(w[0]) : 0;
+  const std::size_t narrow_bytes =
+      narrow && stored == DType::kFloat32 ? aligned(result.count()) : 0;
+  return std::make_unique<ConvKernel>(pass, shapes, bias_bytes, narrow_bytes, queue);
 }
 
 }  // namespace pipetrain

@@ -132,7 +132,8 @@ int main(int count, char** arguments) {
       for (int pass = 0; pass < 3; ++pass) {
         ConvShapes shapes = shapes_of(c);
         shapes.numbers = numbers.numbers;
-        shapes.float_result = pass == 2;  // gradients of weights are float32 always
+        shapes.float_bias =
+            numbers.numbers == ConvNumbers::kFloat || numbers.numbers == ConvNumbers::kTensorFloat;
         ConvGraph graph(static_cast<ConvPass>(pass), shapes);
         std::string reason;
         const pipetrain::PlanCount plans = graph.plans_for(device, &reason);
