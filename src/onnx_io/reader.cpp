@@ -184,7 +184,8 @@ class ModelDecoder {
         out.metadata.insert(found->second.begin(), found->second.end());
       }
       model.initializers.push_back(std::move(out));
-      tensor.Clear();  // so that never more than one tensor is in memory twice
+      // So that never more than one tensor is in memory twice: Clear() would keep the memory.
+      onnx::Tensor().Swap(&tensor);
     }
   }
 

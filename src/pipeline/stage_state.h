@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/page_block.h"
 #include "ops/kernel.h"
 #include "optim/update.h"
 #include "pipeline/moments.h"
@@ -57,6 +58,7 @@ struct Stage::Compiled {
   std::vector<float*> averages;          // of the same parameters; null: none is kept
   bool has_loss = false;
   bool reads_loss_scale = false;
+  PageBlock activations;   // slots, edges and temporaries of all variants: the first holds them
   std::int64_t units = 0;  // forwards since the times of kernels were taken
 };
 

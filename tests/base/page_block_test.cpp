@@ -1,0 +1,49 @@
+#include "base/page_block.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+TEST(PageBlock, IsZeroedAndKeepsWhatItHolds) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{5000}, std::size_t{9} << 20}) {
+    PageBlock block(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block.data()) % 4096, 0U);
+    block.data()[bytes - 1] = std::byte{7};
+    block.take();
+    EXPECT_EQ(block.data()[bytes - 1], std::byte{7});
+    EXPECT_EQ(std::count(block.data(), block.data() + bytes, std::byte{0}),
+              static_cast<std::ptrdiff_t>(bytes) - 1);
+  }
+}
+
+TEST(PageBlock, Moves) {
+  PageBlock from(100);
+  from.data()[0] = std::byte{1};
+  PageBlock to(200);
+  to = std::move(from);
+  EXPECT_EQ(to.bytes(), 100U);
+  EXPECT_EQ(to.data()[0], std::byte{1});
+  const PageBlock nothing(0);
+  EXPECT_EQ(nothing.data(), nullptr);
+  nothing.take();
+}
+
+TEST(PageBlock, SaysWhenThereIsNotSoMuch) {
+  try {
+    PageBlock block(std::numeric_limits<std::size_t>::max() / 4);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain
