@@ -3,7 +3,8 @@
 // (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
 // outcome of a race, since it decides the bits. oneDNN's Winograd needs AVX-512; with tensors in
 // blocks of 8 channels ours (winograd_cpu.h) takes its place, and pictures smaller than the window
-// become one product (small_picture_cpu.h).
+// become one product (small_picture_cpu.h). A few channels of grey pictures have kernels of their
+// own (few_channels_cpu.h).
 #include <omp.h>
 
 #include <optional>
@@ -12,6 +13,7 @@
 #include "ops/adding_kernel.h"
 #include "ops/conv.h"
 #include "ops/element_types.h"
+#include "ops/few_channels_cpu.h"
 #include "ops/onednn_cpu.h"
 #include "ops/small_picture_cpu.h"
 #include "ops/winograd_cpu.h"
@@ -133,6 +135,13 @@ std::optional<SmallPicture> own_small_picture(const KernelRequest& request, cons
   return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// The same for row-major pictures of a few channels.
+std::optional<FewChannels> own_few_channels(const KernelRequest& request, const TensorType& x,
+                                            const TensorType& w, const TensorType& y) {
+  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
+  return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
   if (const auto shape =
@@ -158,6 +167,18 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
                                 threads);
         },
         bytes);
+  }
+  if (const auto shape =
+          own_few_channels(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          few_channels_forward(shape, in[0].as<float>(), in[1].as<float>(),
+                               data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+                               threads);
+        },
+        few_channels_workspace_bytes(*shape, threads));
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
@@ -253,6 +274,18 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
                                         context.workspace, threads);
         },
         bytes);
+  }
+  if (const auto shape =
+          own_few_channels(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          few_channels_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+                                       out[0].as<float>(), data_or_null<float>(out, 1),
+                                       context.workspace, threads);
+        },
+        few_channels_workspace_bytes(*shape, threads));
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const bool bias = request.outputs.size() > 1;

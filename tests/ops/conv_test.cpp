@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <typeinfo>
 
 #include "ops/adding_kernel.h"
 #include "ops/onednn_cpu.h"
@@ -69,6 +70,8 @@ const std::vector<ConvCase>& wide_cases() {
       {"shortcut", {2, 32, 8, 8}, {64, 32, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
       {"stem", {2, 3, 18, 18}, {32, 3, 7, 7}, {2, 2}, {1, 1}, {3, 3, 3, 3}},
       {"grey_stem", {2, 1, 12, 12}, {6, 1, 5, 5}, {1, 1}, {1, 1}, {2, 2, 2, 2}},
+      {"few_channels", {3, 3, 11, 13}, {7, 3, 3, 3}, {1, 1}, {1, 1}, {0, 1, 2, 0}},
+      {"few_channels_wide", {2, 2, 9, 40}, {4, 2, 2, 5}, {1, 1}, {1, 1}, {0, 0, 0, 3}},
       {"odd_channels", {2, 20, 7, 7}, {50, 20, 5, 5}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
       {"to_pixels", {2, 64, 6, 6}, {3, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"depthwise", {2, 32, 9, 9}, {32, 1, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 32},
@@ -175,9 +178,13 @@ std::string implementations(std::string_view op, const Attributes& attributes,
   Node node;
   node.op = find_op(op);
   node.attributes = attributes;
-  const auto kernel = make_kernel(Backend::kCpu, {node, inputs, infer_op(op, attributes, inputs)});
+  const KernelRequest request{node, inputs, infer_op(op, attributes, inputs)};
+  const auto kernel = make_kernel(Backend::kCpu, request);
   const auto* sequence = dynamic_cast<const SequenceKernel*>(kernel.get());
-  return sequence ? sequence->sequence().implementations() : "reference";
+  if (sequence) return sequence->sequence().implementations();
+  const auto reference = make_kernel(Backend::kReference, request);
+  const Kernel &one = *kernel, &other = *reference;
+  return typeid(one) == typeid(other) ? "reference" : "own";
 }
 
 TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
