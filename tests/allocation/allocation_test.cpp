@@ -20,12 +20,12 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 
-/// Counts what stage threads ask for, except oneDNN inside itself.
+/// Counts what the threads of devices ask for, except oneDNN inside itself.
 void count_allocation(const void* caller) {
   if (!counting.load(std::memory_order_relaxed)) return;
   char name[16] = {};
   prctl(PR_GET_NAME, name);
-  if (std::strncmp(name, "stage ", 6) != 0) return;
+  if (std::strncmp(name, "device ", 7) != 0) return;
   Dl_info library{};
   const bool known = dladdr(caller, &library) != 0 && library.dli_fname;
   if (!known || !std::strstr(library.dli_fname, "libdnnl")) ++allocations;
