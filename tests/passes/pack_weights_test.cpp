@@ -20,7 +20,7 @@ HostTensor series(Shape shape, unsigned seed) {
 }
 
 /// x (batch, 64) → 512 → 512 (the same weight twice) → 512 → 8 classes.
-OnnxModel network() {
+OnnxModel packed_network() {
   OnnxBuilder builder("rows");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 64}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 8}});
@@ -36,7 +36,7 @@ OnnxModel network() {
 }
 
 TrainingGraph build(std::int64_t samples, bool packed) {
-  const OnnxModel model = network();
+  const OnnxModel model = packed_network();
   BuildOptions options;
   options.lower.micro_batch = samples;
   TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
