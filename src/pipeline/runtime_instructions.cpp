@@ -11,6 +11,7 @@
 #include "pipeline/annotate.h"
 #include "pipeline/communicated_replicas.h"
 #include "pipeline/exchange.h"
+#include "pipeline/palette.h"
 #include "pipeline/program_cut.h"
 #include "pipeline/runtime_worker.h"
 
@@ -53,7 +54,7 @@ void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const 
 
 /// Records one of a unit's events behind the work put in so far; null without devices.
 StreamPoint* Runtime::record(Worker& worker, const Instruction& instruction,
-                       std::unique_ptr<StreamPoint> UnitEvents::*which) {
+                             std::unique_ptr<StreamPoint> UnitEvents::*which) {
   if (!worker.compute) return nullptr;
   UnitEvents& events = unit_events_[at(instruction.stage)][at(instruction.unit)];
   if (std::exchange(events.stream, worker.compute.get()) != worker.compute.get()) {
@@ -237,8 +238,7 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
     if (is_exchanged(link.from, link.to, holder)) {
       // It is free as soon as it has left.
       const int edge = program_edge(link.from, link.to, gradient);
-      worker.compute->wait(
-          *exchange_->wait(exchange_->operation_of(edge, holder), worker.device));
+      worker.compute->wait(*exchange_->wait(exchange_->operation_of(edge, holder), worker.device));
       continue;
     }
     const StreamPoint* read = link.channel->wait_released(holder);
@@ -296,41 +296,9 @@ class NamedRange {
  public:
   NamedRange(Stream* stream, const Instruction& instruction) : stream_(stream) {
     if (!stream_) return;
-    const char* what = "sync";
-    switch (instruction.kind) {
-      case Kind::kForward:
-        what = "forward";
-        break;
-      case Kind::kBackward:
-        what = "backward";
-        break;
-      case Kind::kBackwardInput:
-        what = "backward of inputs";
-        break;
-      case Kind::kBackwardWeight:
-        what = "backward of weights";
-        break;
-      case Kind::kRecompute:
-        what = "recompute";
-        break;
-      case Kind::kSend:
-        what = "send";
-        break;
-      case Kind::kReceive:
-        what = "receive";
-        break;
-      case Kind::kReduce:
-        what = "reduce";
-        break;
-      case Kind::kGradientSync:
-        break;
-      case Kind::kUpdate:
-        what = "update";
-        break;
-    }
     char name[64];
-    *fmt::format_to_n(name, sizeof name - 1, "stage{}/{} mb{}", instruction.stage, what,
-                      instruction.unit)
+    *fmt::format_to_n(name, sizeof name - 1, "stage{}/{} mb{}", instruction.stage,
+                      look_of(instruction.kind).word, instruction.unit)
          .out = '\0';
     stream_->begin_range(name);
   }

@@ -6,17 +6,13 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/execute.h"
+#include "support/op_check.h"
 
 namespace pipetrain {
 namespace {
 
 HostTensor series(Shape shape, unsigned seed) {
-  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
-  for (float& x : out.span<float>()) {
-    seed = seed * 1664525U + 1013904223U;
-    x = static_cast<float>(seed >> 8) / static_cast<float>(1 << 23) - 1;
-  }
-  return out;
+  return test::random_tensor({DType::kFloat32, std::move(shape)}, seed);
 }
 
 /// x (batch, 64) → 512 → 512 (the same weight twice) → 512 → 8 classes.
