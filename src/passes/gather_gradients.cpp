@@ -9,8 +9,8 @@
 namespace pipetrain {
 namespace {
 
-/// What a step gathers for a weight may take so many times the weight's bytes.
-constexpr std::size_t kMostBytes = 4;
+/// What is gathered for a weight may take so many times the weight's bytes.
+constexpr std::size_t kMostBytes = 2;
 
 class Gatherer {
  public:
@@ -53,7 +53,7 @@ class Gatherer {
     return results > 0 && operands <= kMostBytes * results;
   }
 
-  /// Of a value of one micro-batch: those of all.
+  /// Of a value of one micro-batch: those of several.
   TensorType whole(const TensorType& type) const {
     TensorType out = type;
     std::vector<std::int64_t> dims = type.shape.dims();
@@ -65,7 +65,7 @@ class Gatherer {
   void gather(Node& node, const std::vector<TensorType>& types) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       Value all;
-      all.name = graph_[node.inputs[i]].name + " of all micro-batches";
+      all.name = graph_[node.inputs[i]].name + " of several micro-batches";
       all.type = types[i];
       all.role = Role::kGathered;
       const ValueId gathered{static_cast<int>(graph_.values.size())};
@@ -99,8 +99,9 @@ class Gatherer {
 
 }  // namespace
 
-int gather_gradients(TrainingGraph& training, std::int64_t micro_batches) {
-  Gatherer gatherer(training, micro_batches);
+int gather_gradients(TrainingGraph& training, std::int64_t micro_batches_of_step) {
+  if (micro_batches_of_step < 2) return 0;
+  Gatherer gatherer(training, std::clamp<std::int64_t>(micro_batches_of_step / 2, 2, 4));
   int count = 0;
   for (Node& node : training.graph.nodes) {
     if (!gatherer.is_wanted(node)) continue;

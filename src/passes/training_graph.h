@@ -58,8 +58,8 @@ struct Accumulation {
   NodeId consumer;  // the forward node that uses the weight: contributions are added on its stage
 };
 
-/// A value of which a step keeps what all its micro-batches compute, one behind the other along
-/// axis 0, so that a weight gradient is computed over all of them at once.
+/// A value of which a few micro-batches, one behind the other along axis 0, are kept, so that a
+/// weight gradient is computed over them at once.
 struct Gathering {
   ValueId value;
   ValueId gathered;  // kGathered: axis 0 has room for TrainingGraph::gathered_micro_batches
@@ -85,7 +85,7 @@ struct TrainingGraph {
   std::vector<Parameter> parameters;        // trainable, in the file's order
   std::vector<Accumulation> accumulations;  // in use order
   std::vector<Gathering> gatherings;
-  std::int64_t gathered_micro_batches = 0;  // of a step
+  std::int64_t gathered_micro_batches = 0;  // at once; a step may end with fewer
   std::vector<RunningStatistic> statistics;
   std::vector<std::string> notes;  // what a user should know about how the file was read
 };

@@ -26,8 +26,8 @@ void add_to(HostTensor& sum, const HostTensor& tensor) {
     sum.view().as<float>()[e] += tensor.view().as<float>()[e];
 }
 
-/// Whether a contribution is computed once a step, over all its micro-batches.
-bool is_whole(const TrainingGraph& training, int accumulation) {
+/// Whether a contribution is computed for several units at once.
+bool is_gathered(const TrainingGraph& training, int accumulation) {
   const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
   const NodeId producer = training.graph[id].producer;
   return producer && training.graph[producer].part == Part::kBatchGradient;
@@ -231,7 +231,7 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
     case Kind::kBackward:
     case Kind::kBackwardInput:
     case Kind::kBackwardWeight:
-      run_backward(program, instruction, replica);
+      run_backward(instruction, replica);
       if (instruction.kind == Kind::kBackwardInput) return;
       break;
     case Kind::kUpdate:
@@ -267,8 +267,7 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
   done_[{s, instruction.unit}] = 1;
 }
 
-void Oracle::run_backward(const Program& program, const Instruction& instruction,
-                          ReplicaState& replica) {
+void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
   UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
   const auto variant = static_cast<std::size_t>(unit.data->variant);
@@ -284,7 +283,7 @@ void Oracle::run_backward(const Program& program, const Instruction& instruction
   const auto& all = variants_[variant].training->accumulations;
   Values local;
   for (const int i : slice.accumulations) {
-    if (is_whole(*variants_[variant].training, i)) continue;
+    if (is_gathered(*variants_[variant].training, i)) continue;
     const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
                                             all[static_cast<std::size_t>(i)].contribution, local);
     HostTensor& sum = replica.accumulators[i];
@@ -294,18 +293,22 @@ void Oracle::run_backward(const Program& program, const Instruction& instruction
     }
     add_to(sum, contribution);
   }
-  gather(instruction, instruction.unit % program.group_size(s), replica);
+  gather(instruction, replica);
   replica.accumulating = true;
 }
 
-/// Keeps what unit `number` of the step has computed; what is missing at its end are zeros.
-void Oracle::gather(const Instruction& instruction, int number, ReplicaState& replica) {
+/// Keeps what a unit has computed; adds up when enough are there.
+void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
   const UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
   const auto variant = static_cast<std::size_t>(unit.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
+  const std::vector<int>& gatherings =
+      slices_[variant].stages[static_cast<std::size_t>(s)].gatherings;
+  if (gatherings.empty()) return;
+  const auto units = static_cast<std::size_t>(training.gathered_micro_batches);
   Values local;
-  for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].gatherings) {
+  for (const int i : gatherings) {
     const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
     HostTensor& all = replica.gathered[i];
     if (!all) {
@@ -314,31 +317,42 @@ void Oracle::gather(const Instruction& instruction, int number, ReplicaState& re
     }
     const HostTensor one =
         content(s, instruction.version, &unit, unit.data->variant, gathering.value, local);
-    const std::size_t unit_bytes =
-        all.type().bytes() / static_cast<std::size_t>(training.gathered_micro_batches);
-    std::memcpy(
-        static_cast<std::byte*>(all.view().data) + static_cast<std::size_t>(number) * unit_bytes,
-        one.view().data, one.type().bytes());
+    std::memcpy(static_cast<std::byte*>(all.view().data) +
+                    static_cast<std::size_t>(replica.gathered_units) * (all.type().bytes() / units),
+                one.view().data, one.type().bytes());
   }
+  if (static_cast<std::size_t>(++replica.gathered_units) == units) add_gathered(s, replica);
 }
 
-/// Computes the gradients that want all units of a step, on every replica.
-void Oracle::complete_gradients(int s) {
+/// Computes the gradients of the units that have been gathered; missing ones are zeros.
+void Oracle::add_gathered(int s, ReplicaState& replica) {
   const TrainingGraph& training = *variants_[0].training;
   const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
-  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
-    if (replica.gathered.empty()) continue;
-    Values values;
-    for (const auto& [i, tensor] : replica.gathered)
-      values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
-    UnitState none;
-    run_nodes(s, 0, none, slice.batch_gradient, values);
-    for (const int i : slice.accumulations) {
-      if (!is_whole(training, i)) continue;
-      replica.accumulators[i] =
-          copy_of(values.at(training.accumulations[static_cast<std::size_t>(i)].contribution));
+  Values values;
+  for (const auto& [i, tensor] : replica.gathered)
+    values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
+  UnitState none;
+  run_nodes(s, 0, none, slice.batch_gradient, values);
+  for (const int i : slice.accumulations) {
+    if (!is_gathered(training, i)) continue;
+    const HostTensor& part =
+        values.at(training.accumulations[static_cast<std::size_t>(i)].contribution);
+    if (replica.has_batch_sums) {
+      add_to(replica.accumulators[i], part);
+    } else {
+      replica.accumulators[i] = copy_of(part);
     }
-    replica.gathered.clear();
+  }
+  replica.has_batch_sums = true;
+  replica.gathered.clear();
+  replica.gathered_units = 0;
+}
+
+/// At the end of a step, on every replica.
+void Oracle::complete_gradients(int s) {
+  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
+    if (replica.gathered_units > 0) add_gathered(s, replica);
+    replica.has_batch_sums = false;
   }
 }
 

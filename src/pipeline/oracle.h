@@ -33,6 +33,8 @@ class Oracle {
   struct ReplicaState {
     std::map<int, HostTensor> accumulators;
     std::map<int, HostTensor> gathered;
+    int gathered_units = 0;
+    bool has_batch_sums = false;  // of the step
     std::map<std::string, Moments> moments;
     bool accumulating = false;
   };
@@ -54,8 +56,9 @@ class Oracle {
                UnitSource& source);
   void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
                    UnitSource& source);
-  void run_backward(const Program& program, const Instruction& instruction, ReplicaState& replica);
-  void gather(const Instruction& instruction, int number, ReplicaState& replica);
+  void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void gather(const Instruction& instruction, ReplicaState& replica);
+  void add_gathered(int stage, ReplicaState& replica);
   void complete_gradients(int stage);
   void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
   void reduce(int stage);

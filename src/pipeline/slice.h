@@ -16,7 +16,7 @@ struct StageSlice {
   std::vector<NodeId> backward;         // B: input_gradient and weight_gradient together
   std::vector<NodeId> input_gradient;   // I
   std::vector<NodeId> weight_gradient;  // W
-  std::vector<NodeId> batch_gradient;   // once per step, over all its micro-batches
+  std::vector<NodeId> batch_gradient;   // once for every few micro-batches
   std::vector<NodeId> finish;           // once per step
   std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
   std::vector<int> accumulations;  // indices whose contribution is computed here

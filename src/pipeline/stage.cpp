@@ -195,31 +195,34 @@ void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool
 
 void Stage::gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases) {
   if (variant.gatherings.empty()) return;
-  const auto number = static_cast<std::size_t>(unit.number);
+  const std::size_t place = gathered_of_.size();
   for (const StageGathering& gathering : variant.gatherings)
-    move(gathered_ + gathering.to + number * gathering.unit_bytes, bases.address(gathering.from),
+    move(gathered_ + gathering.to + place * gathering.unit_bytes, bases.address(gathering.from),
          gathering.bytes);
-  gathered_of_.at(number) = unit.variant;
+  gathered_of_.push_back(unit.variant);
 }
 
-void Stage::complete_gradients(const StageUnit& last) {
+void Stage::complete_gradients(const StageUnit& unit) {
   Compiled& variant = *variants_.front();
-  if (variant.batch_gradient.empty()) return;
-  // Units that a short batch or another replica's share leaves out add nothing.
-  for (std::size_t number = 0; number < gathered_of_.size(); ++number) {
-    const int of = std::exchange(gathered_of_[number], -1);
+  const auto wanted = static_cast<std::size_t>(variant.training->gathered_micro_batches);
+  if (variant.batch_gradient.empty() || (gathered_of_.size() < wanted && !unit.completes)) return;
+  // Units that are short or not there add nothing.
+  for (std::size_t place = 0; place < wanted; ++place) {
     for (std::size_t i = 0; i < variant.gatherings.size(); ++i) {
       const StageGathering& whole = variant.gatherings[i];
-      const std::size_t there =
-          of < 0 ? 0 : variants_[static_cast<std::size_t>(of)]->gatherings[i].bytes;
-      std::memset(gathered_ + whole.to + number * whole.unit_bytes + there, 0,
+      std::size_t there = 0;
+      if (place < gathered_of_.size())
+        there = variants_[static_cast<std::size_t>(gathered_of_[place])]->gatherings[i].bytes;
+      std::memset(gathered_ + whole.to + place * whole.unit_bytes + there, 0,
                   whole.unit_bytes - there);
     }
   }
-  StageUnit unit;
-  unit.version_copy = last.version_copy;
-  unit.completes = true;
-  run(variant, variant.batch_gradient, unit, nullptr, nullptr, /*first=*/true);
+  gathered_of_.clear();
+  StageUnit together;
+  together.version_copy = unit.version_copy;
+  together.completes = unit.completes;
+  run(variant, variant.batch_gradient, together, nullptr, nullptr, /*first=*/!has_batch_sums_);
+  has_batch_sums_ = !unit.completes;
 }
 
 namespace {

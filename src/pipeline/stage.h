@@ -33,7 +33,6 @@ struct StageVariant {
 struct StageUnit {
   int variant = 0;
   int slot = 0;
-  int number = 0;                       // of those that are added up for one update
   int version_copy = 0;                 // which copy of the weights
   std::byte* forward_out = nullptr;     // set by the stage: where this unit's handed-on values lie
   std::byte* gradient_out = nullptr;    // and the gradients handed back
@@ -106,8 +105,9 @@ class Stage {
   /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
-  /// Computes the gradients that want all units of a step; after the backward of the last one.
-  void complete_gradients(const StageUnit& last);
+  /// Computes the gradients that want several units, once those are there; after the backward of
+  /// each one. At the last one of a step all are complete.
+  void complete_gradients(const StageUnit& unit);
 
   /// Loss and count of right answers of the unit whose forward ran last (on a device: of the unit
   /// that ended last); only on the stage that has the loss.
@@ -188,8 +188,9 @@ class Stage {
   std::map<std::string, StatisticState> statistics_;
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
-  std::byte* gathered_ = nullptr;  // what the units of a step have computed of some values
-  std::vector<int> gathered_of_;   // by unit of the step: the variant that it was; -1: none
+  std::byte* gathered_ = nullptr;  // what the last units have computed of some values
+  std::vector<int> gathered_of_;   // the variants of those units
+  bool has_batch_sums_ = false;    // of earlier units of the step
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
   std::vector<int> completion_;                // accumulations in the order of their completion

@@ -1,7 +1,7 @@
 // The memory of a stage, planned before there is any: what lies where in its one block. Pure, so
 // that a plan can say beforehand what a run will take.
 //
-//   parameters × versions | accumulators | optimizer state | what a step gathers | prepared ×
+//   parameters × versions | accumulators | optimizer state | what units gather | prepared ×
 //   versions | activation slots | values handed on | gradients handed back | temporaries
 #pragma once
 

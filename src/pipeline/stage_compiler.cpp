@@ -320,7 +320,7 @@ class StageCompiler {
            training.graph[gathering.value].type.bytes(),
            training.graph[gathering.gathered].type.bytes() / static_cast<std::size_t>(units)});
     }
-    stage_.gathered_of_.resize(static_cast<std::size_t>(units), -1);
+    stage_.gathered_of_.reserve(static_cast<std::size_t>(units));
   }
 
   /// In which order a step completes the gradients.

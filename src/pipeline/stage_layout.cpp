@@ -127,18 +127,15 @@ class Planner {
     std::map<ValueId, int> uses;
     for (const int i : slice_.accumulations)
       ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
+    for (const NodeId id : slice_.batch_gradient) {
+      for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoUnit;
+    }
     for (const int i : slice_.accumulations) {
       const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
       const auto made = made_in_.find(id);
       if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
-          made->second > 0)
+          made->second != 0)
         layout_.direct[id] = i;
-      // Computed once, it is the sum.
-      const NodeId producer = graph_[id].producer;
-      if (producer && graph_[producer].part == Part::kBatchGradient) {
-        layout_.direct[id] = i;
-        layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
-      }
     }
   }
 
@@ -151,6 +148,7 @@ class Planner {
       place_phase(slice_.forward, 0);
       place_phase(slice_.backward, 1);
     }
+    place_phase(slice_.batch_gradient, kNoUnit);
     place_phase(slice_.finish, kNoUnit);
   }
 
@@ -299,7 +297,7 @@ class Planner {
     return true;
   }
 
-  static constexpr int kNoUnit = -1;  // what is done once a step has no slot
+  static constexpr int kNoUnit = -1;  // what is done for several units has no slot
   const TrainingGraph& training_;
   const Graph& graph_;
   const Slices& slices_;

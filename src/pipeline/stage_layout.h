@@ -26,7 +26,7 @@ enum class Space : std::uint8_t {
   kGradientOut,  // offset in the unit's block of gradients handed back
   kTemporary,    // offset in the temporaries
   kAccumulator,  // offset is an index of TrainingGraph::accumulations
-  kGathered,     // offset in the block of what a step gathers
+  kGathered,     // offset in the block of what units gather
 };
 
 struct Location {

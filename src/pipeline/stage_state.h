@@ -26,7 +26,7 @@ struct StageStepAddition {
   bool adds = false;  // the kernel adds it to the accumulator itself
 };
 
-/// Keeps what a unit has computed of a value for the end of the step.
+/// Keeps what a unit has computed of a value.
 struct StageGathering {
   Location from;
   std::size_t to;          // offset in the stage's block of what is gathered

@@ -109,7 +109,8 @@ class Attribution {
           element.weight_gradient_seconds += seconds;
           break;
         case Part::kBatchGradient:
-          element.step_seconds += seconds;
+          element.weight_gradient_seconds +=
+              seconds / static_cast<double>(training_.gathered_micro_batches);
           break;
         case Part::kPrepare:
         case Part::kFinish:
@@ -118,22 +119,14 @@ class Attribution {
     }
     for (const Accumulation& accumulation : training_.accumulations) {
       const int here = accumulation.consumer ? position_[at(accumulation.consumer.index)] : -1;
-      if (here < 0 || adds_itself(root(accumulation.contribution)) ||
-          is_whole(root(accumulation.contribution)))
-        continue;
+      if (here < 0 || adds_itself(root(accumulation.contribution))) continue;
       out_.elements[at(here)].weight_gradient_seconds +=
           profile_.accumulate_seconds_per_byte *
           static_cast<double>(graph_[accumulation.contribution].type.bytes());
     }
   }
 
-  // It is the sum over all micro-batches already.
-  bool is_whole(ValueId contribution) const {
-    const NodeId producer = graph_[contribution].producer;
-    return producer && graph_[producer].part == Part::kBatchGradient;
-  }
-
-  // What a step gathers is copied once a micro-batch, and kept for all of them.
+  // What is gathered is copied for every micro-batch.
   void add_gathered() {
     for (const Gathering& gathering : training_.gatherings) {
       const int here = position_[at(gathering.consumer.index)];

@@ -21,11 +21,11 @@ const Node* batch_gradient(const TrainingGraph& training, const std::string& wei
   return nullptr;
 }
 
-// A gradient goes over all samples of a step where these are few beside the weights.
+// A gradient goes over several micro-batches where their samples are few beside the weights.
 TEST(GatherGradients, WhereTheOperandsAreSmall) {
   const OnnxModel model = test::wide_network();
   const auto few = test::training_graph(model, 8);
-  EXPECT_EQ(gather_gradients(*few, 4), 2);  // 72 → 512, 512 → 512; 512 → 5 has more samples
+  EXPECT_EQ(gather_gradients(*few, 8), 2);  // 72 → 512, 512 → 512; 512 → 5 has more samples
   ASSERT_EQ(few->gatherings.size(), 4U);
   const Node* node = batch_gradient(*few, "layer2.weight");
   ASSERT_TRUE(node);
@@ -34,14 +34,15 @@ TEST(GatherGradients, WhereTheOperandsAreSmall) {
     EXPECT_EQ(few->graph[id].type.shape, Shape({32, 512}));
   }
   const auto many = test::training_graph(model, 1024);
-  EXPECT_EQ(gather_gradients(*many, 4), 0);
+  EXPECT_EQ(gather_gradients(*many, 8), 0);
+  EXPECT_EQ(gather_gradients(*test::training_graph(model, 8), 1), 0);  // nothing to gather
   EXPECT_TRUE(many->gatherings.empty());
 }
 
 TEST(GatherGradients, SmallerMicroBatchesFollow) {
   const OnnxModel model = test::wide_network();
   const auto full = test::training_graph(model, 8), rest = test::training_graph(model, 1);
-  gather_gradients(*full, 4);
+  gather_gradients(*full, 8);
   gather_gradients_like(*full, *rest);
   ASSERT_EQ(rest->gatherings.size(), full->gatherings.size());
   for (std::size_t i = 0; i < full->gatherings.size(); ++i) {

@@ -194,30 +194,31 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
-/// Two steps of 52 samples in micro-batches of 32 and 20; there is room for a third.
+/// Two steps of 5 micro-batches, the last of which is smaller: they are gathered two by two.
 const std::vector<std::int64_t> kWideSizes = {32, 20};
+constexpr int kWideUnits = 5, kWideSamples = 4 * 32 + 20;
 
 template <class Runner>
 void train_wide(Runner& runner, const Program& program) {
-  test::FixedData data(2 * 52, 7);
+  test::FixedData data(2 * kWideSamples, 7);
   for (std::int64_t step = 0; step < 2; ++step) {
-    data.set_mini_batch(step * 52, 52, 32, step, kWideSizes);
+    data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
     runner.run(program, data);
   }
 }
 
-// Weights packed once per version, products that add to their accumulators, and gradients over all
-// micro-batches at once, against an oracle that adds afterwards and gathers on its own.
+// Weights packed once per version, products that add to their accumulators, and gradients over
+// several micro-batches at once, against an oracle that adds afterwards and gathers on its own.
 TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   std::string expected;
   for (const bool clip : {false, true}) {
     for (const int stages : {0, 1, 2, 3}) {
-      const Pipeline pipeline(test::wide_network(), std::max(stages, 1), kWideSizes, 3);
+      const Pipeline pipeline(test::wide_network(), std::max(stages, 1), kWideSizes, kWideUnits);
       EXPECT_GE(pipeline.packed_weights, 3);
       EXPECT_EQ(pipeline.batch_gradients, 2);
       for (const std::string schedule : {"zb-h1", "1f1b", "gpipe"}) {
-        const Program program = pipeline.program(schedule, 2, /*recompute=*/false, clip);
+        const Program program = pipeline.program(schedule, kWideUnits, /*recompute=*/false, clip);
         if (stages == 0) {
           Oracle oracle(pipeline.variants, 1, options);
           train_wide(oracle, program);
@@ -235,10 +236,10 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
 
 TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
-  const Pipeline pipeline(test::wide_network(), 2, kWideSizes, 3);
+  const Pipeline pipeline(test::wide_network(), 2, kWideSizes, kWideUnits);
   ScheduleOptions schedule;
   schedule.name = "1f1b";
-  schedule.units = 2;
+  schedule.units = kWideUnits;
   schedule.replicas = {2, 1};
   const Program program = pipeline.program(schedule);
   Oracle oracle(pipeline.variants, 2, options);
@@ -253,9 +254,9 @@ TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
 TEST(WideLayers, GatheredGradientsAreTheSums) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   std::vector<std::vector<float>> weights;
-  for (const std::int64_t micro_batches : {0, 2}) {
+  for (const std::int64_t micro_batches : {0, kWideUnits}) {
     const Pipeline pipeline(test::wide_network(), 2, kWideSizes, micro_batches);
-    const Program program = pipeline.program("1f1b", 2);
+    const Program program = pipeline.program("1f1b", kWideUnits);
     const std::vector<const Program*> programs = {&program};
     Runtime runtime(pipeline.variants, programs, options);
     train_wide(runtime, program);
