@@ -38,6 +38,7 @@ enum class Role : std::uint8_t {
   kGradient,    // computed by the backward pass
   kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their
                  // order
+  kGathered,     // what all micro-batches of a step have computed of one value, in their order
 };
 
 /// When a node runs.
@@ -46,6 +47,7 @@ enum class Part : std::uint8_t {
   kForward,         // F: once per micro-batch
   kInputGradient,   // I: an activation gradient depends on it
   kWeightGradient,  // W: only parameter gradients depend on it
+  kBatchGradient,   // once per step, from gathered values to the accumulators
   kFinish,          // once per step, from the accumulators to the parameters' gradients
 };
 

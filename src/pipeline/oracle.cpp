@@ -26,6 +26,13 @@ void add_to(HostTensor& sum, const HostTensor& tensor) {
     sum.view().as<float>()[e] += tensor.view().as<float>()[e];
 }
 
+/// Whether a contribution is computed once a step, over all its micro-batches.
+bool is_whole(const TrainingGraph& training, int accumulation) {
+  const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
+  const NodeId producer = training.graph[id].producer;
+  return producer && training.graph[producer].part == Part::kBatchGradient;
+}
+
 }  // namespace
 
 Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
@@ -87,7 +94,7 @@ void Oracle::run(const Program& program, UnitSource& source) {
         });
         if (!all) break;
         if (instruction->kind == Kind::kReduce) {
-          reduce(stages_[static_cast<std::size_t>(instruction->stage)]);
+          reduce(instruction->stage);
         } else {
           synchronise();
         }
@@ -224,7 +231,7 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
     case Kind::kBackward:
     case Kind::kBackwardInput:
     case Kind::kBackwardWeight:
-      run_backward(instruction, replica);
+      run_backward(program, instruction, replica);
       if (instruction.kind == Kind::kBackwardInput) return;
       break;
     case Kind::kUpdate:
@@ -260,7 +267,8 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
   done_[{s, instruction.unit}] = 1;
 }
 
-void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
+void Oracle::run_backward(const Program& program, const Instruction& instruction,
+                          ReplicaState& replica) {
   const int s = instruction.stage;
   UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
   const auto variant = static_cast<std::size_t>(unit.data->variant);
@@ -276,6 +284,7 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
   const auto& all = variants_[variant].training->accumulations;
   Values local;
   for (const int i : slice.accumulations) {
+    if (is_whole(*variants_[variant].training, i)) continue;
     const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
                                             all[static_cast<std::size_t>(i)].contribution, local);
     HostTensor& sum = replica.accumulators[i];
@@ -285,11 +294,58 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
     }
     add_to(sum, contribution);
   }
+  gather(instruction, instruction.unit % program.group_size(s), replica);
   replica.accumulating = true;
 }
 
+/// Keeps what unit `number` of the step has computed; what is missing at its end are zeros.
+void Oracle::gather(const Instruction& instruction, int number, ReplicaState& replica) {
+  const int s = instruction.stage;
+  const UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const TrainingGraph& training = *variants_[variant].training;
+  Values local;
+  for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].gatherings) {
+    const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
+    HostTensor& all = replica.gathered[i];
+    if (!all) {
+      all = HostTensor(training.graph[gathering.gathered].type);
+      std::memset(all.view().data, 0, all.type().bytes());
+    }
+    const HostTensor one =
+        content(s, instruction.version, &unit, unit.data->variant, gathering.value, local);
+    const std::size_t unit_bytes =
+        all.type().bytes() / static_cast<std::size_t>(training.gathered_micro_batches);
+    std::memcpy(
+        static_cast<std::byte*>(all.view().data) + static_cast<std::size_t>(number) * unit_bytes,
+        one.view().data, one.type().bytes());
+  }
+}
+
+/// Computes the gradients that want all units of a step, on every replica.
+void Oracle::complete_gradients(int s) {
+  const TrainingGraph& training = *variants_[0].training;
+  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
+    if (replica.gathered.empty()) continue;
+    Values values;
+    for (const auto& [i, tensor] : replica.gathered)
+      values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
+    UnitState none;
+    run_nodes(s, 0, none, slice.batch_gradient, values);
+    for (const int i : slice.accumulations) {
+      if (!is_whole(training, i)) continue;
+      replica.accumulators[i] =
+          copy_of(values.at(training.accumulations[static_cast<std::size_t>(i)].contribution));
+    }
+    replica.gathered.clear();
+  }
+}
+
 /// Sums the replicas' accumulators, in their order, into those of the first.
-void Oracle::reduce(StageState& stage) {
+void Oracle::reduce(int s) {
+  complete_gradients(s);
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
   ReplicaState& first = stage.replicas.front();
   bool started = first.accumulating;
   for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
@@ -319,6 +375,7 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
   const int unit = std::max(instruction.unit, 0);
   const int group = unit / program.group_size(s);
   const int from = stage.weights.rbegin()->first;
+  complete_gradients(s);
   if (!program.gradient_sync)
     finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
   ++stage.updates;
@@ -374,6 +431,7 @@ void Oracle::finish(int s, int version) {
 void Oracle::synchronise() {
   const TrainingGraph& training = *variants_[0].training;
   std::vector<double> squares(training.parameters.size(), 0);
+  for (std::size_t s = 0; s < stages_.size(); ++s) complete_gradients(static_cast<int>(s));
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
     for (const auto& [i, gradient] : stages_[s].gradients) {

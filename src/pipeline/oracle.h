@@ -32,6 +32,7 @@ class Oracle {
   /// What a stage holds for each of its replicas; after a reduce the first has the sums.
   struct ReplicaState {
     std::map<int, HostTensor> accumulators;
+    std::map<int, HostTensor> gathered;
     std::map<std::string, Moments> moments;
     bool accumulating = false;
   };
@@ -53,9 +54,11 @@ class Oracle {
                UnitSource& source);
   void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
                    UnitSource& source);
-  void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void run_backward(const Program& program, const Instruction& instruction, ReplicaState& replica);
+  void gather(const Instruction& instruction, int number, ReplicaState& replica);
+  void complete_gradients(int stage);
   void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
-  void reduce(StageState& stage);
+  void reduce(int stage);
   HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
                      Values& local);
   void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,

@@ -42,6 +42,7 @@ void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const 
   RoundUnit& round_unit = source_->acquire(instruction.unit);
   if (copy.stage->has_loss(round_unit.variant)) round_units_[at(instruction.unit)] = &round_unit;
   unit.variant = round_unit.variant;
+  unit.number = instruction.unit % program_->group_size(instruction.stage);
   unit.seed = options_.seed;
   unit.step = round_unit.step;
   unit.first_sample = round_unit.first_sample;
@@ -397,6 +398,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
   if (adds) copy.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
+  // Behind the send, since nobody waits for them.
+  if (adds && unit.completes && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
   if (adds) release_all(worker, instruction, copy);
 }
 

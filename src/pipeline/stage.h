@@ -33,6 +33,7 @@ struct StageVariant {
 struct StageUnit {
   int variant = 0;
   int slot = 0;
+  int number = 0;                       // of those that are added up for one update
   int version_copy = 0;                 // which copy of the weights
   std::byte* forward_out = nullptr;     // set by the stage: where this unit's handed-on values lie
   std::byte* gradient_out = nullptr;    // and the gradients handed back
@@ -105,6 +106,8 @@ class Stage {
   /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
+  /// Computes the gradients that want all units of a step; after the backward of the last one.
+  void complete_gradients(const StageUnit& last);
 
   /// Loss and count of right answers of the unit whose forward ran last (on a device: of the unit
   /// that ended last); only on the stage that has the loss.
@@ -167,6 +170,7 @@ class Stage {
            std::byte* forward_base, std::byte* gradient_base, bool first);
   void prepare(Compiled& variant, int version_copy);
   void add(const StageStepAddition& addition, const StageBases& bases, bool first);
+  void gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
   void merge_moments();
   /// Copies between the stage's memory and the host.
@@ -184,6 +188,8 @@ class Stage {
   std::map<std::string, StatisticState> statistics_;
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
+  std::byte* gathered_ = nullptr;  // what the units of a step have computed of some values
+  std::vector<int> gathered_of_;   // by unit of the step: the variant that it was; -1: none
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
   std::vector<int> completion_;                // accumulations in the order of their completion

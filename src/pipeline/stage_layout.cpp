@@ -68,6 +68,8 @@ class Planner {
       read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(
           weight_phase);
     }
+    for (const int i : slice_.gatherings)
+      read_in_[root(training_.gatherings[static_cast<std::size_t>(i)].value)].insert(weight_phase);
   }
 
   void place_parameters() {
@@ -85,6 +87,11 @@ class Planner {
     }
     for (const int i : slice_.accumulations) place_accumulator(i);
     for (const int i : slice_.remote_accumulations) place_accumulator(i);
+    for (const int i : slice_.gatherings) {
+      const ValueId id = training_.gatherings[static_cast<std::size_t>(i)].gathered;
+      layout_.location[id] = {Space::kGathered, layout_.gathered_bytes};
+      layout_.gathered_bytes += aligned(graph_[id].type.bytes());
+    }
   }
 
   void place_accumulator(int i) {
@@ -126,6 +133,12 @@ class Planner {
       if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
           made->second > 0)
         layout_.direct[id] = i;
+      // Computed once, it is the sum.
+      const NodeId producer = graph_[id].producer;
+      if (producer && graph_[producer].part == Part::kBatchGradient) {
+        layout_.direct[id] = i;
+        layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
+      }
     }
   }
 
@@ -170,6 +183,10 @@ class Planner {
     for (const int i : slice_.statistics) {
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
+    }
+    if (phase == (split_ ? 2 : 1)) {
+      for (const int i : slice_.gatherings)
+        keep(training_.gatherings[static_cast<std::size_t>(i)].value);
     }
     for (const int i : slice_.parameters)
       keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
@@ -221,12 +238,15 @@ class Planner {
         if (found != out.end()) found->second.last = std::max(found->second.last, n);
       }
     }
-    // Added to their accumulators behind the last node at the latest.
-    for (const int i : slice_.accumulations) {
-      const auto found =
-          out.find(root(training_.accumulations[static_cast<std::size_t>(i)].contribution));
+    // Added to their accumulators, or gathered, behind the last node at the latest.
+    const auto keep = [&](ValueId id) {
+      const auto found = out.find(root(id));
       if (found != out.end()) found->second.last = end;
-    }
+    };
+    for (const int i : slice_.accumulations)
+      keep(training_.accumulations[static_cast<std::size_t>(i)].contribution);
+    for (const int i : slice_.gatherings)
+      keep(training_.gatherings[static_cast<std::size_t>(i)].value);
     return out;
   }
 

@@ -26,6 +26,7 @@ class Attribution {
 
   ChainCosts run() {
     add_times();
+    add_gathered();
     add_preparation();
     add_parameters();
     add_finish();
@@ -44,7 +45,7 @@ class Attribution {
     }
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (is_gradient(node) && node.gradient_of)
+      if ((is_gradient(node) || node.part == Part::kBatchGradient) && node.gradient_of)
         position_[n] = position_[at(node.gradient_of.index)];
     }
   }
@@ -84,6 +85,12 @@ class Attribution {
         }
       }
     }
+    for (const Gathering& gathering : training_.gatherings) {
+      const int here = position_[at(gathering.consumer.index)];
+      if (here < 0) continue;
+      readers_[at(gathering.value.index)].insert(here);
+      gradient_readers_[at(root(gathering.value).index)].insert(here);
+    }
   }
 
   void add_times() {
@@ -101,6 +108,9 @@ class Attribution {
         case Part::kWeightGradient:
           element.weight_gradient_seconds += seconds;
           break;
+        case Part::kBatchGradient:
+          element.step_seconds += seconds;
+          break;
         case Part::kPrepare:
         case Part::kFinish:
           break;
@@ -108,10 +118,30 @@ class Attribution {
     }
     for (const Accumulation& accumulation : training_.accumulations) {
       const int here = accumulation.consumer ? position_[at(accumulation.consumer.index)] : -1;
-      if (here < 0 || adds_itself(root(accumulation.contribution))) continue;
+      if (here < 0 || adds_itself(root(accumulation.contribution)) ||
+          is_whole(root(accumulation.contribution)))
+        continue;
       out_.elements[at(here)].weight_gradient_seconds +=
           profile_.accumulate_seconds_per_byte *
           static_cast<double>(graph_[accumulation.contribution].type.bytes());
+    }
+  }
+
+  // It is the sum over all micro-batches already.
+  bool is_whole(ValueId contribution) const {
+    const NodeId producer = graph_[contribution].producer;
+    return producer && graph_[producer].part == Part::kBatchGradient;
+  }
+
+  // What a step gathers is copied once a micro-batch, and kept for all of them.
+  void add_gathered() {
+    for (const Gathering& gathering : training_.gatherings) {
+      const int here = position_[at(gathering.consumer.index)];
+      if (here < 0) continue;
+      ChainCost& element = out_.elements[at(here)];
+      element.weight_gradient_seconds += profile_.accumulate_seconds_per_byte *
+                                         static_cast<double>(graph_[gathering.value].type.bytes());
+      element.fixed_bytes += graph_[gathering.gathered].type.bytes();
     }
   }
 

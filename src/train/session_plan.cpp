@@ -61,7 +61,8 @@ void Session::take_measured(const KernelTimes& times, double update_seconds) {
   }
   for (std::size_t n = 0; n < times.seconds.size(); ++n) {
     const Part part = graph().graph.nodes[n].part;
-    const bool once = part == Part::kPrepare || part == Part::kFinish;
+    const bool once =
+        part == Part::kPrepare || part == Part::kBatchGradient || part == Part::kFinish;
     profile_.node_seconds[n] = times.seconds[n] / (once ? 1 : static_cast<double>(times.units));
   }
   // Adding to the accumulators is in the kernels' seconds.
