@@ -214,6 +214,36 @@ TEST_F(Resume, OnAnotherNumberOfStagesGivesTheSameLosses) {
   }
 }
 
+// The first steps are left out while the scale comes down: before and behind the stop.
+TEST_F(Resume, InFloat16WithStepsLeftOut) {
+  config_.model.precision = DType::kFloat16;
+  config_.optimization.batch_size = 1;
+  config_.optimization.max_steps = 14;
+  const Outcome whole = run("whole");
+  const LossScale last = newest_checkpoint(folder_ / "whole")->checkpoint.loss_scale;
+  EXPECT_GE(last.skipped, 2);
+  EXPECT_LT(last.skipped, 10);
+  EXPECT_EQ(last.value, 65536 / std::exp2(last.skipped));
+  set_stages(3);
+  for (int stop = 1; stop < 14; stop += stop < 4 ? 1 : 4) {
+    const std::string name = "stop" + std::to_string(stop);
+    run(name, stop);
+    if (stop == 1) EXPECT_EQ(newest_checkpoint(folder_ / name)->checkpoint.loss_scale.skipped, 1);
+    const Outcome second = run(name);
+    EXPECT_TRUE(second.changes.empty()) << second.changes.front();
+    for (const auto& [step, loss] : second.losses)
+      EXPECT_EQ(loss, whole.losses.at(step)) << stop << ", step " << step;
+    EXPECT_EQ(newest_checkpoint(folder_ / name)->checkpoint.loss_scale, last);
+    EXPECT_TRUE(second.bytes == whole.bytes) << "stopped after " << stop;
+  }
+  // Another precision goes on counting updates, with no scale.
+  run("float", 5);
+  config_.model.precision = DType::kFloat32;
+  EXPECT_EQ(run("float").changes.size(), 1U);
+  const LossScale without = newest_checkpoint(folder_ / "float")->checkpoint.loss_scale;
+  EXPECT_EQ(without, (LossScale{1, 0, last.skipped}));
+}
+
 TEST_F(Resume, OfAStreamWithReplicas) {
   config_.pipeline.schedule = "pipedream";
   config_.pipeline.replicas = {2, 1};
