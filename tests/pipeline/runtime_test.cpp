@@ -433,7 +433,8 @@ TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
     EXPECT_EQ(scaled.runtime->loss_scale().skipped, skipped);
     EXPECT_TRUE(fingerprint(pipeline, oracle) == fingerprint(pipeline, scaled));
     if (expected_skips.empty()) expected_skips = skips;
-    if (shape.replicas.empty()) EXPECT_EQ(skips, expected_skips);
+    // Replicas add up in another order.
+    EXPECT_TRUE(!shape.replicas.empty() || skips == expected_skips);
 
     PlacedRuntime plain(pipeline, program, GetParam(), kClip);
     AfterSkips counted(data);
