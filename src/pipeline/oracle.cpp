@@ -37,6 +37,7 @@ bool is_gathered(const TrainingGraph& training, int accumulation) {
 
 Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
     : options_(options), variants_(std::move(variants)), stages_(static_cast<std::size_t>(stages)) {
+  loss_scale_.value = options_.loss_scaling.initial;
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
     for (const Value& value : variant.training->graph.values) {
@@ -107,6 +108,9 @@ void Oracle::run(const Program& program, UnitSource& source) {
     PT_CHECK(next[d] == program.device[d].size(), kInternal, "the program stops at {} on device {}",
              to_text(program, program.device[d][next[d]]), d);
   }
+  if (program.gradient_sync)
+    loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
+  skips_ = false;
   // The next round starts at version 0 again.
   for (StageState& stage : stages_) {
     std::map<std::string, HostTensor> latest = stage.weights.rbegin()->second;
@@ -168,7 +172,8 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
     case Role::kParameter:
       return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
     case Role::kLossScale:
-      return HostTensor::scalar<float>(static_cast<float>(unit->data->loss_scale));
+      return HostTensor::scalar<float>(
+          static_cast<float>(unit->data->loss_scale * loss_scale_.value));
     case Role::kInput:
     case Role::kLabel: {
       std::size_t column = training.inputs.size();
@@ -392,9 +397,14 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
   complete_gradients(s);
   if (!program.gradient_sync)
     finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
+  if (skips_) {
+    stage.replicas.front().moments.clear();
+    return;
+  }
   ++stage.updates;
-  const std::int64_t number =
-      is_asynchronous(program.rule) ? stage.updates : source.updates_before() + 1;
+  const std::int64_t number = is_asynchronous(program.rule)
+                                  ? stage.updates
+                                  : source.updates_before() + 1 - loss_scale_.skipped;
   auto next = stage.weights.at(from);
   const TrainingGraph& training = *variants_[0].training;
   for (auto& [i, gradient] : stage.gradients) {
@@ -406,8 +416,8 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
     if (slots > 1 && !state1) state1 = HostTensor(weight.type());
     const SettingsOfParameter own = settings_of(options_.optimizer, name);
     update(own.settings, source.learning_rate(unit) * own.learning_rate_scale, number,
-           program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
-           std::span<const float>(gradient.span<float>()),
+           (program.gradient_sync ? gradient_scale_ : 1.0) / loss_scale_.value,
+           weight.span<float>(), std::span<const float>(gradient.span<float>()),
            state0 ? state0.span<float>() : std::span<float>(),
            state1 ? state1.span<float>() : std::span<float>());
     next[name] = weight;
@@ -455,8 +465,9 @@ void Oracle::synchronise() {
       }
     }
   }
-  gradient_scale_ = clip_factor(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)),
-                                options_.clip_norm);
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  skips_ = options_.loss_scaling.adapts && !std::isfinite(norm);
+  gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
 }
 
 void Oracle::collect_statistics(int s, UnitState& unit, ReplicaState& replica) {

@@ -80,6 +80,8 @@ class Oracle {
   std::vector<int> stages_left_;             // [unit]: stages that still need its data
   std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
   double gradient_scale_ = 1;
+  LossScale loss_scale_;
+  bool skips_ = false;                           // the round's updates are left out
   std::vector<std::vector<int>> group_version_;  // [stage][group]
 };
 

@@ -580,6 +580,15 @@ void Stage::apply_statistics() {
   upload_running();
 }
 
+void Stage::forget_statistics() {
+  if (statistics_.empty()) return;
+  if (on_device_) {
+    synchronize();
+    merge_moments();
+  }
+  for (auto& [name, state] : statistics_) state.moments.reset(state.channels);
+}
+
 bool Stage::read(const std::string& name, int version_copy, HostTensor& out) const {
   for (const ParameterState& parameter : parameters_) {
     if (parameter.name != name) continue;

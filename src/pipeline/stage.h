@@ -135,8 +135,9 @@ class Stage {
   /// finish_gradients().
   void update(int variant, int from, int to, double learning_rate, std::int64_t step,
               double gradient_scale);
-  /// Applies the running statistics collected since the last call.
+  /// Applies the running statistics collected since the last call, or forgets them.
   void apply_statistics();
+  void forget_statistics();
 
   /// Reads or writes a parameter or running statistic by name; false when this stage does not hold
   /// it.

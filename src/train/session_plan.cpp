@@ -164,7 +164,12 @@ void Session::cut_into_stages() {
   for (const ValueEdge& edge : slices.edges) {
     edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
-  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0;
+  const bool adapts = loss_scaling().adapts;
+  PT_CHECK(!asynchronous() || !adapts, kUsage,
+           "--schedule {} updates each stage on its own, so no step can be left out where float16 "
+           "overflows; use 1f1b or gpipe, --precision bf16 or a fixed --loss-scale",
+           config_.pipeline.schedule);
+  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0 || adapts;
   PT_CHECK(
       !asynchronous() || !gradient_sync || stages() == 1, kUsage,
       "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",

@@ -98,8 +98,10 @@ RuntimeOptions runtime_options(Place place, double clip = 0) {
 
 /// A runtime, and the devices that are recorded if it runs on any.
 struct PlacedRuntime {
-  PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0) {
+  PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0,
+                const LossScaling& scaling = {}) {
     RuntimeOptions options = runtime_options(place, clip);
+    options.loss_scaling = scaling;
     if (place != Place::kReference && place != Place::kCpu) {
       const bool one = place == Place::kOneDevice;
       machine = std::make_unique<test::RecordedMachine>(one ? 1 : program.devices, ++machines);
@@ -424,6 +426,93 @@ TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
         EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " " << units << " units";
       }
     }
+  }
+}
+
+/// Mini-batches of which some were left out: those before were updates.
+class AfterSkips final : public UnitSource {
+ public:
+  explicit AfterSkips(test::FixedData& data) : data_(data) {}
+  RoundUnit& acquire(int unit) override { return data_.acquire(unit); }
+  void release(int unit) override { data_.release(unit); }
+  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  std::int64_t updates_before() const override { return updates; }
+
+  std::int64_t updates = 0;
+
+ private:
+  test::FixedData& data_;
+};
+
+// A scale so large that gradients leave the range of float: those rounds change nothing, and all
+// others are, to the bit, what they are without a scale, which is a power of two. BatchNorm's
+// statistics, the corrections of AdamW and the moving averages are those of the rounds that count.
+TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
+  LossScaling scaling = adapting_loss_scale();
+  scaling.initial = 0x1p114;
+  scaling.interval = 2;
+  constexpr std::int64_t kRounds = 14;
+  constexpr double kWeight =
+      0x1p20;  // of the loss: else an update's factor could not undo the scale
+  constexpr double kClip = 0.5 * kWeight;
+  struct Shape {
+    std::string schedule;
+    int stages;
+    std::vector<int> replicas;
+  };
+  test::FixedData data(kRounds * kBatch, 5);
+  const auto take_round = [&](std::int64_t step) {
+    data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+    for (int unit = 0; unit < 3; ++unit) data.acquire(unit).loss_scale *= kWeight;
+  };
+  std::vector<bool> expected_skips;
+  for (const Shape& shape :
+       {Shape{"gpipe", 1, {}}, Shape{"gpipe", 3, {}}, Shape{"1f1b", 2, {}}, Shape{"1f1b", 4, {}},
+        Shape{"zb-h1", 3, {}}, Shape{"zb-h2", 4, {}}, Shape{"1f1b", 2, {2, 1}}}) {
+    SCOPED_TRACE(fmt::format("{} on {}", shape.schedule, shape.stages));
+    const Pipeline pipeline(/*tied=*/true, shape.stages, kSizes);
+    ScheduleOptions options;
+    options.name = shape.schedule;
+    options.units = 3;
+    options.recompute.assign(static_cast<std::size_t>(shape.stages), false);
+    options.replicas = shape.replicas;
+    const Program program = pipeline.program(options, /*clip=*/true);
+    PlacedRuntime scaled(pipeline, program, GetParam(), kClip, scaling);
+    Oracle oracle(pipeline.variants, shape.stages, [&] {
+      RuntimeOptions with_scale = runtime_options(GetParam(), kClip);
+      with_scale.loss_scaling = scaling;
+      return with_scale;
+    }());
+    std::vector<bool> skips;
+    std::vector<double> norms;
+    for (std::int64_t step = 0; step < kRounds; ++step) {
+      take_round(step);
+      const RoundResult result = scaled.run(program, data);
+      skips.push_back(result.skipped);
+      if (!result.skipped) norms.push_back(result.gradient_norm);
+      oracle.run(program, data);
+    }
+    const auto skipped = std::count(skips.begin(), skips.end(), true);
+    EXPECT_GT(skipped, 4);
+    EXPECT_LT(skipped, kRounds - 4);
+    EXPECT_TRUE(skips[0] && std::count(skips.begin() + 6, skips.end(), true) > 0);
+    EXPECT_EQ(scaled.runtime->loss_scale().skipped, skipped);
+    EXPECT_TRUE(fingerprint(pipeline, oracle) == fingerprint(pipeline, scaled));
+    if (expected_skips.empty()) expected_skips = skips;
+    // Replicas add up in another order.
+    EXPECT_TRUE(!shape.replicas.empty() || skips == expected_skips);
+
+    PlacedRuntime plain(pipeline, program, GetParam(), kClip);
+    AfterSkips counted(data);
+    std::vector<double> plain_norms;
+    for (std::int64_t step = 0; step < kRounds; ++step) {
+      if (skips[static_cast<std::size_t>(step)]) continue;
+      take_round(step);
+      plain_norms.push_back(plain.run(program, counted).gradient_norm);
+      ++counted.updates;
+    }
+    EXPECT_TRUE(fingerprint(pipeline, plain) == fingerprint(pipeline, scaled));
+    EXPECT_EQ(plain_norms, norms);
   }
 }
 
