@@ -490,6 +490,9 @@ int train_command(Options& options) {
     log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
              summary.steps == 1 ? "" : "s", summary.seconds);
   }
+  if (summary.skipped_steps > 0)
+    log_info("train", "scale    {} of {} steps were left out: their gradients overflowed float16",
+             summary.skipped_steps, summary.steps);
   if (summary.checkpoints > 0 && summary.seconds > 0) {
     log_info("train",
              "saves    {} checkpoint{} · {:.2f} % of the time waiting for them, {} written beside "

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "ops/bfloat16_kernel.h"
+#include "ops/narrow_kernel.h"
 
 namespace pipetrain {
 namespace {
@@ -65,8 +65,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
       [&] {
         std::unique_ptr<Kernel> kernel;
-        if (has_bfloat16(request) && !only_moves_bfloat16(request))
-          kernel = make_bfloat16_kernel(backend, request);
+        if (has_narrow(request) && !only_moves_narrow(request))
+          kernel = make_narrow_kernel(backend, request);
         if (kernel) return kernel;
         if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);
         if (!kernel && backend == Backend::kCpu) {
