@@ -65,7 +65,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
       [&] {
         std::unique_ptr<Kernel> kernel;
-        if (has_bfloat16(request) && !only_moves_bfloat16(request))
+        // A fused program says itself which of its steps are rounded.
+        if (has_bfloat16(request) && !only_moves_bfloat16(request) && op != "Fused")
           kernel = make_bfloat16_kernel(backend, request);
         if (kernel) return kernel;
         if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);
