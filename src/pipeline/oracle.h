@@ -32,6 +32,9 @@ class Oracle {
   /// What a stage holds for each of its replicas; after a reduce the first has the sums.
   struct ReplicaState {
     std::map<int, HostTensor> accumulators;
+    std::map<int, HostTensor> gathered;
+    int gathered_units = 0;
+    bool has_batch_sums = false;  // of the step
     std::map<std::string, Moments> moments;
     bool accumulating = false;
   };
@@ -54,8 +57,11 @@ class Oracle {
   void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
                    UnitSource& source);
   void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void gather(const Instruction& instruction, ReplicaState& replica);
+  void add_gathered(int stage, ReplicaState& replica);
+  void complete_gradients(int stage);
   void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
-  void reduce(StageState& stage);
+  void reduce(int stage);
   HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
                      Values& local);
   void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,

@@ -397,6 +397,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
   if (adds) copy.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
+  // Behind the send, since nobody waits for them.
+  if (adds && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
   if (adds) release_all(worker, instruction, copy);
 }
 

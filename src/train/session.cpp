@@ -9,6 +9,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
+#include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
 #include "train/export.h"
@@ -186,6 +187,13 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   auto graph =
       std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
   if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
+  if (on_cpu && with_gradients && micro_batches_ > 1 && !asynchronous()) {
+    if (training_.empty()) {
+      gather_gradients(*graph, micro_batches_);
+    } else {
+      gather_gradients_like(*training_.front().graph, *graph);
+    }
+  }
   return graph;
 }
 

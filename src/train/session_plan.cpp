@@ -63,6 +63,8 @@ void Session::take_measured(const KernelTimes& times, double update_seconds) {
     const Part part = graph().graph.nodes[n].part;
     const bool once = part == Part::kPrepare || part == Part::kFinish;
     profile_.node_seconds[n] = times.seconds[n] / (once ? 1 : static_cast<double>(times.units));
+    if (part == Part::kBatchGradient)
+      profile_.node_seconds[n] *= static_cast<double>(graph().gathered_micro_batches);
   }
   // Adding to the accumulators is in the kernels' seconds.
   profile_.accumulate_seconds_per_byte = 0;

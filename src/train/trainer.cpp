@@ -51,8 +51,11 @@ constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goe
 double flops_of_sample(const TrainingGraph& training) {
   double flops = 0;
   for (const Node& node : training.graph.nodes) {
-    if (node.part != Part::kPrepare && node.part != Part::kFinish)
-      flops += node_flops(training.graph, node);
+    if (node.part == Part::kPrepare || node.part == Part::kFinish) continue;
+    const double run = node_flops(training.graph, node);
+    flops += node.part == Part::kBatchGradient
+                 ? run / static_cast<double>(training.gathered_micro_batches)
+                 : run;
   }
   return flops / static_cast<double>(training.micro_batch);
 }
