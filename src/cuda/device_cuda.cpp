@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "cuda/kernel_compiler_cuda.h"
 #include "device/libraries_cuda.h"
 #include "graph/op.h"
 #include "ops/kernels_cuda.h"
@@ -130,6 +131,8 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
+  compiler_ =
+      std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));
   // Copies between GPUs go direct where the machine allows it; else the driver takes them through
   // the host.
   int count = 0;
@@ -150,6 +153,7 @@ std::unique_ptr<Kernel> CudaDevice::make_kernel(Stream& stream, const KernelRequ
   enter();
   CudaQueue queue = queue_of(stream);
   queue.tensor_floats = tensor_floats_;
+  queue.compiler = compiler_.get();
   std::unique_ptr<Kernel> kernel = make_library_kernel(request, queue);
   if (!kernel) kernel = make_cuda_kernel(request, queue);
   if (!kernel) return nullptr;

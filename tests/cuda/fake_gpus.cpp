@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -51,6 +52,7 @@ std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
 int ids = 0, aborts = 0;
+std::string launches;  // since they were asked for
 bool fails = false;
 
 bool over(const std::vector<std::shared_ptr<Group>>& groups) {
@@ -114,6 +116,11 @@ extern "C" {
 
 // What a test asks for.
 int fake_aborts() { return aborts; }
+const char* fake_launches() {
+  static std::string told;
+  told = std::exchange(launches, {});
+  return told.c_str();
+}
 void fake_failure(int on) {
   const std::lock_guard lock(mutex);
   fails = on != 0;
@@ -147,6 +154,32 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
   std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+// Kernels: of the plugin, and such that are loaded.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
+  *kernel = nullptr;
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t) {
+  launches += "own kernel\n";
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
+                                unsigned, cudaLibraryOption*, void**, unsigned) {
+  if (std::memcmp(code, "\177ELF", 4) != 0) return cudaErrorInvalidKernelImage;
+  *library = reinterpret_cast<cudaLibrary_t>(const_cast<void*>(code));
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char* name) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<char*>(name));
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, std::size_t,
+                             cudaStream_t) {
+  launches += std::string("compiled ") + static_cast<const char*>(kernel) + " (" +
+              std::to_string(grid.x) + " x " + std::to_string(block.x) + ")\n";
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
