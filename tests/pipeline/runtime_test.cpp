@@ -217,10 +217,10 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
 
 // Kernels that read nothing but memory: after two rounds every pass is a recording.
 TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
-  const std::vector<std::int64_t> sizes = {32, 20};
+  const std::vector<std::int64_t> sizes = {16, 4};  // 16 + 16 + 16 + 4
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
     const Pipeline pipeline(test::wide_network(), 2, sizes, /*packed=*/false);
-    const Program program = pipeline.program(schedule, 2);
+    const Program program = pipeline.program(schedule, 4);
     std::string expected;
     for (const int failing : {-1, 0, 2}) {
       test::RecordedMachine machine(2, 3);
@@ -230,15 +230,15 @@ TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
       std::uint64_t replayed = 0;
       {
         Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
-        test::FixedData data(4 * 52, 7);
+        test::FixedData data(6 * 52, 7);
         std::uint64_t before_last = 0;
-        for (std::int64_t step = 0; step < 4; ++step) {
-          data.set_mini_batch(step * 52, 52, 32, step, sizes);
+        for (std::int64_t step = 0; step < 6; ++step) {
+          data.set_mini_batch(step * 52, 52, 16, step, sizes);
           runtime.run(program, data);
           before_last = std::exchange(replayed, machine.replayed());
         }
-        // Two stages, two units, a forward and a backward each, in one or two halves.
-        const std::uint64_t passes = schedule == "zb-h1" ? 12 : 8;
+        // Two stages, four units, a forward and a backward each, in one or two halves.
+        const std::uint64_t passes = schedule == "zb-h1" ? 24 : 16;
         EXPECT_EQ(replayed - before_last, failing == 0 ? passes : 0U) << schedule << failing;
         const std::string bits = fingerprint(pipeline, runtime);
         if (failing < 0) expected = bits;
