@@ -111,7 +111,10 @@ void resolve_device(Options& options, const std::string& command) {
            "--edge nccl is for stages on GPUs: --device cuda or --gpu-ids");
   const bool computes = command != "plan" && command != "simulate" && command != "inspect";
   PT_CHECK(!options.run.model.tensor_floats || !pipeline.gpu_ids.empty() || !computes, kUsage,
-           "--precision tf32 is how GPUs multiply floats; on the CPU it is fp32 or bf16");
+           "--precision tf32 is how GPUs multiply floats; on the CPU it is fp32, bf16 or fp16");
+  PT_CHECK(
+      options.run.optimization.loss_scale == 0 || options.run.model.precision == DType::kFloat16,
+      kUsage, "--loss-scale goes with --precision fp16; the other types need none");
   int devices = 0;
   for (const int count : pipeline.replicas) devices += count;
   PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,

@@ -179,6 +179,11 @@ void EventLog::step(const StepReport& report) {
   line.number("accuracy", report.accuracy);
   line.number("grad_norm", report.gradient_norm);
   line.number("lr", report.learning_rate);
+  line.number("loss_scale", report.loss_scale);
+  if (report.loss_scale) {
+    line.json["skipped"] = report.skipped;
+    line.json["skipped_steps"] = report.skipped_steps;
+  }
   line.number("step_ms", report.seconds * 1e3);
   line.number("data_ms", report.data_seconds * 1e3);
   line.number("samples_per_s", report.samples_per_second);
@@ -234,6 +239,7 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   line.number("seconds", summary.seconds);
   line.number("first_step_s", summary.first_step_seconds);
   line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
+  if (summary.skipped_steps > 0) line.json["skipped_steps"] = summary.skipped_steps;
   line.json["checkpoints"] = summary.checkpoints;
   line.number("save_s", summary.save_seconds);
   line.json["output"] = output;

@@ -62,6 +62,7 @@ int export_command(Options& options) {
   PT_CHECK(fingerprint(model.file) == found.checkpoint.run.model_fingerprint, kUsage,
            "{} is not the network that the checkpoint is of; give its file with --model",
            printable(options.run.model.path));
+  check_one_file(model.file, output);
   const auto read = [&](const std::string& name) {
     const auto average = found.checkpoint.optimizer.find(std::string(kAverageKey) + name);
     if (average != found.checkpoint.optimizer.end()) return average->second;

@@ -1,5 +1,6 @@
 // Options of the network: what it is, which tensors are trained, and by which loss.
 #include <algorithm>
+#include <cmath>
 
 #include "cli/option_table.h"
 
@@ -67,21 +68,39 @@ void describe_model(Table& table, Options& options) {
       kModelCommands);
   table.choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
                         "random masks of Dropout nodes", kModelCommands);
-  OptionSpec& precision = table.add("--precision", "fp32|tf32|bf16",
+  OptionSpec& precision = table.add("--precision", "fp32|tf32|bf16|fp16",
                                     "bf16: products and what is stored between them in bfloat16, "
-                                    "weights and sums in float; tf32: "
-                                    "GPUs round what products of floats read",
+                                    "weights and sums in float; fp16: the same in float16, "
+                                    "with a scaled loss; tf32: GPUs round what products of floats "
+                                    "read",
                                     kModelCommands);
   precision.set = [&model](const std::string& v) {
-    check_choice("--precision", v, {"fp32", "tf32", "bf16"});
-    model.precision = v == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+    check_choice("--precision", v, {"fp32", "tf32", "bf16", "fp16"});
+    model.precision = v == "bf16"   ? DType::kBFloat16
+                      : v == "fp16" ? DType::kFloat16
+                                    : DType::kFloat32;
     model.tensor_floats = v == "tf32";
   };
   precision.get = [&model] {
-    return std::string(model.precision == DType::kBFloat16 ? "bf16"
-                       : model.tensor_floats               ? "tf32"
-                                                           : "fp32");
+    return std::string(model.precision == DType::kBFloat16  ? "bf16"
+                       : model.precision == DType::kFloat16 ? "fp16"
+                       : model.tensor_floats                ? "tf32"
+                                                            : "fp32");
   };
+  double& scale = options.run.optimization.loss_scale;
+  Table inner;
+  OptionSpec& loss_scale = inner.add(
+      "--loss-scale", "N|auto",
+      "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
+      "some gradient is not finite, whose step is left out, doubled after 2000 steps",
+      kTrainCommands);
+  loss_scale.set = [&scale](const std::string& v) {
+    scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
+    PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
+             "--loss-scale takes a number above 0 or auto, not {}", printable(v));
+  };
+  loss_scale.get = [&scale] { return scale == 0 ? std::string("auto") : fmt::format("{}", scale); };
+  Table::nest(precision, std::move(inner));
 }
 
 void describe_loss(Table& table, Options& options) {

@@ -148,6 +148,8 @@ std::string charts(const RecordedRun& run) {
       {"learning rate", "step", {{"", steps, column(run.steps, &StepRecord::lr)}}, true});
   const std::vector<double> norms = column(run.steps, &StepRecord::grad_norm);
   if (any_finite(norms)) out += line_chart({"gradient norm", "step", {{"", steps, norms}}, true});
+  const std::vector<double> scales = column(run.steps, &StepRecord::loss_scale);
+  if (any_finite(scales)) out += line_chart({"loss scale", "step", {{"", steps, scales}}, true});
   return out + "</div>\n";
 }
 

@@ -67,6 +67,7 @@ StepRecord step_of(const EventJson& event) {
   step.perplexity = real(event, "perplexity");
   step.lr = real(event, "lr");
   step.grad_norm = real(event, "grad_norm");
+  step.loss_scale = real(event, "loss_scale");
   step.step_ms = real(event, "step_ms");
   step.data_ms = real(event, "data_ms");
   step.samples_per_s = real(event, "samples_per_s");

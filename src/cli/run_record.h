@@ -12,7 +12,8 @@ namespace pipetrain {
 /// A step, or a validation after it. What was not measured, or was not finite, is NaN.
 struct StepRecord {
   std::int64_t step = 0;
-  double epoch = 0, loss = 0, accuracy = 0, perplexity = 0, lr = 0, grad_norm = 0;
+  double epoch = 0, loss = 0, accuracy = 0, perplexity = 0, lr = 0, grad_norm = 0,
+         loss_scale = 0;
   double step_ms = 0, data_ms = 0, samples_per_s = 0, bubble = 0;
   std::vector<double> stage_busy;  // [stages], shares of the step
 };

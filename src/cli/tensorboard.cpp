@@ -107,6 +107,7 @@ void TensorBoard::step(const StepReport& report) {
                                                          {"train/lr", report.learning_rate}};
   add(scalars, "train/accuracy", report.accuracy);
   add(scalars, "train/grad_norm", report.gradient_norm);
+  add(scalars, "train/loss_scale", report.loss_scale);
   scalars.emplace_back("perf/step_ms", report.seconds * 1e3);
   scalars.emplace_back("perf/samples_per_s", report.samples_per_second);
   add(scalars, "perf/mfu", report.utilisation);

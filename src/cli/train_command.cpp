@@ -30,6 +30,7 @@
 #include "pipeline/render.h"
 #include "profile/link_measure.h"
 #include "profile/machine.h"
+#include "train/export.h"
 #include "train/fresh_weights.h"
 #include "train/resume.h"
 #include "train/signals.h"
@@ -39,6 +40,15 @@ namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Makes the newest run of a folder of runs the one that is called "latest".
+void call_latest(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path latest = folder.parent_path() / "latest";
+  if (!fs::is_symlink(latest, ignored) && fs::exists(latest, ignored)) return;
+  fs::remove(latest, ignored);
+  fs::create_directory_symlink(folder.filename(), latest, ignored);
+}
 
 /// Makes the folder of the run. A name that nobody gave is always new. `resumed`: the folder that a
 /// checkpoint belongs to; empty: none.
@@ -69,14 +79,7 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
   fs::create_directories(runs, error);
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
-    if (fs::create_directory(folder, error)) {
-      const fs::path latest = runs / "latest";
-      if (fs::is_symlink(latest, error) || !fs::exists(latest, error)) {
-        fs::remove(latest, error);
-        fs::create_directory_symlink(folder.filename(), latest, error);
-      }
-      return folder;
-    }
+    if (fs::create_directory(folder, error)) return folder;
     if (error) break;
   }
   PT_FAIL(kResource,
@@ -87,20 +90,23 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
 /// A run's folder that goes again unless the run begins.
 class UnusedFolder {
  public:
-  explicit UnusedFolder(fs::path folder) : folder_(std::move(folder)) {}
+  /// `is_named`: its name, below the folder of all runs, was chosen here.
+  UnusedFolder(fs::path folder, bool is_named) : folder_(std::move(folder)), is_named_(is_named) {}
   UnusedFolder(const UnusedFolder&) = delete;
   UnusedFolder& operator=(const UnusedFolder&) = delete;
   ~UnusedFolder() {
     if (folder_.empty()) return;
     std::error_code ignored;
-    fs::remove(folder_ / "model.onnx", ignored);
+    for (const char* name : {"model.onnx", "model.onnx.data"}) fs::remove(folder_ / name, ignored);
     fs::remove(folder_, ignored);  // if that was all
+    if (is_named_) fs::remove(folder_.parent_path(), ignored);
   }
   const fs::path& path() const { return folder_; }
   fs::path keep() { return std::exchange(folder_, {}); }
 
  private:
   fs::path folder_;
+  bool is_named_;
 };
 
 class Watcher final : public TrainingObserver {
@@ -329,7 +335,7 @@ int train_command(Options& options) {
   // A new head makes another model, which is then trained, resumed and written like any other.
   std::optional<UnusedFolder> early;
   if (options.num_classes > 0 && !goes_on) {
-    early.emplace(make_run_folder(options, {}));
+    early.emplace(make_run_folder(options, {}), options.run_dir.empty());
     replace_classifier(options, (early->path() / "model.onnx").string());
   }
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
@@ -337,12 +343,14 @@ int train_command(Options& options) {
   Session session(options.run);
   session.open();
   session.plan();
+  check_one_file(session.model().file, options.output);
   introduce(options, session);
   if (goes_on) introduce_resume(session, *found);
   if (options.dry_run) return 0;
 
   const fs::path folder = early ? early->keep() : make_run_folder(options, resumed);
   const FolderLock lock(folder);
+  if (resumed.empty() && options.run_dir.empty()) call_latest(folder);
   delete_unfinished(folder);
   delete_unfinished(folder / "checkpoints");
   const std::string output = options.output.empty() || options.output == "-"
@@ -461,6 +469,9 @@ int train_command(Options& options) {
     log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
              summary.steps == 1 ? "" : "s", summary.seconds);
   }
+  if (summary.skipped_steps > 0)
+    log_info("train", "scale    {} of {} steps were left out: their gradients overflowed float16",
+             summary.skipped_steps, summary.steps);
   if (summary.checkpoints > 0 && summary.seconds > 0) {
     log_info("train",
              "saves    {} checkpoint{} · {:.2f} % of the time waiting for them, {} written beside "

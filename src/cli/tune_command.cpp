@@ -157,7 +157,9 @@ class TemporaryModel {
   }
   ~TemporaryModel() {
     std::error_code ignored;
-    if (!file_.empty()) fs::remove(file_, ignored);
+    if (file_.empty()) return;
+    fs::remove(file_, ignored);
+    fs::remove(file_ + ".data", ignored);
   }
   TemporaryModel(const TemporaryModel&) = delete;
   TemporaryModel& operator=(const TemporaryModel&) = delete;

@@ -13,6 +13,7 @@
 #include "data/class_labels.h"
 #include "data/column_source.h"
 #include "data/element.h"
+#include "data/good_rows.h"
 #include "data/image_column.h"
 #include "data/match_columns.h"
 #include "data/readers.h"
@@ -437,7 +438,7 @@ class Binder {
       note += fmt::format("{} {}", shown == 1 ? ":" : ";", message);
     }
     out_.notes.push_back(std::move(note));
-    return std::make_shared<SubsetDataset>(std::move(whole), std::move(good));
+    return std::make_shared<GoodRows>(std::move(whole), std::move(good));
   }
 
   const RawSplit& split_;

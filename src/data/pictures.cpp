@@ -98,6 +98,7 @@ class PictureRows final : public RowSource {
             static_cast<std::int64_t>(first_.width)};
   }
   std::string locate(std::size_t row) const override { return store_->locate(row); }
+  std::string name(std::size_t row) const override { return store_->name(row); }
   void check(std::size_t row) const override { decode(row); }
 
   std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions& options,

@@ -20,6 +20,8 @@ class PictureStore {
   virtual FileBytes read(std::size_t index) const = 0;
   /// Its name in errors.
   virtual std::string locate(std::size_t index) const = 0;
+  /// Its name for programs.
+  virtual std::string name(std::size_t index) const { return locate(index); }
 };
 
 /// A file for each.
@@ -29,6 +31,7 @@ class PictureFiles final : public PictureStore {
   std::size_t size() const override { return files_.size(); }
   FileBytes read(std::size_t index) const override { return FileBytes::open(files_[index]); }
   std::string locate(std::size_t index) const override;
+  std::string name(std::size_t index) const override { return files_[index]; }
 
  private:
   std::vector<std::string> files_;

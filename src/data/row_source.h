@@ -22,6 +22,11 @@ class RowSource {
   virtual Shape sample_shape() const = 0;
   /// "cats/12.png", "shard-0.tar member 12.png"
   virtual std::string locate(std::size_t row) const = 0;
+  /// The same for programs: a file's name as it is. Empty where rows have no names of their own.
+  virtual std::string name(std::size_t row) const {
+    static_cast<void>(row);
+    return "";
+  }
   /// A column of rows of this shape; `how` gets what was done, for the note. Null if the rows
   /// cannot have it.
   virtual std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions& options,

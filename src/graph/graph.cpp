@@ -25,6 +25,8 @@ std::string_view name_of(Part part) {
       return "I";
     case Part::kWeightGradient:
       return "W";
+    case Part::kBatchGradient:
+      return "batch W";
     case Part::kFinish:
       return "finish";
   }

@@ -38,6 +38,7 @@ enum class Role : std::uint8_t {
   kGradient,    // computed by the backward pass
   kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their
                  // order
+  kGathered,     // what a few micro-batches have computed of one value, one behind the other
 };
 
 /// When a node runs.
@@ -46,6 +47,7 @@ enum class Part : std::uint8_t {
   kForward,         // F: once per micro-batch
   kInputGradient,   // I: an activation gradient depends on it
   kWeightGradient,  // W: only parameter gradients depend on it
+  kBatchGradient,   // W of a few micro-batches at once, from gathered values
   kFinish,          // once per step, from the accumulators to the parameters' gradients
 };
 

@@ -76,8 +76,10 @@ void DataFile::write(AtomicFile& out) const {
 }
 
 void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
-                  const std::filesystem::path& source_directory, bool overwrite_input) {
+                  const std::filesystem::path& source, bool overwrite_input) {
   namespace fs = std::filesystem;
+  const fs::path source_directory = source.has_parent_path() ? source.parent_path() : fs::path(".");
+  const std::string source_name = source.filename().string();
   const fs::path directory = output.has_parent_path() ? output.parent_path() : fs::path(".");
   std::error_code ignored;
   const bool same_directory = fs::equivalent(directory, source_directory, ignored);
@@ -99,7 +101,9 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
   for (auto& [location, file] : files) {
     if (same_directory && !file.changed()) continue;
     std::string name = location;
-    if (!may_keep(location)) {
+    const bool named_after_source =
+        file.changed() && source_name != output_name && location.starts_with(source_name + ".");
+    if (named_after_source || !may_keep(location)) {
       do {
         name = number == 0 ? output_name + ".data" : fmt::format("{}.{}.data", output_name, number);
         ++number;

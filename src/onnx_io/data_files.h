@@ -50,9 +50,10 @@ class DataFile {
 
 /// Chooses `new_name` for every file that has to be written for a model at `output`, read from
 /// `source_directory`. A file keeps its name if that is a plain name which is free in the output's
-/// directory (or belongs to the model that is replaced there); otherwise the name is made from the
-/// output's. Locations from a file are never used as paths.
+/// directory (or belongs to the model that is replaced there); otherwise, and where its name is the
+/// source's with something behind, the name of changed data is made from the output's. Locations
+/// from a file are never used as paths.
 void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
-                  const std::filesystem::path& source_directory, bool overwrite_input);
+                  const std::filesystem::path& source, bool overwrite_input);
 
 }  // namespace pipetrain

@@ -139,10 +139,11 @@ ExternalFile ExternalFile::open(const std::filesystem::path& directory, const st
   Descriptor file(open_beneath(base.get(), location, rules));
   if (file.get() < 0) {
     const int reason = errno;
-    PT_CHECK(reason != ELOOP, kModel,
-             "tensor '{}': its data '{}' is reached through a symbolic link; pass "
-             "--allow-symlinked-data if you trust the model",
-             who, where);
+    PT_CHECK(
+        reason != ELOOP, kModel,
+        "tensor '{}': its data '{}' is reached through a symbolic link, which is not followed; "
+        "put a copy of the file beside the model (cp -L)",
+        who, where);
     PT_CHECK(reason != ENOENT, kModel,
              "tensor '{}': its data file '{}' is missing; it belongs beside the model, in {}", who,
              where, printable(directory.string()));
@@ -158,8 +159,8 @@ ExternalFile ExternalFile::open(const std::filesystem::path& directory, const st
   PT_CHECK(S_ISREG(status.st_mode), kModel, "tensor '{}': its data '{}' is {}, not a regular file",
            who, where, kind_of(status.st_mode));
   PT_CHECK(rules.allow_links || status.st_nlink == 1, kModel,
-           "tensor '{}': its data file '{}' has {} hard links; pass --allow-symlinked-data if you "
-           "trust the model",
+           "tensor '{}': its data file '{}' has {} hard links, so it may belong to something else; "
+           "put a copy of it beside the model",
            who, where, status.st_nlink);
   return {file.release(), static_cast<std::uint64_t>(status.st_size), location};
 }

@@ -5,10 +5,11 @@
 #include <cstring>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "onnx_io/gather_data.h"
 #include "onnx_io/model_file.h"
+#include "onnx_io/wire_scan.h"
 #include "pt_onnx.pb.h"
 
 namespace pipetrain {
@@ -44,7 +45,7 @@ class Head {
     const double bound =
         1 / std::sqrt(static_cast<double>(all / std::max<std::int64_t>(1, before)));
     refill(weight, axis, bound);
-    NewHead head{layer_->input(1), {}, before};
+    NewHead head{layer_->input(1), {}, before, {}};
     if (op != "MatMul" && layer_->input_size() > 2 && !layer_->input(2).empty())
       head.bias = layer_->input(2);
     if (!added_bias_.empty()) head.bias = added_bias_;
@@ -154,6 +155,8 @@ class Head {
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& x : values) x = static_cast<float>(bound * (2 * random_.uniform() - 1));
     tensor.clear_float_data();
+    tensor.clear_external_data();
+    tensor.clear_data_location();
     tensor.set_raw_data(values.data(), values.size() * sizeof(float));
   }
 
@@ -190,25 +193,19 @@ class Head {
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
                      const std::string& output, std::int64_t classes, std::uint64_t seed) {
   const Buffer bytes = read_model_file(from);
+  refuse_other_formats({bytes.data(), bytes.bytes()}, from.string());
+  scan_wire({bytes.data(), bytes.bytes()}, from.string());
   onnx::Model model;
   PT_CHECK(model.ParseFromArray(bytes.data(), static_cast<int>(bytes.bytes())), kModel,
            "{} is damaged", printable(from.string()));
   onnx::Graph& graph = *model.mutable_graph();
-  for (const onnx::Tensor& tensor : graph.initializer()) {
-    PT_CHECK(tensor.external_data_size() == 0, kModel,
-             "--num-classes: {} keeps weights in other files, which is not supported; save the "
-             "model as one file first",
-             printable(from.string()));
-  }
   PT_CHECK(graph.output_size() > 0, kModel, "{} has no output", printable(from.string()));
   return with_context(
       [&] { return printable(from.string()); },
       [&] {
-        const NewHead head =
+        NewHead head =
             Head(graph, classes, seed).replace(output.empty() ? graph.output(0).name() : output);
-        std::string text;
-        PT_CHECK(model.SerializeToString(&text), kModel, "the model is too large");
-        write_file(to, text);
+        head.files = write_with_data(model, from.parent_path(), to);
         return head;
       });
 }

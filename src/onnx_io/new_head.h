@@ -12,14 +12,16 @@ namespace pipetrain {
 struct NewHead {
   std::string weight, bias;  // the tensors that were replaced; no bias: empty
   std::int64_t classes_before = 0;
+  std::vector<std::filesystem::path> files;  // that were written, the model last
 };
 
 /// Writes the model at `from` with `classes` outputs to `to`, which is replaced if it is there. The
 /// last layer is the Gemm, MatMul (with an Add) or Conv that makes `output` (empty: the first
 /// output), before a Softmax, Sigmoid, Flatten, Reshape or pooling. Its new weights are uniform
 /// within 1 / sqrt(fan in), as PyTorch's, by the seed. Names, types and all else of the file stay;
-/// shapes that it declares behind the layer follow. Error (kModel) when there is no such layer, its
-/// tensors are shared, or the file has external data.
+/// shapes that it declares behind the layer follow. External data are copied into one file beside
+/// `to`, its name with ".data" behind, without those of the old head. Error (kModel) when there is
+/// no such layer or its tensors are shared.
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
                      const std::string& output, std::int64_t classes, std::uint64_t seed);
 

@@ -105,6 +105,28 @@ Shape checked_shape(const std::vector<std::int64_t>& dims, const std::string& wh
   return Shape(dims);
 }
 
+ExternalRange external_range(const onnx::Tensor& tensor, const std::string& name,
+                             std::vector<std::string>& warnings) {
+  ExternalRange range;
+  std::set<std::string> keys;
+  for (const onnx::StringPair& entry : tensor.external_data()) {
+    PT_CHECK(keys.insert(entry.key()).second, kModel,
+             "tensor '{}': its external data has two entries '{}'", printable(name),
+             printable(entry.key()));
+    if (entry.key() == "location") {
+      range.location = entry.value();
+    } else if (entry.key() == "offset") {
+      range.offset = parse_number(entry.value(), "offset", name);
+    } else if (entry.key() == "length") {
+      range.length = parse_number(entry.value(), "length", name);
+    } else if (entry.key() != "checksum" && entry.key() != "basepath") {
+      warnings.push_back(fmt::format("tensor '{}': unknown external-data key '{}' is ignored",
+                                     printable(name), printable(entry.key())));
+    }
+  }
+  return range;
+}
+
 TensorDecoder::TensorDecoder(std::filesystem::path directory, ExternalDataRules rules,
                              std::uint64_t maximum_bytes)
     : directory_(std::move(directory)), rules_(rules), maximum_bytes_(maximum_bytes) {}
@@ -143,9 +165,10 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
 
 HostTensor TensorDecoder::allocate(const DecodedTensor& tensor, const std::string& what) {
   TensorType type{tensor.dtype, tensor.shape};
-  PT_CHECK(type.bytes() <= maximum_bytes_ - used_bytes_, kModel,
-           "{} of {} bytes takes the model over its limit of {} bytes; raise --max-model-bytes",
-           what, type.bytes(), maximum_bytes_);
+  PT_CHECK(
+      type.bytes() <= maximum_bytes_ - used_bytes_, kModel,
+      "{} of {} bytes takes the model over its limit of {} bytes, 80 % of this machine's memory",
+      what, type.bytes(), maximum_bytes_);
   used_bytes_ += type.bytes();
   return HostTensor(std::move(type));
 }
@@ -157,23 +180,7 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
                tensor.int64_data().empty() && tensor.double_data().empty() &&
                tensor.uint64_data().empty() && tensor.string_data().empty(),
            kModel, "tensor '{}' has data both in the model and outside", printable(name));
-  ExternalRange range;
-  std::set<std::string> keys;
-  for (const onnx::StringPair& entry : tensor.external_data()) {
-    PT_CHECK(keys.insert(entry.key()).second, kModel,
-             "tensor '{}': its external data has two entries '{}'", printable(name),
-             printable(entry.key()));
-    if (entry.key() == "location") {
-      range.location = entry.value();
-    } else if (entry.key() == "offset") {
-      range.offset = parse_number(entry.value(), "offset", name);
-    } else if (entry.key() == "length") {
-      range.length = parse_number(entry.value(), "length", name);
-    } else if (entry.key() != "checksum" && entry.key() != "basepath") {
-      warnings.push_back(fmt::format("tensor '{}': unknown external-data key '{}' is ignored",
-                                     printable(name), printable(entry.key())));
-    }
-  }
+  const ExternalRange range = external_range(tensor, name, warnings);
   if (!open_ || open_location_ != range.location) {
     open_ = ExternalFile::open(directory_, range.location, name, rules_);
     open_location_ = range.location;

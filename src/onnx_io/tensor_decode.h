@@ -34,6 +34,11 @@ std::string onnx_type_name(std::int32_t data_type);
 /// "tensor 'w'". Error (kModel).
 Shape checked_shape(const std::vector<std::int64_t>& dims, const std::string& what);
 
+/// Where an external tensor called `name` lies, by its entries; keys that are not known become
+/// warnings. Error (kModel) for entries that are no such place.
+ExternalRange external_range(const onnx::Tensor& tensor, const std::string& name,
+                             std::vector<std::string>& warnings);
+
 /// Decodes the tensors of one model, within one budget of bytes.
 class TensorDecoder {
  public:

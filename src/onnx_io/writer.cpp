@@ -69,7 +69,7 @@ class Export {
     for (const ExportEdits::Added& added : edits.added) add(added);
     for (const ExportEdits::Rewritten& rewritten : edits.rewritten) rewrite(rewritten);
     for (const auto& [key, value] : edits.metadata) set_metadata(key, value);
-    choose_names(files_, output, directory_, options_.overwrite_input);
+    choose_names(files_, output, source_.path, options_.overwrite_input);
     refer_to_new_names();
     insert_added();
     write(output);

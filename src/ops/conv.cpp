@@ -143,6 +143,40 @@ void infer_weight_gradient(InferContext& context) {
   if (context.attributes.flag("with_bias")) context.outputs.push_back({x.dtype, Shape{w[0]}});
 }
 
+// --- packed weights ---
+
+void infer_pack_convolution(InferContext& context) {
+  const TensorType& w = context.inputs[0];
+  PT_CHECK(w.dtype == DType::kFloat32 && w.shape.rank() >= 3, kModel,
+           "PackConvolution needs float weights of a convolution, got {}", w.text());
+  context.outputs = {
+      {w.dtype, Shape{packed_weight_floats(w.shape, context.attributes.flag("input_gradient"))}}};
+}
+
+void check_packed(const InferContext& context, const Shape& w, bool input_gradient) {
+  const Shape floats{packed_weight_floats(w, input_gradient)};
+  PT_CHECK(context.inputs[1] == (TensorType{DType::kFloat32, floats}), kModel,
+           "Weights of shape {} do not fit a packed {}", w.text(), context.inputs[1].text());
+}
+
+void infer_packed_conv(InferContext& context) {
+  const TensorType& x = context.inputs[0];
+  const Shape w(context.attributes.ints("weight_shape"));
+  check_packed(context, w, /*input_gradient=*/false);
+  context.outputs = {{x.dtype, output_shape(conv_geometry(context.attributes, x.shape, w))}};
+}
+
+void infer_packed_input_gradient(InferContext& context) {
+  const TensorType& dy = context.inputs[0];
+  const Shape w(context.attributes.ints("weight_shape"));
+  check_packed(context, w, /*input_gradient=*/true);
+  const Shape x(context.attributes.ints("output_shape"));
+  const Shape expected = output_shape(conv_geometry(context.attributes, x, w));
+  PT_CHECK(dy.shape == expected, kModel, "ConvInputGradPacked to {} needs dy of shape {}, got {}",
+           x.text(), expected.text(), dy.shape.text());
+  context.outputs = {{dy.dtype, x}};
+}
+
 // --- import ---
 
 Shape kernel_of(const ImportContext& context) {
@@ -251,6 +285,16 @@ constexpr OpDef kOps[] = {
         std::span<const TensorType> out) {
        return conv_cost(attributes, in[0].shape, out[0].shape);
      }},
+    {"ConvPacked", kPlain, infer_packed_conv, nullptr,
+     [](const Attributes& attributes, std::span<const TensorType> in, std::span<const TensorType>) {
+       return conv_cost(attributes, in[0].shape, Shape(attributes.ints("weight_shape")));
+     }},
+    {"ConvInputGradPacked", kPlain, infer_packed_input_gradient, nullptr,
+     [](const Attributes& attributes, std::span<const TensorType>,
+        std::span<const TensorType> out) {
+       return conv_cost(attributes, out[0].shape, Shape(attributes.ints("weight_shape")));
+     }},
+    {"PackConvolution", kPlain, infer_pack_convolution, nullptr, nullptr},
 };
 
 constexpr ImportRule kImports[] = {

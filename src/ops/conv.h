@@ -1,6 +1,16 @@
 // Convolution and its two gradients: what their definitions and kernels share.
 //
 //   x:  (N, C, spatial…)     w: (M, C / group, kernel…)     b: (M)     y: (N, M, outputs…)
+//
+// Weights that are the same in several convolutions of few samples are packed once (CPU only), for
+// one direction:
+//
+//   PackConvolution{input_gradient}(w) -> p
+//   ConvPacked{weight_shape, …}(x, p[, b]) -> y           the bits of Conv(x, w[, b])
+//   ConvInputGradPacked{weight_shape, …}(dy, p) -> dx     those of ConvInputGrad(dy, w)
+//
+// except for small pictures with fewer samples than packing pays for alone: there it is oneDNN that
+// has other sums.
 #pragma once
 
 #include <span>
@@ -23,6 +33,13 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
 
 /// The layout in which the CPU's convolutions are fastest: whole vectors of channels.
 Layout convolution_layout();
+
+/// Floats of packed weights of this shape.
+std::int64_t packed_weight_floats(const Shape& w, bool input_gradient);
+
+/// Whether the packed form of this Conv or ConvInputGrad is faster where the weights serve several:
+/// of those that it has, where gathering the weights is a notable part of the work.
+bool convolution_packing_pays(const KernelRequest& request);
 
 /// Whether the CPU's kernel for a ConvWeightGrad is an AddingKernel.
 bool conv_weight_gradient_adds(const KernelRequest& request);

@@ -3,7 +3,8 @@
 // (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
 // outcome of a race, since it decides the bits. oneDNN's Winograd needs AVX-512; with tensors in
 // blocks of 8 channels ours (winograd_cpu.h) takes its place, and pictures smaller than the window
-// become one product (small_picture_cpu.h). A few channels of grey pictures have kernels of their
+// become products of whole channels (small_picture_cpu.h); both read weights that were packed
+// before, too. A few channels of grey pictures have kernels of their
 // own (few_channels_cpu.h).
 #include <omp.h>
 
@@ -15,6 +16,7 @@
 #include "ops/element_types.h"
 #include "ops/few_channels_cpu.h"
 #include "ops/onednn_cpu.h"
+#include "ops/packed_convolution_cpu.h"
 #include "ops/small_picture_cpu.h"
 #include "ops/winograd_cpu.h"
 
@@ -142,31 +144,37 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        winograd_forward(shape, in[0].as<float>(), {in[1].as<float>(), packed},
+                         data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+                         threads);
+      },
+      winograd_workspace_bytes(shape, threads));
+}
+
+std::unique_ptr<Kernel> small_picture_forward_kernel(const SmallPicture& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        small_picture_forward(shape, in[0].as<float>(), {in[1].as<float>(), packed},
+                              data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+                              threads);
+      },
+      small_picture_workspace_bytes(shape, packed, threads));
+}
+
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
-  if (const auto shape =
-          own_winograd(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
-    const int threads = omp_get_max_threads();
-    return make_kernel(
-        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                  const RunContext& context) {
-          winograd_forward(shape, in[0].as<float>(), in[1].as<float>(), data_or_null<float>(in, 2),
-                           out[0].as<float>(), context.workspace, threads);
-        },
-        winograd_workspace_bytes(*shape, threads));
+  const TensorType &x = request.inputs[0], &w = request.inputs[1], &y = request.outputs[0];
+  if (const auto shape = own_winograd(request, x, w, y)) {
+    return winograd_forward_kernel(*shape, /*packed=*/false);
   }
-  if (auto shape =
-          own_small_picture(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
-    const int threads = omp_get_max_threads();
-    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
-    return make_kernel(
-        [shape = std::move(*shape), threads](
-            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-          small_picture_forward(shape, in[0].as<float>(), in[1].as<float>(),
-                                data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
-                                threads);
-        },
-        bytes);
+  if (const auto shape = own_small_picture(request, x, w, y);
+      shape && small_picture_packs(*shape)) {
+    return small_picture_forward_kernel(*shape, /*packed=*/false);
   }
   if (const auto shape =
           own_few_channels(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
@@ -203,30 +211,35 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   });
 }
 
+std::unique_ptr<Kernel> winograd_input_kernel(const WinogradShape& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        winograd_input_gradient(shape, in[0].as<float>(), {in[1].as<float>(), packed},
+                                out[0].as<float>(), context.workspace, threads);
+      },
+      winograd_workspace_bytes(shape, threads));
+}
+
+std::unique_ptr<Kernel> small_picture_input_kernel(const SmallPicture& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        small_picture_input_gradient(shape, in[0].as<float>(), {in[1].as<float>(), packed},
+                                     out[0].as<float>(), context.workspace, threads);
+      },
+      small_picture_workspace_bytes(shape, packed, threads));
+}
+
 std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
-  if (const auto shape =
-          own_winograd(request, request.outputs[0], request.inputs[1], request.inputs[0])) {
-    const int threads = omp_get_max_threads();
-    return make_kernel(
-        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                  const RunContext& context) {
-          winograd_input_gradient(shape, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(),
-                                  context.workspace, threads);
-        },
-        winograd_workspace_bytes(*shape, threads));
+  const TensorType &dy = request.inputs[0], &w = request.inputs[1], &dx = request.outputs[0];
+  if (const auto shape = own_winograd(request, dx, w, dy)) {
+    return winograd_input_kernel(*shape, /*packed=*/false);
   }
-  if (auto shape =
-          own_small_picture(request, request.outputs[0], request.inputs[1], request.inputs[0])) {
-    const int threads = omp_get_max_threads();
-    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
-    return make_kernel(
-        [shape = std::move(*shape), threads](
-            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-          small_picture_input_gradient(shape, in[0].as<float>(), in[1].as<float>(),
-                                       out[0].as<float>(), context.workspace, threads);
-        },
-        bytes);
+  if (const auto shape = own_small_picture(request, dx, w, dy);
+      shape && small_picture_packs(*shape)) {
+    return small_picture_input_kernel(*shape, /*packed=*/false);
   }
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const Problem p =
@@ -263,9 +276,10 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
   if (auto shape =
-          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1]);
+      shape && small_picture_weight_gradient_pays(*shape)) {
     const int threads = omp_get_max_threads();
-    const std::size_t bytes = small_picture_workspace_bytes(*shape, threads);
+    const std::size_t bytes = small_picture_weight_gradient_workspace_bytes(*shape, threads);
     return make_kernel(
         [shape = std::move(*shape), threads](
             std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
@@ -317,13 +331,68 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   });
 }
 
+// --- packed weights ---
+
+TensorType packed_weight_type(const KernelRequest& request) {
+  return {DType::kFloat32, Shape(request.node.attributes.ints("weight_shape"))};
+}
+
+std::unique_ptr<Kernel> make_packed_forward(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &y = request.outputs[0];
+  const TensorType w = packed_weight_type(request);
+  if (const auto shape = own_winograd(request, x, w, y)) {
+    return winograd_forward_kernel(*shape, /*packed=*/true);
+  }
+  const auto shape = own_small_picture(request, x, w, y);
+  return shape ? small_picture_forward_kernel(*shape, /*packed=*/true) : nullptr;
+}
+
+std::unique_ptr<Kernel> make_packed_input_gradient(const KernelRequest& request) {
+  const TensorType &dy = request.inputs[0], &dx = request.outputs[0];
+  const TensorType w = packed_weight_type(request);
+  if (const auto shape = own_winograd(request, dx, w, dy)) {
+    return winograd_input_kernel(*shape, /*packed=*/true);
+  }
+  const auto shape = own_small_picture(request, dx, w, dy);
+  return shape ? small_picture_input_kernel(*shape, /*packed=*/true) : nullptr;
+}
+
+WeightShape weight_shape(const Shape& w) { return {w[0], w[1], w.count(2, w.rank())}; }
+
+std::unique_ptr<Kernel> make_pack(const KernelRequest& request) {
+  const WeightShape shape = weight_shape(request.inputs[0].shape);
+  const bool input_gradient = request.node.attributes.flag("input_gradient");
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        pack_convolution(shape, input_gradient, in[0].as<float>(), out[0].as<float>(), threads);
+      });
+}
+
 constexpr KernelEntry kKernels[] = {
     {"Conv", make_forward},
     {"ConvInputGrad", make_input_gradient},
     {"ConvWeightGrad", make_weight_gradient},
+    {"ConvPacked", make_packed_forward},
+    {"ConvInputGradPacked", make_packed_input_gradient},
+    {"PackConvolution", make_pack},
 };
 
 }  // namespace
+
+std::int64_t packed_weight_floats(const Shape& w, bool input_gradient) {
+  return packed_convolution_floats(weight_shape(w), input_gradient);
+}
+
+bool convolution_packing_pays(const KernelRequest& request) {
+  const bool input_gradient = request.node.op->name == "ConvInputGrad";
+  const TensorType& w = request.inputs[1];
+  const TensorType& x = input_gradient ? request.outputs[0] : request.inputs[0];
+  const TensorType& y = input_gradient ? request.inputs[0] : request.outputs[0];
+  if (!is_float32(request) || w.dtype != DType::kFloat32) return false;
+  if (const auto shape = own_winograd(request, x, w, y)) return winograd_has_few_tiles(*shape);
+  return own_small_picture(request, x, w, y).has_value();
+}
 
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   return is_float32(request) &&

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "ops/bfloat16_kernel.h"
+#include "ops/narrow_kernel.h"
 
 namespace pipetrain {
 namespace {
@@ -66,8 +66,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] {
         std::unique_ptr<Kernel> kernel;
         // A fused program says itself which of its steps are rounded.
-        if (has_bfloat16(request) && !only_moves_bfloat16(request) && op != "Fused")
-          kernel = make_bfloat16_kernel(backend, request);
+        if (has_narrow(request) && !only_moves_narrow(request) && op != "Fused")
+          kernel = make_narrow_kernel(backend, request);
         if (kernel) return kernel;
         if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);
         if (!kernel && backend == Backend::kCpu) {

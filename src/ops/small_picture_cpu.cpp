@@ -1,14 +1,17 @@
 #include "ops/small_picture_cpu.h"
 
+#include <omp.h>
+
 #include <algorithm>
 
+#include "ops/blocked_product_cpu.h"
 #include "ops/gemm_cpu.h"
-#include "ops/vector8_cpu.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kLanes = 8;
+using blocked::kLanes;
+using blocked::kPanel;
 
 /// Calls visit(offset in w of tap 0 of the first lane, offset in the matrix of positions 0 and 0)
 /// for every input channel and block of output channels.
@@ -30,23 +33,7 @@ std::int64_t place(const SmallPicture& shape, std::int64_t p, std::int64_t q) {
   return q * kLanes * shape.y_width() + p * kLanes;
 }
 
-void expand(const SmallPicture& shape, const float* w, float* matrix, int threads) {
-  const std::int64_t lane_stride = shape.inputs * shape.taps;
-  for_each_block(shape, threads, [&](std::int64_t from, std::int64_t to) {
-    for (std::int64_t p = 0; p < shape.out_positions; ++p) {
-      for (std::int64_t q = 0; q < shape.in_positions; ++q) {
-        const std::int64_t tap = shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)];
-        Vector8 lanes = {};
-        for (int lane = 0; tap >= 0 && lane < kLanes; ++lane) {
-          lanes[lane] = w[from + lane * lane_stride + tap];
-        }
-        store8(matrix + to + place(shape, p, q), lanes);
-      }
-    }
-  });
-}
-
-/// The gradient of expand(): a weight's is the sum over all places where it acts.
+/// A weight's gradient is the sum over all places where it acts.
 void fold(const SmallPicture& shape, const float* matrix, float* dw, int threads) {
   const std::int64_t lane_stride = shape.inputs * shape.taps;
   for_each_block(shape, threads, [&](std::int64_t to, std::int64_t from) {
@@ -76,33 +63,116 @@ void sum_positions(const SmallPicture& shape, const float* dy, float* dbias) {
   }
 }
 
-struct Workspace {
-  float *matrix, *bias;
-  std::byte* product;
-};
-Workspace workspace_of(const SmallPicture& shape, std::byte* memory) {
-  auto* matrix = reinterpret_cast<float*>(memory);
-  float* bias = matrix + shape.x_width() * shape.y_width();
-  return {matrix, bias, reinterpret_cast<std::byte*>(bias + shape.y_width())};
-}
-
-GemmShape forward_product(const SmallPicture& shape) {
-  return {shape.batch, shape.y_width(), shape.x_width()};
-}
-GemmShape input_product(const SmallPicture& shape) {
-  return {shape.batch, shape.x_width(), shape.y_width()};
-}
 GemmShape weight_product(const SmallPicture& shape) {
   return {shape.x_width(), shape.y_width(), shape.batch};
+}
+
+/// One direction of forward and input gradient: columns are what is computed, depth is summed over.
+struct TapProducts {
+  std::int64_t batch, depth, columns, taps;
+  std::int64_t from_positions, to_positions;
+};
+TapProducts forward_taps(const SmallPicture& shape) {
+  return {shape.batch, shape.inputs,       shape.outputs,
+          shape.taps,  shape.in_positions, shape.out_positions};
+}
+TapProducts input_taps(const SmallPicture& shape) {
+  return {shape.batch, shape.outputs,       shape.inputs,
+          shape.taps,  shape.out_positions, shape.in_positions};
+}
+
+/// Channel blocks whose taps for one panel stay in the first-level cache.
+constexpr std::int64_t kBlocksTogether = 4;
+
+std::int64_t panels_of(const TapProducts& shape) { return (shape.columns + kPanel - 1) / kPanel; }
+std::int64_t sums_floats(const TapProducts& shape) {
+  return shape.to_positions * shape.batch * kPanel;
+}
+std::int64_t gathered_floats(const TapProducts& shape) {
+  return shape.from_positions * shape.depth * shape.batch;
+}
+
+/// Tensors as they are in blocks, (sample, block, position, 8), to (position, block, sample, 8).
+void gather(const TapProducts& shape, const float* from, float* to, int threads) {
+  const std::int64_t blocks = shape.depth / kLanes, positions = shape.from_positions;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    for (std::int64_t n = 0; n < shape.batch; ++n) {
+      for (std::int64_t q = 0; q < positions; ++q) {
+        store8(to + ((q * blocks + block) * shape.batch + n) * kLanes,
+               load8(from + ((n * blocks + block) * positions + q) * kLanes));
+      }
+    }
+  }
+}
+
+/// y (sample, block, position, 8) = the sum over taps and input positions + bias (unless null);
+/// `tap_of` an output and an input position is the tap in the packed weights, -1 for none. The
+/// workspace begins at `gathered`.
+template <class TapOf>
+void multiply_taps(const TapProducts& shape, const float* x, const float* packed, const float* bias,
+                   TapOf tap_of, float* y, float* gathered, int threads) {
+  gather(shape, x, gathered, threads);
+  const std::int64_t blocks = shape.depth / kLanes, panels = panels_of(shape);
+  const std::int64_t out_blocks = shape.columns / kLanes, positions = shape.to_positions;
+  const std::int64_t rows = shape.batch, half = rows * kLanes;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    float* sums = gathered + gathered_floats(shape) + omp_get_thread_num() * sums_floats(shape);
+    const std::int64_t halves = std::min<std::int64_t>(2, out_blocks - 2 * panel);
+    for (std::int64_t i = 0; i < 2 * positions; ++i) {
+      const std::int64_t block = 2 * panel + i % 2;
+      const Vector8 start = bias && block < out_blocks ? load8(bias + block * kLanes) : Vector8{};
+      for (std::int64_t n = 0; n < rows; ++n) store8(sums + i * half + n * kLanes, start);
+    }
+    for (std::int64_t begin = 0; begin < blocks; begin += kBlocksTogether) {
+      const std::int64_t count = std::min(kBlocksTogether, blocks - begin);
+      const float* u = packed + (panel * shape.depth + begin * kLanes) * shape.taps * kPanel;
+      for (std::int64_t p = 0; p < positions; ++p) {
+        for (std::int64_t q = 0; q < shape.from_positions; ++q) {
+          const std::int64_t tap = tap_of(p, q);
+          if (tap < 0) continue;
+          blocked::multiply(rows, gathered + (q * blocks + begin) * half, half, u + tap * kPanel,
+                            shape.taps * kPanel, count, /*first=*/false, sums + 2 * p * half, half);
+        }
+      }
+    }
+    for (std::int64_t n = 0; n < rows; ++n) {
+      for (std::int64_t h = 0; h < halves; ++h) {
+        float* to = y + (n * out_blocks + 2 * panel + h) * positions * kLanes;
+        for (std::int64_t p = 0; p < positions; ++p)
+          store8(to + p * kLanes, load8(sums + (2 * p + h) * half + n * kLanes));
+      }
+    }
+  }
+}
+
+/// Floats of a packed copy, for the direction that needs more.
+std::int64_t packed_floats(const SmallPicture& shape) {
+  const WeightShape weights{shape.outputs, shape.inputs, shape.taps};
+  return std::max(packed_convolution_floats(weights, /*input_gradient=*/false),
+                  packed_convolution_floats(weights, /*input_gradient=*/true));
+}
+
+/// The weights as they are read, packed here unless they are already, and what is left of the
+/// workspace.
+struct Operands {
+  const float* packed;
+  float* workspace;
+};
+Operands operands_of(const SmallPicture& shape, bool input_gradient, const ConvolutionWeights& w,
+                     std::byte* workspace, int threads) {
+  auto* own = reinterpret_cast<float*>(workspace);
+  if (w.packed) return {w.data, own};
+  pack_convolution({shape.outputs, shape.inputs, shape.taps}, input_gradient, w.data, own, threads);
+  return {own, own + packed_floats(shape)};
 }
 
 }  // namespace
 
 std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
-  constexpr std::int64_t kFewestSamples = 32;
-  constexpr std::int64_t kLargestMatrix = 1 << 23;
-  if (geometry.group != 1 || geometry.batch < kFewestSamples || geometry.window.size() != 2 ||
-      geometry.inputs % kLanes != 0 || geometry.outputs % kLanes != 0) {
+  if (geometry.group != 1 || geometry.window.size() != 2 || geometry.inputs % kLanes != 0 ||
+      geometry.outputs % kLanes != 0) {
     return {};
   }
   const WindowAxis& rows = geometry.window[0];
@@ -114,7 +184,7 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
                    rows.output * columns.output,
                    rows.kernel * columns.kernel,
                    {}};
-  if (2 * out.in_positions > out.taps || out.x_width() > kLargestMatrix / out.y_width()) return {};
+  if (2 * out.in_positions > out.taps) return {};
   out.tap.assign(static_cast<std::size_t>(out.out_positions * out.in_positions), -1);
   const auto input_of = [](const WindowAxis& axis, std::int64_t output, std::int64_t tap) {
     return axis.start(output) + tap * axis.dilation;
@@ -130,39 +200,55 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
   return out;
 }
 
-std::size_t small_picture_workspace_bytes(const SmallPicture& shape, int threads) {
-  const std::int64_t own = (shape.x_width() + 1) * shape.y_width();
-  const std::size_t product = std::max({gemm_workspace_bytes(forward_product(shape), threads),
-                                        gemm_workspace_bytes(input_product(shape), threads),
-                                        gemm_workspace_bytes(weight_product(shape), threads)});
-  return static_cast<std::size_t>(own) * sizeof(float) + product;
+bool small_picture_packs(const SmallPicture& shape) {
+  constexpr std::int64_t kFewestSamples = 16;
+  return shape.batch >= kFewestSamples;
 }
 
-void small_picture_forward(const SmallPicture& shape, const float* x, const float* w,
+bool small_picture_weight_gradient_pays(const SmallPicture& shape) {
+  constexpr std::int64_t kFewestSamples = 32;
+  constexpr std::int64_t kLargestMatrix = 1 << 23;
+  return shape.batch >= kFewestSamples && shape.x_width() <= kLargestMatrix / shape.y_width();
+}
+
+std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed, int threads) {
+  std::int64_t most = 0;
+  for (const TapProducts& each : {forward_taps(shape), input_taps(shape)})
+    most = std::max(most, gathered_floats(each) + threads * sums_floats(each));
+  return static_cast<std::size_t>(most + (packed ? 0 : packed_floats(shape))) * sizeof(float);
+}
+
+std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& shape, int threads) {
+  return static_cast<std::size_t>(shape.x_width() * shape.y_width()) * sizeof(float) +
+         gemm_workspace_bytes(weight_product(shape), threads);
+}
+
+void small_picture_forward(const SmallPicture& shape, const float* x, const ConvolutionWeights& w,
                            const float* bias, float* y, std::byte* workspace, int threads) {
-  const Workspace own = workspace_of(shape, workspace);
-  expand(shape, w, own.matrix, threads);
-  for (std::int64_t i = 0; bias && i < shape.y_width(); ++i) {
-    own.bias[i] = bias[i / (shape.out_positions * kLanes) * kLanes + i % kLanes];
-  }
-  gemm(forward_product(shape), {x, shape.x_width(), 1}, {own.matrix, shape.y_width(), 1},
-       bias ? own.bias : nullptr, y, own.product, threads);
+  const Operands own = operands_of(shape, /*input_gradient=*/false, w, workspace, threads);
+  const auto tap_of = [&](std::int64_t p, std::int64_t q) {
+    return shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)];
+  };
+  multiply_taps(forward_taps(shape), x, own.packed, bias, tap_of, y, own.workspace, threads);
 }
 
-void small_picture_input_gradient(const SmallPicture& shape, const float* dy, const float* w,
-                                  float* dx, std::byte* workspace, int threads) {
-  const Workspace own = workspace_of(shape, workspace);
-  expand(shape, w, own.matrix, threads);
-  gemm(input_product(shape), {dy, shape.y_width(), 1}, {own.matrix, 1, shape.y_width()}, nullptr,
-       dx, own.product, threads);
+void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
+                                  const ConvolutionWeights& w, float* dx, std::byte* workspace,
+                                  int threads) {
+  const Operands own = operands_of(shape, /*input_gradient=*/true, w, workspace, threads);
+  const auto tap_of = [&](std::int64_t q, std::int64_t p) {
+    const std::int64_t tap = shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)];
+    return tap < 0 ? tap : shape.taps - 1 - tap;  // reversed when they were packed
+  };
+  multiply_taps(input_taps(shape), dy, own.packed, nullptr, tap_of, dx, own.workspace, threads);
 }
 
 void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
                                    float* dw, float* dbias, std::byte* workspace, int threads) {
-  const Workspace own = workspace_of(shape, workspace);
-  gemm(weight_product(shape), {x, 1, shape.x_width()}, {dy, shape.y_width(), 1}, nullptr,
-       own.matrix, own.product, threads);
-  fold(shape, own.matrix, dw, threads);
+  auto* matrix = reinterpret_cast<float*>(workspace);
+  gemm(weight_product(shape), {x, 1, shape.x_width()}, {dy, shape.y_width(), 1}, nullptr, matrix,
+       reinterpret_cast<std::byte*>(matrix + shape.x_width() * shape.y_width()), threads);
+  fold(shape, matrix, dw, threads);
   if (dbias) sum_positions(shape, dy, dbias);
 }
 

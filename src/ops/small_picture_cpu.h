@@ -1,11 +1,12 @@
 // Convolutions of pictures with fewer positions than half the window has taps (2x2 pictures under
-// 3x3 windows at the end of VGG): most of the window lies on padding. Every output then depends on
-// every input, so the convolution is one product with a matrix that holds each weight where it
-// acts:
+// 3x3 windows at the end of VGG): most of the window lies on padding. Forward and input gradient
+// are a product over the channels for each place where a tap acts, with a row for every sample:
 //
-//   y (batch, outputs x positions) = x (batch, inputs x positions) W
+//   y (samples, outputs) at p += x (samples, inputs) at q times w (inputs, outputs) of the tap that
+//   is q's under the window at p
 //
-// Tensors are channel-blocked (nChw8c), which makes x and y such matrices as they lie.
+// The weight gradient is one product, of which each weight adds up the elements where it acts.
+// Tensors are channel-blocked (nChw8c).
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "ops/conv.h"
+#include "ops/packed_convolution_cpu.h"
 
 namespace pipetrain {
 
@@ -27,17 +29,22 @@ struct SmallPicture {
   std::int64_t y_width() const { return outputs * out_positions; }
 };
 
-/// The convolution in this form, if that pays: no groups, channels in whole blocks of 8, enough
-/// samples to be worth the matrix.
+/// The convolution in this form: no groups, channels in whole blocks of 8.
 std::optional<SmallPicture> small_picture(const ConvGeometry& geometry);
+/// Whether there are enough samples that packing the weights for them alone pays.
+bool small_picture_packs(const SmallPicture& shape);
+/// Whether the weight gradient's product pays: enough samples to be worth its size.
+bool small_picture_weight_gradient_pays(const SmallPicture& shape);
 
-std::size_t small_picture_workspace_bytes(const SmallPicture& shape, int threads);
+std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed, int threads);
+std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& shape, int threads);
 
 /// w: (outputs, inputs, taps…); bias may be null.
-void small_picture_forward(const SmallPicture& shape, const float* x, const float* w,
+void small_picture_forward(const SmallPicture& shape, const float* x, const ConvolutionWeights& w,
                            const float* bias, float* y, std::byte* workspace, int threads);
-void small_picture_input_gradient(const SmallPicture& shape, const float* dy, const float* w,
-                                  float* dx, std::byte* workspace, int threads);
+void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
+                                  const ConvolutionWeights& w, float* dx, std::byte* workspace,
+                                  int threads);
 /// dbias may be null.
 void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
                                    float* dw, float* dbias, std::byte* workspace, int threads);

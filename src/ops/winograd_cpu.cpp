@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
-#include "ops/vector8_cpu.h"
+#include "ops/blocked_product_cpu.h"
 
 namespace pipetrain {
 namespace {
 
 using Vector = Vector8;
 
-constexpr std::int64_t kLanes = 8;
-constexpr int kPoints = 36;          // of the transformed tile: 6 x 6
-constexpr std::int64_t kPanel = 16;  // output channels of one inner loop of the products
-constexpr int kRows = 6;             // and tiles (or input channels)
+using blocked::kLanes;
+using blocked::kPanel;       // output channels of one inner loop of the products
+constexpr int kPoints = 36;  // of the transformed tile: 6 x 6
+constexpr int kRows = 6;     // tiles, or input channels, of one inner loop
 
 // Interpolation points ±kA and ±kB beside 0 and infinity.
 constexpr float kA = 0.625F, kB = 1.5F;
@@ -226,33 +227,47 @@ void transform_gradient(const Picture& picture, const float* dy, std::int64_t bl
 
 /// Transformed weights: of point p, input channel c, output channel k at
 /// p * weight_stride + (k / 16 * inputs + c) * 16 + k % 16. Points do not meet in one cache set.
-std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) {
+constexpr std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) {
   return inputs * outputs + kPanel;
 }
 
 /// The weight of (output k, input c) lies at data[k * k_stride + c * c_stride], its nine elements
-/// in order or, for the input gradient, reversed.
+/// in order or, for the input gradient, reversed. Packed ones (packed_convolution_cpu.h) lie in
+/// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart.
 struct Weights {
   const float* data;
   std::int64_t k_stride, c_stride;
-  bool reversed;
+  bool reversed, packed;
 };
 
+/// The windows from input channel `c` to 8 output channels from `k`.
+[[gnu::always_inline]] inline void load_windows(const Weights& w, std::int64_t k, std::int64_t c,
+                                                Vector (&windows)[9]) {
+  if (w.packed) {
+    const float* from = w.data + k / kPanel * kPanel * w.k_stride + c * w.c_stride + k % kPanel;
+    for (int i = 0; i < 9; ++i) windows[i] = load8(from + i * kPanel);
+    return;
+  }
+  const float* from = w.data + k * w.k_stride + c * w.c_stride;
+  Vector rows[8], last;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    rows[lane] = load8(from + lane * w.k_stride);
+    last[lane] = from[lane * w.k_stride + 8];
+  }
+  transpose(rows);
+  for (int i = 0; i < 8; ++i) windows[w.reversed ? 8 - i : i] = rows[i];
+  windows[w.reversed ? 0 : 8] = last;
+}
+
 /// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart,
-/// for `inputs` channels from `begin`.
+/// for `inputs` channels from `begin`. A stride that is an integral constant saves a fifth.
+template <class Stride>
 void transform_weights(const Weights& w, std::int64_t begin, std::int64_t inputs,
-                       std::int64_t panel, float* to, std::int64_t stride) {
+                       std::int64_t panel, float* to, Stride stride) {
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
-      const float* from = w.data + (panel * kPanel + half) * w.k_stride + (begin + c) * w.c_stride;
-      Vector rows[8], last, weights[9];
-      for (int lane = 0; lane < kLanes; ++lane) {
-        rows[lane] = load8(from + lane * w.k_stride);
-        last[lane] = from[lane * w.k_stride + 8];
-      }
-      transpose(rows);
-      for (int i = 0; i < 8; ++i) weights[w.reversed ? 8 - i : i] = rows[i];
-      weights[w.reversed ? 0 : 8] = last;
+      Vector weights[9];
+      load_windows(w, panel * kPanel + half, begin + c, weights);
       Vector lines[18];  // [row of the window][point]
       for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
       float* target = to + c * kPanel + half;
@@ -265,62 +280,12 @@ void transform_weights(const Weights& w, std::int64_t begin, std::int64_t inputs
   }
 }
 
-/// Sets, or goes on with, rows [0, kCount) of a panel of products m (tile, 16 outputs) = v (tile,
-/// inputs) u (inputs, 16).
-template <int kCount>
-void multiply(const float* v, std::int64_t v_block, const float* u, std::int64_t blocks, bool first,
-              float* m, std::int64_t m_block) {
-  Vector low[kCount] = {}, high[kCount] = {};
-  if (!first) {
-    for (int r = 0; r < kCount; ++r) {
-      low[r] = load8(m + r * kLanes);
-      high[r] = load8(m + m_block + r * kLanes);
-    }
-  }
-  for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
-#pragma GCC unroll 2
-    for (int c = 0; c < kLanes; ++c, u += kPanel) {
-      const Vector u_low = load8(u), u_high = load8(u + kLanes);
-#pragma GCC unroll 6
-      for (int r = 0; r < kCount; ++r) {
-        const Vector factor = fill8(v[r * kLanes + c]);
-        low[r] += factor * u_low;
-        high[r] += factor * u_high;
-      }
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < kCount; ++r) {
-    store8(m + r * kLanes, low[r]);
-    store8(m + m_block + r * kLanes, high[r]);
-  }
-}
-
-void multiply(std::int64_t rows, const float* v, std::int64_t v_block, const float* u,
-              std::int64_t blocks, bool first, float* m, std::int64_t m_block) {
-  switch (rows) {
-    case 1:
-      return multiply<1>(v, v_block, u, blocks, first, m, m_block);
-    case 2:
-      return multiply<2>(v, v_block, u, blocks, first, m, m_block);
-    case 3:
-      return multiply<3>(v, v_block, u, blocks, first, m, m_block);
-    case 4:
-      return multiply<4>(v, v_block, u, blocks, first, m, m_block);
-    case 5:
-      return multiply<5>(v, v_block, u, blocks, first, m, m_block);
-    default:
-      return multiply<kRows>(v, v_block, u, blocks, first, m, m_block);
-  }
-}
-
-/// Products of one point: blocks `to_block` and the next of m = v u for `count` tiles.
+/// Products of one point, m (tile, 16 outputs) = v (tile, inputs) u (inputs, 16): blocks `to_block`
+/// and the next of m = v u for `count` tiles.
 void multiply_panel(const Points& v, int point, const float* u, std::int64_t blocks,
                     std::int64_t count, bool first, const Points& m, std::int64_t to_block) {
-  for (std::int64_t t = 0; t < count; t += kRows) {
-    multiply(count - t, v.data + point * v.point + t * kLanes, v.tiles * kLanes, u, blocks, first,
-             m.data + point * m.point + (to_block * m.tiles + t) * kLanes, m.tiles * kLanes);
-  }
+  blocked::multiply(count, v.data + point * v.point, v.tiles * kLanes, u, kPanel, blocks, first,
+                    m.data + point * m.point + to_block * m.tiles * kLanes, m.tiles * kLanes);
 }
 
 /// du (input channel, 16 outputs) (+)= sum over tiles of v z, for kCount channels from `channel`.
@@ -406,7 +371,7 @@ std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
 std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
 
 /// So few that going over all tiles once per panel costs less than writing all weights.
-bool has_few_tiles(const WinogradShape& shape) { return tile_count(shape) <= 24; }
+bool has_few_tiles(const WinogradShape& shape) { return tile_count(shape) <= 64; }
 bool has_one_gradient_chunk(const WinogradShape& shape) {
   return gradient_chunk_tiles(shape) == tile_count(shape);
 }
@@ -414,11 +379,11 @@ bool has_one_gradient_chunk(const WinogradShape& shape) {
 /// Input channels whose weights for one panel are transformed together: they stay in the
 /// second-level cache until they have been used.
 constexpr std::int64_t kInputsTogether = 64;
+using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
 /// Floats that a thread needs for one panel of weights and its products.
-std::int64_t panel_floats(const WinogradShape& shape, std::int64_t tiles) {
-  return kPoints * weight_stride(std::min(kInputsTogether, shape.inputs), kPanel) +
-         align_floats(points_floats(kPanel, tiles));
+std::int64_t panel_floats(std::int64_t tiles) {
+  return kPoints * PanelStride::value + align_floats(points_floats(kPanel, tiles));
 }
 
 /// The whole of a forward with many tiles: all weights are transformed first, then threads take
@@ -470,7 +435,7 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape);
   const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
-  const std::int64_t stride = weight_stride(std::min(kInputsTogether, shape.inputs), kPanel);
+  constexpr PanelStride stride;
   const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, tiles);
   float* rest = v.data + align_floats(points_floats(shape.inputs, tiles));
 #pragma omp parallel num_threads(threads)
@@ -479,7 +444,7 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
     for (std::int64_t block = 0; block < blocks; ++block) {
       transform_input(from, x, block, 0, tiles, v);
     }
-    float* u = rest + omp_get_thread_num() * panel_floats(shape, tiles);
+    float* u = rest + omp_get_thread_num() * panel_floats(tiles);
     const Points m = points_at(u + kPoints * stride, kPanel, tiles);
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
@@ -564,16 +529,18 @@ bool winograd_pays(const WinogradShape& shape) {
   return 3 * transformed <= 2 * 9 * shape.out_height * shape.out_width;
 }
 
+bool winograd_has_few_tiles(const WinogradShape& shape) { return has_few_tiles(shape); }
+
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
   std::int64_t most = 0;
   for (const WinogradShape& each : {shape, transposed(shape)}) {
     const std::int64_t tiles = tile_count(each), chunk = chunk_tiles(each);
-    most = std::max(most, has_few_tiles(each)
-                              ? align_floats(points_floats(each.inputs, tiles)) +
-                                    threads * panel_floats(each, tiles)
-                              : kPoints * weight_stride(each.inputs, each.outputs) +
-                                    threads * (align_floats(points_floats(each.inputs, chunk)) +
-                                               align_floats(points_floats(each.outputs, chunk))));
+    most = std::max(
+        most, has_few_tiles(each)
+                  ? align_floats(points_floats(each.inputs, tiles)) + threads * panel_floats(tiles)
+                  : kPoints * weight_stride(each.inputs, each.outputs) +
+                        threads * (align_floats(points_floats(each.inputs, chunk)) +
+                                   align_floats(points_floats(each.outputs, chunk))));
   }
   return static_cast<std::size_t>(most) * sizeof(float);
 }
@@ -588,15 +555,20 @@ std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape,
          sizeof(float);
 }
 
-void winograd_forward(const WinogradShape& shape, const float* x, const float* w, const float* bias,
-                      float* y, std::byte* workspace, int threads) {
-  convolve(shape, x, {w, shape.inputs * 9, 9, /*reversed=*/false}, bias, y, workspace, threads);
+void winograd_forward(const WinogradShape& shape, const float* x, const ConvolutionWeights& w,
+                      const float* bias, float* y, std::byte* workspace, int threads) {
+  const std::int64_t row = shape.inputs * 9;
+  convolve(shape, x, {w.data, row, w.packed ? 9 * kPanel : 9, /*reversed=*/false, w.packed}, bias,
+           y, workspace, threads);
 }
 
-void winograd_input_gradient(const WinogradShape& shape, const float* dy, const float* w, float* dx,
-                             std::byte* workspace, int threads) {
-  convolve(transposed(shape), dy, {w, 9, shape.inputs * 9, /*reversed=*/true}, nullptr, dx,
-           workspace, threads);
+void winograd_input_gradient(const WinogradShape& shape, const float* dy,
+                             const ConvolutionWeights& w, float* dx, std::byte* workspace,
+                             int threads) {
+  const std::int64_t row = shape.inputs * 9;
+  const Weights weights = w.packed ? Weights{w.data, shape.outputs * 9, 9 * kPanel, false, true}
+                                   : Weights{w.data, 9, row, /*reversed=*/true, false};
+  convolve(transposed(shape), dy, weights, nullptr, dx, workspace, threads);
 }
 
 void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,

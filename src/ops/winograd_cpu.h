@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/packed_convolution_cpu.h"
+
 namespace pipetrain {
 
 /// y (batch, outputs, out_height, out_width) of x (batch, inputs, height, width). Channels are
@@ -26,16 +28,21 @@ struct WinogradShape {
 /// tiles do not.
 bool winograd_pays(const WinogradShape& shape);
 
+/// Whether the transformed weights are the largest tensor of all, so that they are made once for
+/// each use, and gathering them is a notable part of the work.
+bool winograd_has_few_tiles(const WinogradShape& shape);
+
 /// Workspace of the three below for up to `threads` threads.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 
 /// y = x * w (+ bias, unless null). w: (outputs, inputs, 3, 3).
-void winograd_forward(const WinogradShape& shape, const float* x, const float* w, const float* bias,
-                      float* y, std::byte* workspace, int threads);
+void winograd_forward(const WinogradShape& shape, const float* x, const ConvolutionWeights& w,
+                      const float* bias, float* y, std::byte* workspace, int threads);
 /// dx of dy; `shape` is the forward's.
-void winograd_input_gradient(const WinogradShape& shape, const float* dy, const float* w, float* dx,
-                             std::byte* workspace, int threads);
+void winograd_input_gradient(const WinogradShape& shape, const float* dy,
+                             const ConvolutionWeights& w, float* dx, std::byte* workspace,
+                             int threads);
 /// dw and, unless null, dbias: written, or added to what is there.
 void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,
                               float* dw, float* dbias, std::byte* workspace, int threads);

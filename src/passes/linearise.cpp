@@ -118,19 +118,22 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   chain.forward_bytes.assign(cuts, 0);
   chain.backward_bytes.assign(cuts, 0);
   std::vector<int> first(graph.values.size(), -1), last(graph.values.size(), -1);
+  const auto read = [&](ValueId id, int here) {
+    if (!id || first[at(id.index)] < 0) return;
+    int& end = last[at(id.index)];
+    end = graph[id].role == Role::kGradient ? std::min(end, here) : std::max(end, here);
+  };
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    if (node.part == Part::kPrepare || node.part == Part::kFinish) continue;
+    if (node.part == Part::kPrepare || node.part == Part::kBatchGradient ||
+        node.part == Part::kFinish)
+      continue;
     const int here = place(node, n);
-    for (const ValueId id : node.outputs)
-      first[static_cast<std::size_t>(id.index)] = last[static_cast<std::size_t>(id.index)] = here;
-    for (const ValueId id : node.inputs) {
-      if (!id || first[static_cast<std::size_t>(id.index)] < 0) continue;
-      int& end = last[static_cast<std::size_t>(id.index)];
-      const bool gradient = graph[id].role == Role::kGradient;
-      end = gradient ? std::min(end, here) : std::max(end, here);
-    }
+    for (const ValueId id : node.outputs) first[at(id.index)] = last[at(id.index)] = here;
+    for (const ValueId id : node.inputs) read(id, here);
   }
+  for (const Gathering& gathering : training.gatherings)
+    read(gathering.value, position[at(gathering.consumer.index)]);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
     if (first[v] < 0) continue;
     auto& bytes =
@@ -144,20 +147,24 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
 
 /// Pairs of forward nodes of which the second reads what the first makes, in its forward or in its
 /// gradients.
-std::vector<std::pair<int, int>> dependencies(const Graph& graph) {
+std::vector<std::pair<int, int>> dependencies(const TrainingGraph& training) {
+  const Graph& graph = training.graph;
   std::vector<std::pair<int, int>> out;
+  const auto add = [&](ValueId id, int reader) {
+    const NodeId producer = id ? graph[id].producer : NodeId{};
+    if (producer && graph[producer].part == Part::kForward && producer.index < reader)
+      out.emplace_back(producer.index, reader);
+  };
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const bool forward = node.part == Part::kForward;
     const bool gradient = node.part == Part::kInputGradient || node.part == Part::kWeightGradient;
     if (!forward && !(gradient && node.gradient_of)) continue;
     const int reader = forward ? static_cast<int>(n) : node.gradient_of.index;
-    for (const ValueId id : node.inputs) {
-      const NodeId producer = id ? graph[id].producer : NodeId{};
-      if (producer && graph[producer].part == Part::kForward && producer.index < reader)
-        out.emplace_back(producer.index, reader);
-    }
+    for (const ValueId id : node.inputs) add(id, reader);
   }
+  for (const Gathering& gathering : training.gatherings)
+    add(gathering.value, gathering.consumer.index);
   return out;
 }
 
@@ -189,7 +196,7 @@ Chain chain_in_order(const TrainingGraph& training, std::span<const int> order) 
     place[at(nodes[at(number)].index)] = static_cast<int>(out.size());
     out.push_back(nodes[at(number)]);
   }
-  for (const auto& [producer, reader] : dependencies(graph)) {
+  for (const auto& [producer, reader] : dependencies(training)) {
     PT_CHECK(place[at(producer)] < place[at(reader)], kUsage,
              "the order puts \"{}\" before its input \"{}\"",
              printable(graph.nodes[at(reader)].name), printable(graph.nodes[at(producer)].name));
@@ -210,7 +217,7 @@ std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Cha
   for (std::size_t i = 0; i < chain.order.size(); ++i)
     place[at(chain.order[i].index)] = static_cast<int>(i);
   std::vector<std::set<int>> inputs(chain.order.size());
-  for (const auto& [producer, reader] : dependencies(training.graph))
+  for (const auto& [producer, reader] : dependencies(training))
     inputs[at(place[at(reader)])].insert(place[at(producer)]);
   std::vector<std::vector<int>> out;
   for (const std::set<int>& of : inputs) out.emplace_back(of.begin(), of.end());

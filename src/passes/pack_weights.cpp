@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "graph/op.h"
+#include "ops/conv.h"
 #include "ops/matmul.h"
 #include "ops/registry.h"
 
@@ -42,29 +43,45 @@ class WeightPacking {
   }
 
   bool is_wanted(const Node& node) const {
-    if (node.op->name != "MatMul") return false;
+    const std::string_view op = node.op->name;
+    const bool convolution = op == "Conv" || op == "ConvInputGrad";
+    if (op != "MatMul" && !convolution) return false;
     if (node.part != Part::kForward && node.part != Part::kInputGradient) return false;
     const Value& weight = graph_[node.inputs[1]];
     const bool stays = weight.role == Role::kParameter ||
                        (weight.producer && graph_[weight.producer].part == Part::kPrepare);
-    return stays && packing_pays({node, graph_.input_types(node), graph_.output_types(node)});
+    if (!stays) return false;
+    const KernelRequest request{node, graph_.input_types(node), graph_.output_types(node)};
+    return convolution ? convolution_packing_pays(request) : packing_pays(request);
   }
 
   void use_packed(Node& node) {
-    const std::int64_t trans_b = node.attributes.flag("trans_b") ? 1 : 0;
-    node.inputs[1] = packed(node.inputs[1], trans_b);
-    node.op = find_op("MatMulPacked");
-    node.attributes = {{"n", graph_[node.outputs[0]].type.shape.dims().back()}};
+    const ValueId weight = node.inputs[1];
+    if (node.op->name == "MatMul") {
+      const bool trans_b = node.attributes.flag("trans_b");
+      node.inputs[1] = packed(weight, "PackMatrix", "trans_b", trans_b,
+                              trans_b ? " packed" : " packed by columns");
+      node.op = find_op("MatMulPacked");
+      node.attributes = {{"n", graph_[node.outputs[0]].type.shape.dims().back()}};
+      return;
+    }
+    const bool input_gradient = node.op->name == "ConvInputGrad";
+    node.inputs[1] = packed(weight, "PackConvolution", "input_gradient", input_gradient,
+                            input_gradient ? " packed by inputs" : " packed");
+    node.op = find_op(input_gradient ? "ConvInputGradPacked" : "ConvPacked");
+    node.attributes.set("weight_shape", graph_[weight].type.shape.dims());
   }
 
-  ValueId packed(ValueId weight, std::int64_t trans_b) {
-    const auto [found, added] = packed_.try_emplace({weight, trans_b});
+  /// The copy of a weight for one of two directions, made where it is first read.
+  ValueId packed(ValueId weight, std::string_view op, const char* attribute, bool direction,
+                 std::string_view suffix) {
+    const auto [found, added] = packed_.try_emplace({weight, direction});
     if (!added) return found->second;
     Node node;
-    node.op = find_op("PackMatrix");
-    node.attributes = {{"trans_b", trans_b}};
+    node.op = find_op(op);
+    node.attributes = {{attribute, std::int64_t{direction}}};
     node.inputs = {weight};
-    node.name = fmt::format("{} packed{}", graph_[weight].name, trans_b ? "" : " by columns");
+    node.name = fmt::format("{}{}", graph_[weight].name, suffix);
     node.part = Part::kPrepare;
     const std::vector<TensorType> inputs = {graph_[weight].type};
     InferContext infer{node.attributes, inputs, std::vector<TensorType>(1)};
@@ -83,7 +100,7 @@ class WeightPacking {
   TrainingGraph& training_;
   Graph& graph_;
   std::vector<int> new_index_;
-  std::map<std::pair<ValueId, std::int64_t>, ValueId> packed_;
+  std::map<std::pair<ValueId, bool>, ValueId> packed_;
 };
 
 }  // namespace

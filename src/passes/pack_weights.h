@@ -1,5 +1,5 @@
-// Matrices that are the same in every micro-batch of a step are packed for the product's inner loop
-// once per weight version.
+// Weights that are the same in every micro-batch of a step are packed for the inner loops of
+// products and convolutions once per weight version.
 #pragma once
 
 #include "passes/training_graph.h"
@@ -7,9 +7,10 @@
 namespace pipetrain {
 
 /// Replaces MatMul(a, w) by MatMulPacked(a, PackMatrix(w)), forward and input gradient, where w
-/// depends on parameters alone and packing_pays(). The packed copies are Part::kPrepare: as much
-/// memory again as the weight, once for each direction. Depends on shapes only. Returns how many
-/// copies there are.
+/// depends on parameters alone and packing_pays(), and Conv and ConvInputGrad by ConvPacked and
+/// ConvInputGradPacked with PackConvolution(w) where convolution_packing_pays(). The packed copies
+/// are Part::kPrepare: as much memory again as the weight, once for each direction. Depends on
+/// shapes only. Returns how many copies there are.
 int pack_weights(TrainingGraph& training);
 
 }  // namespace pipetrain

@@ -7,9 +7,9 @@
 
 namespace pipetrain {
 
-/// Gives values of the forward and backward pass the type `narrow` (bfloat16; kFloat32 changes
-/// nothing). Depends on the graph alone. A product of narrow operands with float sums is what
-/// mixed-precision hardware computes, so a device is free in how it multiplies.
+/// Gives values of the forward and backward pass the type `narrow` (bfloat16, float16; float
+/// changes nothing). Depends on the graph alone. A product of narrow operands with float sums is
+/// what mixed-precision hardware computes, so a device is free in how it multiplies.
 ///
 ///   operands of a product    narrow; parameters keep their float master and are cast once per
 ///                            version (Part::kPrepare), inputs of the model where they are read

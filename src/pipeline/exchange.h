@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/index.h"
 #include "device/communicator.h"
 #include "device/device.h"
 #include "pipeline/communication_plan.h"
@@ -45,7 +46,7 @@ class Exchange {
 
   /// Whether what goes from one of the programs' devices to another goes through here.
   bool crosses(int from_device, int to_device) const {
-    return rank_of_device_[index(from_device)] != rank_of_device_[index(to_device)];
+    return rank_of_device_[at(from_device)] != rank_of_device_[at(to_device)];
   }
   /// Whether the replicas of a stage add up gradients through here.
   bool reduces(const Program& program, int stage) const {
@@ -57,10 +58,10 @@ class Exchange {
   void start_round(const Program& program, bool keep);
   /// The operation of an instruction, or of a unit on an edge of the program; -1: none.
   int operation_at(int device, int instruction) const {
-    return plan_->operation_at[index(device)][index(instruction)];
+    return plan_->operation_at[at(device)][at(instruction)];
   }
   int operation_of(int edge, int unit) const {
-    return plan_->operation_of_unit[index(edge) * index(program_->units) + index(unit)];
+    return plan_->operation_of_unit[at(edge) * at(program_->units) + at(unit)];
   }
   /// A device's part of an operation is ready behind `after` (null: now): what to send, where to
   /// put what is received, what to add up (in place). Pieces lie in the same order at all ends.
@@ -87,7 +88,6 @@ class Exchange {
     std::size_t group;
     double begun = 0;  // when its stream was first seen to have come to it; 0: not yet
   };
-  static std::size_t index(int value) { return static_cast<std::size_t>(value); }
 
   void work(Rank& rank);
   void run_round(Rank& rank);

@@ -26,10 +26,18 @@ void add_to(HostTensor& sum, const HostTensor& tensor) {
     sum.view().as<float>()[e] += tensor.view().as<float>()[e];
 }
 
+/// Whether a contribution is computed for several units at once.
+bool is_gathered(const TrainingGraph& training, int accumulation) {
+  const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
+  const NodeId producer = training.graph[id].producer;
+  return producer && training.graph[producer].part == Part::kBatchGradient;
+}
+
 }  // namespace
 
 Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
     : options_(options), variants_(std::move(variants)), stages_(static_cast<std::size_t>(stages)) {
+  loss_scale_.value = options_.loss_scaling.initial;
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
     for (const Value& value : variant.training->graph.values) {
@@ -87,7 +95,7 @@ void Oracle::run(const Program& program, UnitSource& source) {
         });
         if (!all) break;
         if (instruction->kind == Kind::kReduce) {
-          reduce(stages_[static_cast<std::size_t>(instruction->stage)]);
+          reduce(instruction->stage);
         } else {
           synchronise();
         }
@@ -100,6 +108,9 @@ void Oracle::run(const Program& program, UnitSource& source) {
     PT_CHECK(next[d] == program.device[d].size(), kInternal, "the program stops at {} on device {}",
              to_text(program, program.device[d][next[d]]), d);
   }
+  if (program.gradient_sync)
+    loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
+  skips_ = false;
   // The next round starts at version 0 again.
   for (StageState& stage : stages_) {
     std::map<std::string, HostTensor> latest = stage.weights.rbegin()->second;
@@ -161,7 +172,8 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
     case Role::kParameter:
       return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
     case Role::kLossScale:
-      return HostTensor::scalar<float>(static_cast<float>(unit->data->loss_scale));
+      return HostTensor::scalar<float>(
+          static_cast<float>(unit->data->loss_scale * loss_scale_.value));
     case Role::kInput:
     case Role::kLabel: {
       std::size_t column = training.inputs.size();
@@ -276,6 +288,7 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
   const auto& all = variants_[variant].training->accumulations;
   Values local;
   for (const int i : slice.accumulations) {
+    if (is_gathered(*variants_[variant].training, i)) continue;
     const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
                                             all[static_cast<std::size_t>(i)].contribution, local);
     HostTensor& sum = replica.accumulators[i];
@@ -285,11 +298,73 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
     }
     add_to(sum, contribution);
   }
+  gather(instruction, replica);
   replica.accumulating = true;
 }
 
+/// Keeps what a unit has computed; adds up when enough are there.
+void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
+  const int s = instruction.stage;
+  const UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const TrainingGraph& training = *variants_[variant].training;
+  const std::vector<int>& gatherings =
+      slices_[variant].stages[static_cast<std::size_t>(s)].gatherings;
+  if (gatherings.empty()) return;
+  const auto units = static_cast<std::size_t>(training.gathered_micro_batches);
+  Values local;
+  for (const int i : gatherings) {
+    const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
+    HostTensor& all = replica.gathered[i];
+    if (!all) {
+      all = HostTensor(training.graph[gathering.gathered].type);
+      std::memset(all.view().data, 0, all.type().bytes());
+    }
+    const HostTensor one =
+        content(s, instruction.version, &unit, unit.data->variant, gathering.value, local);
+    std::memcpy(static_cast<std::byte*>(all.view().data) +
+                    static_cast<std::size_t>(replica.gathered_units) * (all.type().bytes() / units),
+                one.view().data, one.type().bytes());
+  }
+  if (static_cast<std::size_t>(++replica.gathered_units) == units) add_gathered(s, replica);
+}
+
+/// Computes the gradients of the units that have been gathered; missing ones are zeros.
+void Oracle::add_gathered(int s, ReplicaState& replica) {
+  const TrainingGraph& training = *variants_[0].training;
+  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  Values values;
+  for (const auto& [i, tensor] : replica.gathered)
+    values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
+  UnitState none;
+  run_nodes(s, 0, none, slice.batch_gradient, values);
+  for (const int i : slice.accumulations) {
+    if (!is_gathered(training, i)) continue;
+    const HostTensor& part =
+        values.at(training.accumulations[static_cast<std::size_t>(i)].contribution);
+    if (replica.has_batch_sums) {
+      add_to(replica.accumulators[i], part);
+    } else {
+      replica.accumulators[i] = copy_of(part);
+    }
+  }
+  replica.has_batch_sums = true;
+  replica.gathered.clear();
+  replica.gathered_units = 0;
+}
+
+/// At the end of a step, on every replica.
+void Oracle::complete_gradients(int s) {
+  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
+    if (replica.gathered_units > 0) add_gathered(s, replica);
+    replica.has_batch_sums = false;
+  }
+}
+
 /// Sums the replicas' accumulators, in their order, into those of the first.
-void Oracle::reduce(StageState& stage) {
+void Oracle::reduce(int s) {
+  complete_gradients(s);
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
   ReplicaState& first = stage.replicas.front();
   bool started = first.accumulating;
   for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
@@ -319,11 +394,17 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
   const int unit = std::max(instruction.unit, 0);
   const int group = unit / program.group_size(s);
   const int from = stage.weights.rbegin()->first;
+  complete_gradients(s);
   if (!program.gradient_sync)
     finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
+  if (skips_) {
+    stage.replicas.front().moments.clear();
+    return;
+  }
   ++stage.updates;
-  const std::int64_t number =
-      is_asynchronous(program.rule) ? stage.updates : source.updates_before() + 1;
+  const std::int64_t number = is_asynchronous(program.rule)
+                                  ? stage.updates
+                                  : source.updates_before() + 1 - loss_scale_.skipped;
   auto next = stage.weights.at(from);
   const TrainingGraph& training = *variants_[0].training;
   for (auto& [i, gradient] : stage.gradients) {
@@ -335,8 +416,8 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
     if (slots > 1 && !state1) state1 = HostTensor(weight.type());
     const SettingsOfParameter own = settings_of(options_.optimizer, name);
     update(own.settings, source.learning_rate(unit) * own.learning_rate_scale, number,
-           program.gradient_sync ? gradient_scale_ : 1.0, weight.span<float>(),
-           std::span<const float>(gradient.span<float>()),
+           (program.gradient_sync ? gradient_scale_ : 1.0) / loss_scale_.value,
+           weight.span<float>(), std::span<const float>(gradient.span<float>()),
            state0 ? state0.span<float>() : std::span<float>(),
            state1 ? state1.span<float>() : std::span<float>());
     next[name] = weight;
@@ -374,6 +455,7 @@ void Oracle::finish(int s, int version) {
 void Oracle::synchronise() {
   const TrainingGraph& training = *variants_[0].training;
   std::vector<double> squares(training.parameters.size(), 0);
+  for (std::size_t s = 0; s < stages_.size(); ++s) complete_gradients(static_cast<int>(s));
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
     for (const auto& [i, gradient] : stages_[s].gradients) {
@@ -383,8 +465,9 @@ void Oracle::synchronise() {
       }
     }
   }
-  gradient_scale_ = clip_factor(std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0)),
-                                options_.clip_norm);
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  skips_ = options_.loss_scaling.adapts && !std::isfinite(norm);
+  gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
 }
 
 void Oracle::collect_statistics(int s, UnitState& unit, ReplicaState& replica) {

@@ -32,6 +32,9 @@ class Oracle {
   /// What a stage holds for each of its replicas; after a reduce the first has the sums.
   struct ReplicaState {
     std::map<int, HostTensor> accumulators;
+    std::map<int, HostTensor> gathered;
+    int gathered_units = 0;
+    bool has_batch_sums = false;  // of the step
     std::map<std::string, Moments> moments;
     bool accumulating = false;
   };
@@ -54,8 +57,11 @@ class Oracle {
   void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
                    UnitSource& source);
   void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void gather(const Instruction& instruction, ReplicaState& replica);
+  void add_gathered(int stage, ReplicaState& replica);
+  void complete_gradients(int stage);
   void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
-  void reduce(StageState& stage);
+  void reduce(int stage);
   HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
                      Values& local);
   void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
@@ -74,6 +80,8 @@ class Oracle {
   std::vector<int> stages_left_;             // [unit]: stages that still need its data
   std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
   double gradient_scale_ = 1;
+  LossScale loss_scale_;
+  bool skips_ = false;                           // the round's updates are left out
   std::vector<std::vector<int>> group_version_;  // [stage][group]
 };
 

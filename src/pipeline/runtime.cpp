@@ -26,7 +26,11 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   for (const Program* program : programs) {
     PT_CHECK(program->placement == program_->placement, kInternal,
              "programs of one runtime put stages on different devices");
+    PT_CHECK(!options_.loss_scaling.adapts || program->gradient_sync ||
+                 program->rule == UpdateRule::kNone,
+             kInternal, "an adapting loss scale needs a gradient sync before the updates");
   }
+  loss_scale_.value = options_.loss_scaling.initial;
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(std::make_unique<Slices>(
         slice_stages(*variant.training, variant.stage_of_forward, program_->stages)));
@@ -54,9 +58,9 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   barrier_ = std::make_unique<Barrier>(program_->devices);
   programs_ = programs;
   if (options_.collectives && !options_.devices.empty() && options_.rehearsal.empty()) {
-    exchange_ = std::make_unique<Exchange>(
-        *options_.collectives, options_.devices, program_->placement, options_.timeout_seconds,
-        [this](std::exception_ptr error) { fail(error); });
+    exchange_ = std::make_unique<Exchange>(*options_.collectives, options_.devices,
+                                           program_->placement, options_.timeout_seconds,
+                                           [this](std::exception_ptr error) { fail(error); });
   }
   squared_norms_.assign(variants_[0].training->parameters.size(), 0);
   units_.resize(at(program_->stages));
@@ -234,6 +238,7 @@ void Runtime::start_round(const Program& program) {
   }
   group_version_ = versions_of_groups(program);
   gradient_norm_ = 0;
+  skips_ = false;
   for (int s = 0; s < stages(); ++s) {
     for (int r = 0; r < program.replicas(s); ++r) {
       Copy& copy = this->copy(s, r);
@@ -298,6 +303,10 @@ RoundResult Runtime::run_round(UnitSource& source) {
     for (Copy& copy : stages_[at(s)]) copy.base_version = block_of(copy, s, program.updates(s));
   }
   result.gradient_norm = gradient_norm_;
+  result.loss_scale = loss_scale_.value;
+  result.skipped = skips_;
+  if (program.gradient_sync)
+    loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
   for (auto& worker : workers_) {
     result.events.push_back(worker->events);
     result.busy_seconds.push_back(worker->busy_seconds);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "optim/loss_scale.h"
 #include "pipeline/channel.h"
 #include "pipeline/event.h"
 #include "pipeline/program.h"
@@ -37,6 +38,7 @@ struct RuntimeOptions {
   bool pin = true;  // give each stage cores of its own when there are enough
   OptimizerSettings optimizer;
   double clip_norm = 0;         // 0: off
+  LossScaling loss_scaling;     // one that adapts needs programs with a gradient sync
   std::uint64_t seed = 1;       // of dropout masks
   double timeout_seconds = 60;  // without any progress: the watchdog ends the run
   /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself
@@ -83,7 +85,9 @@ class UnitSource {
 
 struct RoundResult {
   double seconds = 0;
-  double gradient_norm = 0;  // of kSync rounds with clipping or asked for
+  double gradient_norm = 0;  // of kSync rounds with clipping or asked for; of the loss unscaled
+  double loss_scale = 1;     // that the round's backward passes began with
+  bool skipped = false;      // some gradient was not finite: nothing has been changed
   /// As the program's lists. A receive lasts from when its data leave to when they are there, or
   /// when the device that waits for them goes on.
   std::vector<std::vector<Event>> events;
@@ -118,6 +122,10 @@ class Runtime {
   /// Between rounds: puts the moving averages of all parameters in the place of the weights, and
   /// back.
   void exchange_averages();
+  /// What the next round's loss is multiplied with, and how many rounds have been left out. Between
+  /// rounds, and inside asynchronous ones.
+  const LossScale& loss_scale() const { return loss_scale_; }
+  void set_loss_scale(const LossScale& scale) { loss_scale_ = scale; }
   /// Puts back what content() gave, or as much of it as the stage holds, with its numbers of
   /// versions. Between rounds.
   void restore(int stage, const StageContent& content);
@@ -162,7 +170,7 @@ class Runtime {
     std::unique_ptr<StreamPoint> forward, gradient, released;
   };
   StreamPoint* record(Worker& worker, const Instruction& instruction,
-                std::unique_ptr<StreamPoint> UnitEvents::*which);
+                      std::unique_ptr<StreamPoint> UnitEvents::*which);
   void work(int device);
   void compile(int device);
   void start_round(const Program& program);
@@ -223,6 +231,7 @@ class Runtime {
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
   std::vector<Link> links_;  // every pair of stages between which some variant hands values
   std::vector<std::unique_ptr<Worker>> workers_;
+  LossScale loss_scale_;
   std::unique_ptr<Barrier> barrier_;
   std::unique_ptr<Exchange> exchange_;  // null: copies
 
@@ -238,6 +247,7 @@ class Runtime {
   std::vector<std::vector<int>> group_version_;  // [stage][group]
   std::vector<double> squared_norms_;
   double gradient_norm_ = 0;
+  bool skips_ = false;  // the round's update is left out
   double round_start_ = 0;
 
   std::mutex mutex_;

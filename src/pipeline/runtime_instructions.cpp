@@ -45,7 +45,7 @@ void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const 
   unit.seed = options_.seed;
   unit.step = round_unit.step;
   unit.first_sample = round_unit.first_sample;
-  unit.loss_scale = static_cast<float>(round_unit.loss_scale);
+  unit.loss_scale = static_cast<float>(round_unit.loss_scale * loss_scale_.value);
   const std::size_t size = copy.stage->table_size(unit.variant);
   if (unit.table.size() < size) unit.table.resize(size);
   std::copy(round_unit.columns.begin(), round_unit.columns.end(), unit.table.begin());
@@ -397,6 +397,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
   if (adds) copy.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
+  // Behind the send, since nobody waits for them.
+  if (adds && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
   if (adds) release_all(worker, instruction, copy);
 }
 
@@ -427,13 +429,16 @@ void Runtime::run_update(const Instruction& instruction, Copy& copy) {
     const int read = group_version_[at(instruction.stage)][at(group)];
     copy.stage->finish_gradients(0, block_of(copy, instruction.stage, read));
   }
-  const double scale =
+  copy.accumulating = false;
+  if (skips_) return copy.stage->forget_statistics();
+  const double clipped =
       program_->gradient_sync ? clip_factor(gradient_norm_, options_.clip_norm) : 1.0;
   ++copy.updates;
-  const std::int64_t number = asynchronous ? copy.updates : source_->updates_before() + 1;
-  copy.stage->update(0, from, to, source_->learning_rate(unit), number, scale);
+  const std::int64_t number =
+      asynchronous ? copy.updates : source_->updates_before() + 1 - loss_scale_.skipped;
+  copy.stage->update(0, from, to, source_->learning_rate(unit), number,
+                     clipped / loss_scale_.value);
   if (!applies_statistics_at_once(*program_, instruction.stage)) copy.stage->apply_statistics();
-  copy.accumulating = false;
   if (!asynchronous) return;
   const int replica = program_->replica_on(instruction.stage, copy.device);
   if (group + 1 < program_->updates(instruction.stage))
@@ -471,8 +476,12 @@ void Runtime::sync_gradients(Worker& worker) {
     if (first) copy.stage->squared_norms(0, squared_norms_);
   });
   meet();  // all norms are there
-  if (worker.device == 0)
-    gradient_norm_ = std::sqrt(std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0));
+  if (worker.device == 0) {
+    const double squared = std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0);
+    gradient_norm_ = std::sqrt(squared) / loss_scale_.value;
+    // The sum is double's: it is finite exactly if all gradients, which are floats, are.
+    skips_ = options_.loss_scaling.adapts && !std::isfinite(squared);
+  }
   meet();
 }
 

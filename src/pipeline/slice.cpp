@@ -32,7 +32,8 @@ class Slicer {
     out_.stage_of_node = stage_of_forward;
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.part == Part::kInputGradient || node.part == Part::kWeightGradient) {
+      if (node.part == Part::kInputGradient || node.part == Part::kWeightGradient ||
+          node.part == Part::kBatchGradient) {
         out_.stage_of_node[n] = stage_of_forward[static_cast<std::size_t>(node.gradient_of.index)];
       }
     }
@@ -49,6 +50,9 @@ class Slicer {
  private:
   static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
   ValueId root(ValueId id) const { return out_.root[at(id)]; }
+  int stage_of(const Gathering& gathering) const {
+    return out_.stage_of_node[static_cast<std::size_t>(gathering.consumer.index)];
+  }
   StageSlice& stage(int s) { return out_.stages[static_cast<std::size_t>(s)]; }
 
   void place_nodes() {
@@ -61,6 +65,10 @@ class Slicer {
         stage(s).forward.push_back(id);
         continue;
       }
+      if (node.part == Part::kBatchGradient) {
+        stage(s).batch_gradient.push_back(id);
+        continue;
+      }
       stage(s).backward.push_back(id);
       (node.part == Part::kInputGradient ? stage(s).input_gradient : stage(s).weight_gradient)
           .push_back(id);
@@ -69,6 +77,9 @@ class Slicer {
       const NodeId consumer = training_.accumulations[i].consumer;
       stage(out_.stage_of_node[static_cast<std::size_t>(consumer.index)])
           .accumulations.push_back(static_cast<int>(i));
+    }
+    for (std::size_t i = 0; i < training_.gatherings.size(); ++i) {
+      stage(stage_of(training_.gatherings[i])).gatherings.push_back(static_cast<int>(i));
     }
     for (std::size_t i = 0; i < training_.statistics.size(); ++i) {
       const NodeId producer = graph_[training_.statistics[i].batch_mean].producer;
@@ -165,6 +176,8 @@ class Slicer {
       read(accumulation.contribution,
            out_.stage_of_node[static_cast<std::size_t>(accumulation.consumer.index)]);
     }
+    for (const Gathering& gathering : training_.gatherings)
+      read(gathering.value, stage_of(gathering));
     for (const auto& [key, values] : crossing) {
       const auto [gradient, from, to] = key;
       PT_CHECK(gradient == (from > to), kInternal,

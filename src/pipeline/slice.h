@@ -16,11 +16,13 @@ struct StageSlice {
   std::vector<NodeId> backward;         // B: input_gradient and weight_gradient together
   std::vector<NodeId> input_gradient;   // I
   std::vector<NodeId> weight_gradient;  // W
+  std::vector<NodeId> batch_gradient;   // once for every few micro-batches
   std::vector<NodeId> finish;           // once per step
   std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
   std::vector<int> accumulations;  // indices whose contribution is computed here
   std::vector<int>
       remote_accumulations;     // indices computed elsewhere that finish reads: tied weights
+  std::vector<int> gatherings;  // indices into TrainingGraph::gatherings
   std::vector<int> statistics;  // indices into TrainingGraph::statistics
 };
 
@@ -36,7 +38,7 @@ struct Slices {
   std::vector<StageSlice> stages;
   std::vector<ValueEdge> edges;
   std::vector<ValueId> root;       // of every value
-  std::vector<int> stage_of_node;  // F, I and W nodes; -1 for prepare and finish
+  std::vector<int> stage_of_node;  // F, I, W and batch gradients; -1 for prepare and finish
   std::vector<int> owner;  // of every parameter: the first stage that holds it; -1 when none does
   /// True if a parameter is held by several stages: gradients must be exchanged before the update.
   bool has_tied_stages = false;

@@ -135,6 +135,7 @@ struct StageBases {
   std::byte* forward_out;
   std::byte* gradient_out;
   std::byte* temporary;
+  std::byte* gathered;
   float* loss_scale;
 
   void* address(const Location& at) const {
@@ -162,6 +163,8 @@ struct StageBases {
         return temporary + at.offset;
       case Space::kAccumulator:
         return (*accumulators)[at.offset];
+      case Space::kGathered:
+        return gathered + at.offset;
     }
     return nullptr;
   }
@@ -189,6 +192,38 @@ void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool
   }
   if (group_ && bases.unit->completes && !on_device_)
     group_->complete(replica_, completed_as_[index]);
+}
+
+void Stage::gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases) {
+  if (variant.gatherings.empty()) return;
+  const std::size_t place = gathered_of_.size();
+  for (const StageGathering& gathering : variant.gatherings)
+    move(gathered_ + gathering.to + place * gathering.unit_bytes, bases.address(gathering.from),
+         gathering.bytes);
+  gathered_of_.push_back(unit.variant);
+}
+
+void Stage::complete_gradients(const StageUnit& unit) {
+  Compiled& variant = *variants_.front();
+  const auto wanted = static_cast<std::size_t>(variant.training->gathered_micro_batches);
+  if (variant.batch_gradient.empty() || (gathered_of_.size() < wanted && !unit.completes)) return;
+  // Units that are short or not there add nothing.
+  for (std::size_t place = 0; place < wanted; ++place) {
+    for (std::size_t i = 0; i < variant.gatherings.size(); ++i) {
+      const StageGathering& whole = variant.gatherings[i];
+      std::size_t there = 0;
+      if (place < gathered_of_.size())
+        there = variants_[static_cast<std::size_t>(gathered_of_[place])]->gatherings[i].bytes;
+      std::memset(gathered_ + whole.to + place * whole.unit_bytes + there, 0,
+                  whole.unit_bytes - there);
+    }
+  }
+  gathered_of_.clear();
+  StageUnit together;
+  together.version_copy = unit.version_copy;
+  together.completes = unit.completes;
+  run(variant, variant.batch_gradient, together, nullptr, nullptr, /*first=*/!has_batch_sums_);
+  has_batch_sums_ = !unit.completes;
 }
 
 namespace {
@@ -219,6 +254,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
       forward_base,
       gradient_base,
       temporary_,
+      gathered_,
       on_device_ ? reinterpret_cast<float*>(on_device_->loss_scale.data()) : &loss_scale_};
   if (on_device_ && variant.reads_loss_scale)
     on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
@@ -262,6 +298,8 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   } else {
     put_in();
   }
+  if (&steps == &variant.backward || &steps == &variant.weight_gradient)
+    gather(variant, unit, bases);
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
     const auto address_of = [&](ValueId id) {
@@ -509,6 +547,7 @@ void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::by
                          forward_base,
                          nullptr,
                          temporary_,
+                         nullptr,
                          nullptr};
   for (std::size_t k = 0; k < variant.slice->statistics.size(); ++k) {
     const RunningStatistic& statistic =
@@ -554,6 +593,15 @@ void Stage::apply_statistics() {
                         {state.variance, state.channels});
   }
   upload_running();
+}
+
+void Stage::forget_statistics() {
+  if (statistics_.empty()) return;
+  if (on_device_) {
+    synchronize();
+    merge_moments();
+  }
+  for (auto& [name, state] : statistics_) state.moments.reset(state.channels);
 }
 
 bool Stage::read(const std::string& name, int version_copy, HostTensor& out) const {
@@ -610,8 +658,9 @@ bool Stage::read_gradient(const std::string& name, HostTensor& out) const {
 void Stage::take_kernel_times(int variant, KernelTimes& out) {
   Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
   out.seconds.resize(compiled.training->graph.nodes.size(), 0.0);
-  for (auto* steps : {&compiled.prepare, &compiled.forward, &compiled.backward,
-                      &compiled.input_gradient, &compiled.weight_gradient, &compiled.finish}) {
+  for (auto* steps :
+       {&compiled.prepare, &compiled.forward, &compiled.backward, &compiled.input_gradient,
+        &compiled.weight_gradient, &compiled.batch_gradient, &compiled.finish}) {
     for (StageStep& step : *steps)
       out.seconds[static_cast<std::size_t>(step.node.index)] += std::exchange(step.seconds, 0.0);
   }

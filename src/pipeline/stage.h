@@ -105,6 +105,9 @@ class Stage {
   /// B, I or W. `first` is true for the first unit of a step: gradients are then overwritten
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
+  /// Computes the gradients that want several units, once those are there; after the backward of
+  /// each one. At the last one of a step all are complete.
+  void complete_gradients(const StageUnit& unit);
 
   /// Loss and count of right answers of the unit whose forward ran last (on a device: of the unit
   /// that ended last); only on the stage that has the loss.
@@ -132,8 +135,9 @@ class Stage {
   /// finish_gradients().
   void update(int variant, int from, int to, double learning_rate, std::int64_t step,
               double gradient_scale);
-  /// Applies the running statistics collected since the last call.
+  /// Applies the running statistics collected since the last call, or forgets them.
   void apply_statistics();
+  void forget_statistics();
 
   /// Reads or writes a parameter or running statistic by name; false when this stage does not hold
   /// it.
@@ -167,6 +171,7 @@ class Stage {
            std::byte* forward_base, std::byte* gradient_base, bool first);
   void prepare(Compiled& variant, int version_copy);
   void add(const StageStepAddition& addition, const StageBases& bases, bool first);
+  void gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases);
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
   void merge_moments();
   /// Copies between the stage's memory and the host.
@@ -184,6 +189,9 @@ class Stage {
   std::map<std::string, StatisticState> statistics_;
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
+  std::byte* gathered_ = nullptr;  // what the last units have computed of some values
+  std::vector<int> gathered_of_;   // the variants of those units
+  bool has_batch_sums_ = false;    // of earlier units of the step
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
   std::vector<int> completion_;                // accumulations in the order of their completion

@@ -78,6 +78,11 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
     memory.optimizer +=
         static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
   }
+  std::size_t gathered = 0;
+  for (const ArenaVariant& variant : variants)
+    gathered = std::max(gathered, variant.layout->gathered_bytes);
+  arena.gathered = bump.take(gathered);
+  memory.gradients += gathered;
   std::size_t temporary = 0;
   for (const ArenaVariant& variant : variants) {
     const StageLayout& layout = *variant.layout;
@@ -116,7 +121,8 @@ ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, in
   const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
   ArenaBytes memory = plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
   std::size_t workspace = 0;
-  for (const auto* nodes : {&slice.prepare, &slice.forward, &slice.backward, &slice.finish}) {
+  for (const auto* nodes :
+       {&slice.prepare, &slice.forward, &slice.backward, &slice.batch_gradient, &slice.finish}) {
     for (const NodeId id : *nodes)
       workspace = std::max(workspace, workspace_bytes[static_cast<std::size_t>(id.index)]);
   }

@@ -1,8 +1,8 @@
 // The memory of a stage, planned before there is any: what lies where in its one block. Pure, so
 // that a plan can say beforehand what a run will take.
 //
-//   parameters × versions | accumulators | optimizer state | prepared × versions |
-//   activation slots | values handed on | gradients handed back | temporaries
+//   parameters × versions | accumulators | optimizer state | what units gather | prepared ×
+//   versions | activation slots | values handed on | gradients handed back | temporaries
 #pragma once
 
 #include <cstddef>
@@ -50,6 +50,7 @@ struct StageArena {
   std::size_t parameter_block_bytes = 0;  // of one version
   std::size_t parameter_block = 0;
   std::vector<std::size_t> accumulators;           // by accumulation; kNoPlace where not needed
+  std::size_t gathered = 0;                        // of all variants
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;
   std::size_t slots = 0, forward_out = 0, gradient_out = 0, temporary = 0;

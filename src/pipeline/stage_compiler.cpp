@@ -89,6 +89,7 @@ class StageCompiler {
                                     state(place.state1), state(place.average),
                                     settings_of(stage_.optimizer_, place.name)});
     }
+    stage_.gathered_ = base + arena.gathered;
     for (const std::size_t offset : arena.accumulators)
       stage_.accumulators_.push_back(offset == kNoPlace ? nullptr : base + offset);
     for (std::size_t v = 0; v < stage_.variants_.size(); ++v) {
@@ -318,16 +319,32 @@ class StageCompiler {
     for (StageStepAddition& addition : step.additions) addition.adds = true;
   }
 
-  /// In which order a backward completes the gradients.
-  void order_completion(const Compiled& compiled) {
-    for (const auto* steps : {&compiled.backward, &compiled.weight_gradient}) {
-      for (const StageStep& step : *steps) {
-        for (const StageStepAddition& addition : step.additions)
-          stage_.completion_.push_back(addition.accumulation);
-      }
+  void place_gatherings(Compiled& compiled) {
+    const TrainingGraph& training = *compiled.training;
+    if (compiled.slice->gatherings.empty()) return;
+    PT_CHECK(!stage_.on_device_, kInternal, "values are gathered in host memory only");
+    const std::int64_t units = training.gathered_micro_batches;
+    for (const int i : compiled.slice->gatherings) {
+      const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
+      compiled.gatherings.push_back(
+          {locate(compiled, gathering.value), locate(compiled, gathering.gathered).offset,
+           training.graph[gathering.value].type.bytes(),
+           training.graph[gathering.gathered].type.bytes() / static_cast<std::size_t>(units)});
     }
-    for (const StageStepAddition& addition : compiled.late_additions)
-      stage_.completion_.push_back(addition.accumulation);
+    stage_.gathered_of_.reserve(static_cast<std::size_t>(units));
+  }
+
+  /// In which order a step completes the gradients.
+  void order_completion(const Compiled& compiled) {
+    const auto complete = [&](const std::vector<StageStepAddition>& additions) {
+      for (const StageStepAddition& addition : additions)
+        stage_.completion_.push_back(addition.accumulation);
+    };
+    for (const auto* steps : {&compiled.backward, &compiled.weight_gradient}) {
+      for (const StageStep& step : *steps) complete(step.additions);
+    }
+    complete(compiled.late_additions);
+    for (const StageStep& step : compiled.batch_gradient) complete(step.additions);
     stage_.completed_as_.assign(compiled.training->accumulations.size(), 0);
     for (std::size_t k = 0; k < stage_.completion_.size(); ++k)
       stage_.completed_as_[static_cast<std::size_t>(stage_.completion_[k])] = k;
@@ -360,6 +377,7 @@ class StageCompiler {
       for (const ValueId id : node.inputs) read(id);
     }
     for (const Accumulation& accumulation : training.accumulations) read(accumulation.contribution);
+    for (const Gathering& gathering : training.gatherings) read(gathering.value);
     for (const Parameter& parameter : training.parameters) read(parameter.gradient);
     for (const RunningStatistic& statistic : training.statistics) {
       read(statistic.batch_mean);
@@ -371,6 +389,7 @@ class StageCompiler {
     const StageSlice& slice = *compiled.slice;
     compiled.prepare = compile(compiled, slice.prepare, is_read);
     compiled.forward = compile(compiled, slice.forward, is_read);
+    compiled.batch_gradient = compile(compiled, slice.batch_gradient, is_read);
     compiled.finish = compile(compiled, slice.finish, is_read);
     std::vector<bool> placed(slice.accumulations.size(), false);
     if (stage_.capacity_.split_backward) {
@@ -381,6 +400,8 @@ class StageCompiler {
       compiled.backward = compile(compiled, slice.backward, is_read);
       place_additions(compiled, slice.backward, compiled.backward, placed);
     }
+    place_additions(compiled, slice.batch_gradient, compiled.batch_gradient, placed);
+    place_gatherings(compiled);
     for (std::size_t k = 0; k < placed.size(); ++k) {
       if (!placed[k]) compiled.late_additions.push_back(addition(compiled, slice.accumulations[k]));
     }

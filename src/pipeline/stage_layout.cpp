@@ -68,6 +68,8 @@ class Planner {
       read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(
           weight_phase);
     }
+    for (const int i : slice_.gatherings)
+      read_in_[root(training_.gatherings[static_cast<std::size_t>(i)].value)].insert(weight_phase);
   }
 
   void place_parameters() {
@@ -85,6 +87,11 @@ class Planner {
     }
     for (const int i : slice_.accumulations) place_accumulator(i);
     for (const int i : slice_.remote_accumulations) place_accumulator(i);
+    for (const int i : slice_.gatherings) {
+      const ValueId id = training_.gatherings[static_cast<std::size_t>(i)].gathered;
+      layout_.location[id] = {Space::kGathered, layout_.gathered_bytes};
+      layout_.gathered_bytes += aligned(graph_[id].type.bytes());
+    }
   }
 
   void place_accumulator(int i) {
@@ -120,11 +127,14 @@ class Planner {
     std::map<ValueId, int> uses;
     for (const int i : slice_.accumulations)
       ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
+    for (const NodeId id : slice_.batch_gradient) {
+      for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoUnit;
+    }
     for (const int i : slice_.accumulations) {
       const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
       const auto made = made_in_.find(id);
       if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
-          made->second > 0)
+          made->second != 0)
         layout_.direct[id] = i;
     }
   }
@@ -138,6 +148,7 @@ class Planner {
       place_phase(slice_.forward, 0);
       place_phase(slice_.backward, 1);
     }
+    place_phase(slice_.batch_gradient, kNoUnit);
     place_phase(slice_.finish, kNoUnit);
   }
 
@@ -170,6 +181,10 @@ class Planner {
     for (const int i : slice_.statistics) {
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
       keep(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
+    }
+    if (phase == (split_ ? 2 : 1)) {
+      for (const int i : slice_.gatherings)
+        keep(training_.gatherings[static_cast<std::size_t>(i)].value);
     }
     for (const int i : slice_.parameters)
       keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
@@ -221,12 +236,15 @@ class Planner {
         if (found != out.end()) found->second.last = std::max(found->second.last, n);
       }
     }
-    // Added to their accumulators behind the last node at the latest.
-    for (const int i : slice_.accumulations) {
-      const auto found =
-          out.find(root(training_.accumulations[static_cast<std::size_t>(i)].contribution));
+    // Added to their accumulators, or gathered, behind the last node at the latest.
+    const auto keep = [&](ValueId id) {
+      const auto found = out.find(root(id));
       if (found != out.end()) found->second.last = end;
-    }
+    };
+    for (const int i : slice_.accumulations)
+      keep(training_.accumulations[static_cast<std::size_t>(i)].contribution);
+    for (const int i : slice_.gatherings)
+      keep(training_.gatherings[static_cast<std::size_t>(i)].value);
     return out;
   }
 
@@ -279,7 +297,7 @@ class Planner {
     return true;
   }
 
-  static constexpr int kNoUnit = -1;  // what is done once a step has no slot
+  static constexpr int kNoUnit = -1;  // what is done for several units has no slot
   const TrainingGraph& training_;
   const Graph& graph_;
   const Slices& slices_;

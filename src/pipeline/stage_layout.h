@@ -26,6 +26,7 @@ enum class Space : std::uint8_t {
   kGradientOut,  // offset in the unit's block of gradients handed back
   kTemporary,    // offset in the temporaries
   kAccumulator,  // offset is an index of TrainingGraph::accumulations
+  kGathered,     // offset in the block of what units gather
 };
 
 struct Location {
@@ -41,6 +42,7 @@ struct StageLayout {
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t> table;  // roots that come from outside: index in StageUnit::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
+  std::size_t gathered_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 

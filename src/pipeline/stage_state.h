@@ -26,6 +26,14 @@ struct StageStepAddition {
   bool adds = false;  // the kernel adds it to the accumulator itself
 };
 
+/// Keeps what a unit has computed of a value.
+struct StageGathering {
+  Location from;
+  std::size_t to;          // offset in the stage's block of what is gathered
+  std::size_t bytes;       // of a unit
+  std::size_t unit_bytes;  // between two units: of the largest one
+};
+
 /// One kernel with its operands: addresses are filled in at every run, nothing is allocated.
 struct StageStep {
   std::unique_ptr<Kernel> kernel;
@@ -46,7 +54,9 @@ struct Stage::Compiled {
   const Slices* slices = nullptr;
   const StageSlice* slice = nullptr;
   StageLayout layout;
-  std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient, finish;
+  std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient,
+      batch_gradient, finish;
+  std::vector<StageGathering> gatherings;
   std::vector<StageStepAddition> late_additions;  // contributions that no W node computes
   std::vector<std::byte*> constants;  // by value: address of constants and running statistics
   std::vector<std::byte*> prepared;   // by version copy

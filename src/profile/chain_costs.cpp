@@ -26,6 +26,7 @@ class Attribution {
 
   ChainCosts run() {
     add_times();
+    add_gathered();
     add_preparation();
     add_parameters();
     add_finish();
@@ -44,7 +45,7 @@ class Attribution {
     }
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (is_gradient(node) && node.gradient_of)
+      if ((is_gradient(node) || node.part == Part::kBatchGradient) && node.gradient_of)
         position_[n] = position_[at(node.gradient_of.index)];
     }
   }
@@ -84,6 +85,12 @@ class Attribution {
         }
       }
     }
+    for (const Gathering& gathering : training_.gatherings) {
+      const int here = position_[at(gathering.consumer.index)];
+      if (here < 0) continue;
+      readers_[at(gathering.value.index)].insert(here);
+      gradient_readers_[at(root(gathering.value).index)].insert(here);
+    }
   }
 
   void add_times() {
@@ -101,6 +108,10 @@ class Attribution {
         case Part::kWeightGradient:
           element.weight_gradient_seconds += seconds;
           break;
+        case Part::kBatchGradient:
+          element.weight_gradient_seconds +=
+              seconds / static_cast<double>(training_.gathered_micro_batches);
+          break;
         case Part::kPrepare:
         case Part::kFinish:
           break;
@@ -112,6 +123,18 @@ class Attribution {
       out_.elements[at(here)].weight_gradient_seconds +=
           profile_.accumulate_seconds_per_byte *
           static_cast<double>(graph_[accumulation.contribution].type.bytes());
+    }
+  }
+
+  // What is gathered is copied for every micro-batch.
+  void add_gathered() {
+    for (const Gathering& gathering : training_.gatherings) {
+      const int here = position_[at(gathering.consumer.index)];
+      if (here < 0) continue;
+      ChainCost& element = out_.elements[at(here)];
+      element.weight_gradient_seconds += profile_.accumulate_seconds_per_byte *
+                                         static_cast<double>(graph_[gathering.value].type.bytes());
+      element.fixed_bytes += graph_[gathering.gathered].type.bytes();
     }
   }
 

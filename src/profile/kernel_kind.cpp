@@ -19,7 +19,7 @@ KernelKind kernel_kind(std::string_view op) {
     return KernelKind::kProduct;
   }
   if (begins_with_one_of(op, {"Reorder", "Transpose", "Concat", "Split", "Slice", "Expand", "Pad",
-                              "Reshape", "Copy", "Tile", "PackMatrix"})) {
+                              "Reshape", "Copy", "Tile", "PackMatrix", "PackConvolution"})) {
     return KernelKind::kReorder;
   }
   if (begins_with_one_of(op, {"BatchNorm",

@@ -68,6 +68,8 @@ std::string_view name_of(Part part) {
       return "input gradient";
     case Part::kWeightGradient:
       return "weight gradient";
+    case Part::kBatchGradient:
+      return "batch gradient";
     case Part::kFinish:
       break;
   }
@@ -78,7 +80,10 @@ double Profile::total_seconds(const TrainingGraph& training) const {
   double sum = 0;
   for (std::size_t n = 0; n < node_seconds.size(); ++n) {
     const Part part = training.graph.nodes[n].part;
-    if (part != Part::kPrepare && part != Part::kFinish) sum += node_seconds[n];
+    if (part == Part::kPrepare || part == Part::kFinish) continue;
+    sum += part == Part::kBatchGradient
+               ? node_seconds[n] / static_cast<double>(training.gathered_micro_batches)
+               : node_seconds[n];
   }
   return sum;
 }

@@ -15,7 +15,7 @@ namespace pipetrain {
 inline constexpr std::string_view kProfileSchema = "pipetrain.profile/1";
 
 struct Profile {
-  /// By node of the graph, one micro-batch; 0 for views.
+  /// By node of the graph, one run: of a micro-batch, or what is done once a step; 0 for views.
   std::vector<double> node_seconds;
   std::vector<std::size_t> workspace_bytes;
   /// Adding one byte of a weight gradient into its accumulator.
@@ -31,7 +31,8 @@ struct Profile {
   int cached_nodes = 0;      // of those, not measured now
   double spent_seconds = 0;
 
-  /// Seconds of one micro-batch on one device: F + I + W.
+  /// Seconds of one micro-batch on one device: F + I + W, with its share of what is computed over
+  /// all of them.
   double total_seconds(const TrainingGraph& training) const;
 };
 
@@ -51,7 +52,7 @@ Profile parse_profile(std::string_view text, const std::string& file,
 /// one.
 ChainCosts chain_costs(const TrainingGraph& training, const Chain& chain, const Profile& profile);
 
-/// "forward", "input gradient", "weight gradient", "prepare", "finish".
+/// "forward", "input gradient", "weight gradient", "batch gradient", "prepare", "finish".
 std::string_view name_of(Part part);
 
 }  // namespace pipetrain

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "optim/loss_scale.h"
 #include "train/safetensors.h"
 
 namespace pipetrain {
@@ -55,6 +56,7 @@ struct Checkpoint {
   std::int64_t total_steps = 0;
   std::int64_t batches_per_epoch = 0;
   double learning_rate = 0;  // of the last update
+  LossScale loss_scale;      // of the next step, and what was left out so far
   double seconds = 0;        // that the run has trained, before a resume too
   std::optional<BestResult> best;
   std::vector<int> cuts;  // where the stages after the first begin in the chain

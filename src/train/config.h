@@ -28,7 +28,7 @@ struct ModelConfig {
   LossOptions loss;
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;
-  DType precision = DType::kFloat32;  // of activations and products: kFloat32 or kBFloat16
+  DType precision = DType::kFloat32;  // of activations and products: also kBFloat16, kFloat16
   bool tensor_floats = false;         // products of float32 on GPUs may round operands to TF32
 };
 
@@ -56,8 +56,8 @@ struct PipelineConfig {
   bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
   std::string edge = "auto";  // how GPUs hand values to each other: auto, copy, nccl
-  std::vector<int> gpu_ids;  // by device; one may stand several times. Empty: stages on the CPU
-  int threads = 0;           // of each stage; 0: cores / stages, at least 1
+  std::vector<int> gpu_ids;   // by device; one may stand several times. Empty: stages on the CPU
+  int threads = 0;            // of each stage; 0: cores / stages, at least 1
   bool pin = true;
   double timeout_seconds = 60;
 };
@@ -76,6 +76,7 @@ struct OptimizationConfig {
   double warmup = 0;             // steps, or a fraction of the run when warmup_is_fraction
   bool warmup_is_fraction = false;
   double clip_norm = 0;
+  double loss_scale = 0;             // of kFloat16; 0: adapts
   std::string best_metric = "loss";  // of held-out data: which checkpoint is the best
   std::int64_t patience = 0;         // evaluations without a better one that end the run; 0: never
   double evaluate_every = 1;         // epochs, or steps when evaluate_by_steps; 0: never

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/error.h"
 #include "onnx_io/writer.h"
 
 namespace pipetrain {
@@ -52,6 +53,16 @@ OnnxMetadata describe_training(bool trained, bool synthetic,
   for (const std::string& name : class_names) names += name + "\n";
   if (!names.empty()) out[kClasses] = names;
   return out;
+}
+
+void check_one_file(const OnnxModel& model, const std::string& output) {
+  if (output != "-") return;
+  for (const OnnxInitializer& tensor : model.initializers) {
+    PT_CHECK(!tensor.external, kUsage,
+             "--output -: {} keeps weights in other files, and standard output takes only one; "
+             "give --output the name of a file",
+             printable(model.path.string()));
+  }
 }
 
 std::vector<std::string> trained_classes(const OnnxModel& model) {

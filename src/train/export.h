@@ -22,6 +22,9 @@ std::vector<std::string> export_weights(const LoadedModel& model,
 /// in the order of their numbers. Nothing for an untrained one, which stays as it was.
 OnnxMetadata describe_training(bool trained, bool synthetic,
                                const std::vector<std::string>& class_names);
+/// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output
+/// takes one.
+void check_one_file(const OnnxModel& model, const std::string& output);
 /// The names of the classes that a model was trained with; empty where it does not say.
 std::vector<std::string> trained_classes(const OnnxModel& model);
 

@@ -74,6 +74,10 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   body["batches_per_epoch"] = checkpoint.batches_per_epoch;
   body["learning_rate"] = checkpoint.learning_rate;
   body["seconds"] = checkpoint.seconds;
+  if (checkpoint.loss_scale != LossScale{})
+    body["loss_scale"] = {{"value", checkpoint.loss_scale.value},
+                          {"finite_steps", checkpoint.loss_scale.finite_steps},
+                          {"skipped", checkpoint.loss_scale.skipped}};
   if (checkpoint.best)
     body["best"] = {{"step", checkpoint.best->step},
                     {"metric", checkpoint.best->metric},
@@ -116,6 +120,11 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   out.batches_per_epoch = root.at("batches_per_epoch").integer(1);
   out.learning_rate = root.at("learning_rate").real();
   if (root.has("seconds")) out.seconds = root.at("seconds").real(0);
+  if (root.has("loss_scale")) {
+    const DocumentField scale = root.at("loss_scale");
+    out.loss_scale = {scale.at("value").real(0), scale.at("finite_steps").integer(0),
+                      scale.at("skipped").integer(0)};
+  }
   if (root.has("best")) {
     const DocumentField best = root.at("best");
     out.best = BestResult{best.at("step").integer(0), best.at("value").real(),

@@ -14,6 +14,9 @@ namespace {
 std::string text_of(double value) { return fmt::format("{}", value); }
 std::string text_of(bool value) { return value ? "true" : "false"; }
 
+constexpr const char* kLossScaleNumber = "loss-scale";
+constexpr const char* kAdaptingScale = "auto";
+
 /// "conv*=0.1,fc*=10"
 std::string rates_of(const std::vector<std::pair<std::string, double>>& rates) {
   std::string text;
@@ -63,9 +66,10 @@ std::vector<Setting> numbers_of(const Session& session) {
              : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
                                                                  : "frozen"},
       {"dropout", config.model.dropout ? "keep" : "off"},
-      {"precision", config.model.precision == DType::kBFloat16 ? "bf16"
-                    : config.model.tensor_floats               ? "tf32"
-                                                               : "fp32"},
+      {"precision", config.model.precision == DType::kBFloat16  ? "bf16"
+                    : config.model.precision == DType::kFloat16 ? "fp16"
+                    : config.model.tensor_floats                ? "tf32"
+                                                                : "fp32"},
       {"optimizer", std::string(name_of(optimizer.kind))},
       {"lr", text_of(rate.peak)},
       {"lr-schedule", std::string(name_of(rate.kind))},
@@ -96,6 +100,10 @@ std::vector<Setting> numbers_of(const Session& session) {
       {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
   if (!optimization.sample_weights.empty())
     numbers.emplace_back("sample-weights", optimization.sample_weights);
+  if (config.model.precision == DType::kFloat16)
+    numbers.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
+                                               ? kAdaptingScale
+                                               : text_of(optimization.loss_scale));
   if (optimization.rate_by_time) numbers.emplace_back("lr-over", "time");
   return numbers;
 }
@@ -103,6 +111,15 @@ std::vector<Setting> numbers_of(const Session& session) {
 /// Mini-batches of the round that are done, in units.
 int units_done(const Session& session, const Checkpoint& checkpoint) {
   return static_cast<int>((checkpoint.step - checkpoint.round_start) * session.micro_batches());
+}
+
+/// Goes on where an adapting scale was; another one begins as it is set. Either way steps that were
+/// left out stay so.
+LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
+  const LossScaling scaling = session.loss_scaling();
+  if (scaling.adapts && checkpoint.run.value(kLossScaleNumber) == kAdaptingScale)
+    return checkpoint.loss_scale;
+  return {scaling.initial, 0, checkpoint.loss_scale.skipped};
 }
 
 }  // namespace
@@ -127,6 +144,7 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
   out.cuts = session.the_plan().cuts();
   out.round_start = round_start;
   out.round_batches = round_batches;
+  out.loss_scale = session.runtime().loss_scale();
   const OptimizerSettings& optimizer = session.config().optimization.optimizer;
   for (const StageContent& content : contents) {
     out.weights.insert(content.weights.begin(), content.weights.end());
@@ -228,6 +246,7 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
     }
     session.runtime().restore(s, content);
   }
+  session.runtime().set_loss_scale(scale_after(session, checkpoint));
   return cut;
 }
 

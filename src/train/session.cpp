@@ -10,6 +10,7 @@
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
 #include "train/export.h"
@@ -187,7 +188,14 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   auto graph =
       std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
   if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
-  // Their kernels take narrow types as well.
+  if (on_cpu && with_gradients && micro_batches_ > 1 && !asynchronous()) {
+    if (training_.empty()) {
+      gather_gradients(*graph, micro_batches_);
+    } else {
+      gather_gradients_like(*training_.front().graph, *graph);
+    }
+  }
+  // The kernels of GPUs take narrow types as well.
   if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
     fuse_elementwise(*graph, FusedTypes::kStored);
     graph->graph.verify();

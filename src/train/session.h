@@ -88,12 +88,15 @@ class Session {
   int batches_in_flight() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
+  /// What float16 needs, and nothing else.
+  LossScaling loss_scaling() const;
   int threads() const { return threads_; }
   const Profile& profile() const { return profile_; }
   /// Whether the profile comes from a topology's numbers and not from a device.
   bool estimated() const { return estimated_; }
 
   Runtime& runtime() { return *runtime_; }
+  const Runtime& runtime() const { return *runtime_; }
   /// What the runtime was made from, for a replay.
   std::vector<RuntimeVariant> runtime_variants() const;
   RuntimeOptions runtime_options() const;

@@ -63,6 +63,8 @@ void Session::take_measured(const KernelTimes& times, double update_seconds) {
     const Part part = graph().graph.nodes[n].part;
     const bool once = part == Part::kPrepare || part == Part::kFinish;
     profile_.node_seconds[n] = times.seconds[n] / (once ? 1 : static_cast<double>(times.units));
+    if (part == Part::kBatchGradient)
+      profile_.node_seconds[n] *= static_cast<double>(graph().gathered_micro_batches);
   }
   // Adding to the accumulators is in the kernels' seconds.
   profile_.accumulate_seconds_per_byte = 0;
@@ -162,7 +164,12 @@ void Session::cut_into_stages() {
   for (const ValueEdge& edge : slices.edges) {
     edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
-  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0;
+  const bool adapts = loss_scaling().adapts;
+  PT_CHECK(!asynchronous() || !adapts, kUsage,
+           "--schedule {} updates each stage on its own, so no step can be left out where float16 "
+           "overflows; use 1f1b or gpipe, --precision bf16 or a fixed --loss-scale",
+           config_.pipeline.schedule);
+  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0 || adapts;
   PT_CHECK(
       !asynchronous() || !gradient_sync || stages() == 1, kUsage,
       "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",

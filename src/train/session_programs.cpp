@@ -152,6 +152,7 @@ RuntimeOptions Session::runtime_options() const {
   options.pin = config_.pipeline.pin;
   options.optimizer = config_.optimization.optimizer;
   options.clip_norm = config_.optimization.clip_norm;
+  options.loss_scaling = loss_scaling();
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
   for (const int id : config_.pipeline.gpu_ids) {
@@ -160,6 +161,14 @@ RuntimeOptions Session::runtime_options() const {
   }
   options.collectives = exchange_of_gpus(config_.pipeline);
   return options;
+}
+
+LossScaling Session::loss_scaling() const {
+  if (config_.model.precision != DType::kFloat16) return {};
+  if (config_.optimization.loss_scale == 0) return adapting_loss_scale();
+  LossScaling fixed;
+  fixed.initial = config_.optimization.loss_scale;
+  return fixed;
 }
 
 bool Session::has_replicas() const {

@@ -51,8 +51,11 @@ constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goe
 double flops_of_sample(const TrainingGraph& training) {
   double flops = 0;
   for (const Node& node : training.graph.nodes) {
-    if (node.part != Part::kPrepare && node.part != Part::kFinish)
-      flops += node_flops(training.graph, node);
+    if (node.part == Part::kPrepare || node.part == Part::kFinish) continue;
+    const double run = node_flops(training.graph, node);
+    flops += node.part == Part::kBatchGradient
+                 ? run / static_cast<double>(training.gathered_micro_batches)
+                 : run;
   }
   return flops / static_cast<double>(training.micro_batch);
 }
@@ -138,6 +141,7 @@ class Training {
     if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
+    summary_.skipped_steps = session_.runtime().loss_scale().skipped;
     summary_.seconds = now() - start;
     if (!step_seconds_.empty()) {
       summary_.first_step_seconds = step_seconds_.front();
@@ -217,6 +221,11 @@ class Training {
     report.accuracy = accuracy(units_.correct(), units_.counted());
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
+    if (session_.loss_scaling().adapts) {
+      report.loss_scale = result.loss_scale;
+      report.skipped = result.skipped;
+      report.skipped_steps = session_.runtime().loss_scale().skipped;
+    }
     report.seconds = now() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
@@ -444,6 +453,7 @@ class Training {
   }
 
   void check_finite(const StepReport& report) const {
+    if (report.skipped) return check_scale(report);
     if (std::isfinite(report.loss) || !settings_.stop_on_nonfinite) return;
     const std::string where =
         session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
@@ -452,6 +462,17 @@ class Training {
             "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1{}",
             report.step, where.empty() ? "" : fmt::format(" (first bad tensor: {})", where),
             report.learning_rate,
+            good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
+  }
+
+  /// A step may be left out while there is a smaller scale to try.
+  void check_scale(const StepReport& report) const {
+    if (*report.loss_scale > session_.loss_scaling().least || !settings_.stop_on_nonfinite) return;
+    const std::filesystem::path good = saving_.last_written();
+    PT_FAIL(kDiverged,
+            "gradients are not finite at step {} in float16, even with a loss scale of {}\n"
+            "  try: --precision bf16, a smaller --lr than {}, or --clip-norm 1{}",
+            report.step, *report.loss_scale, report.learning_rate,
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 

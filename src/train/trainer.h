@@ -22,8 +22,11 @@ struct StepReport {
   std::optional<double> accuracy;
   std::optional<double> gradient_norm;
   double learning_rate = 0;
-  double seconds = 0;       // of this step; 0 inside a round without a drain
-  double data_seconds = 0;  // waited for data
+  std::optional<double> loss_scale;  // where the precision has one that adapts
+  bool skipped = false;              // gradients were not finite: the step changed nothing
+  std::int64_t skipped_steps = 0;    // of the whole run
+  double seconds = 0;                // of this step; 0 inside a round without a drain
+  double data_seconds = 0;           // waited for data
   double samples_per_second = 0;
   std::optional<double> utilisation;  // arithmetic of the model over what the devices could do: MFU
   std::optional<double> bubble;       // idle share of the devices in this step
@@ -43,10 +46,11 @@ struct TrainingSummary {
   double first_step_seconds = 0;
   double steady_step_seconds = 0;  // median after the first steps
   double steady_bubble = 0;
-  double steady_utilisation = 0;  // 0: unknown
-  int checkpoints = 0;            // that were written
-  double save_seconds = 0;        // that training waited for them
-  double write_seconds = 0;       // that another thread wrote them, meanwhile
+  double steady_utilisation = 0;   // 0: unknown
+  int checkpoints = 0;             // that were written
+  double save_seconds = 0;         // that training waited for them
+  double write_seconds = 0;        // that another thread wrote them, meanwhile
+  std::int64_t skipped_steps = 0;  // left out, those before a resume included
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
 };

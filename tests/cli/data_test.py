@@ -1,8 +1,11 @@
 """Data from the outside: made, inspected, converted; pictures in folders trained on, changed at random by (seed, step, sample)."""
 
+import csv
 import hashlib
+import io
 import random
 import shutil
+import tarfile
 import unittest
 
 from program import Case, events
@@ -92,6 +95,38 @@ class Pictures(Case):
         # Without training the file is what it was.
         self.losses("none", "--epochs", "0")
         self.assertEqual((self.folder / "none.onnx").read_bytes(), (self.folder / "net.onnx").read_bytes())
+
+    def test_predictions_name_files_and_classes(self):
+        for kind, name in enumerate(["ape", 'b,"ee', "cat"]):
+            (self.folder / f"p/class{kind}").rename(self.folder / "p" / name)
+        self.losses("run", "--epochs", "1")
+        files = sorted(str(path.relative_to(self.folder)) for path in (self.folder / "p").rglob("*.ppm"))
+        out, _ = self.succeed("predict", "run.onnx", "--data", "p")
+        rows = events(out)
+        self.assertEqual([row["file"] for row in rows], files)
+        names = ["ape", 'b,"ee', "cat"]
+        for row in rows:
+            self.assertEqual(list(row), ["logits", "file", "class", "class_name"])
+            self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
+            self.assertEqual(row["class_name"], names[row["class"]])
+        out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--to", "csv")
+        table = list(csv.DictReader(io.StringIO(out)))
+        self.assertEqual([(row["file"], int(row["class"]), row["class_name"]) for row in table],
+                         [(row["file"], row["class"], row["class_name"]) for row in rows])
+        self.assertEqual(out.partition("\n")[0], "logits_0,logits_1,logits_2,file,class,class_name")
+        # A picture that is left out does not shift the names; an untrained model has those of the folders.
+        (self.folder / files[3]).write_bytes(b"P6\n20 16\n255\n")
+        out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--on-bad-sample", "skip")
+        words = lambda rows: [(row["file"], row["class"], row["class_name"]) for row in rows]
+        self.assertEqual(words(events(out)), words(rows[:3] + rows[4:]))
+        out, _ = self.succeed("predict", "net.onnx", "--data", "p/cat/../", "--on-bad-sample", "skip", "--limit", "2")
+        self.assertEqual({row["class_name"] for row in events(out)} - set(names), set())
+        with tarfile.open(self.folder / "a.tar", "w") as tar:
+            tar.add(self.folder / files[0], "first.ppm")
+            tar.add(self.folder / files[1], "second.ppm")
+        out, _ = self.succeed("predict", "run.onnx", "--data", "a.tar")
+        self.assertEqual([row["file"] for row in events(out)], ["a.tar member first.ppm", "a.tar member second.ppm"])
+        self.assertEqual([row["class_name"] for row in events(out)], [row["class_name"] for row in rows[:2]])
 
     def test_too_many_classes_are_found_before_the_first_step(self):
         self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "2", "-o", "two.onnx")

@@ -7,7 +7,7 @@ import subprocess
 import unittest
 import zipfile
 
-from program import DATA, MODEL, PROGRAM, Case, digits, events
+from program import DATA, MODEL, PROGRAM, Case, digits, events, move_data_out
 
 SMALL = ["-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1",
          "--lr-schedule", "constant"]
@@ -221,6 +221,29 @@ class FineTuning(Case):
         self.train("-m", MODEL, "--data", data, "--num-classes", "5", "--max-steps", "3", "--device", "cpu", "--resume=auto",
                    run="none")
         self.refused("usage", "train", "-m", MODEL, "--num-classes", "1", says="--num-classes")
+
+    def test_weights_in_another_file_change_nothing(self):
+        (self.folder / "in").mkdir()
+        outside = self.folder / "in/net.onnx"
+        move_data_out(MODEL, outside)
+        small = [*SMALL, "--num-classes", "12", "--gpus", "2", "--max-steps", "3"]
+        small[1] = str(outside)
+        self.succeed("train", *small, "--dry-run")
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["in"])
+        self.train(*SMALL, "--num-classes", "12", "--gpus", "2", "--max-steps", "3", run="one")
+        self.train(*small, "-o", "trained.onnx", run="two")
+        self.assertEqual(self.weights(3, "two"), self.weights(3, "one"))
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["in", "one", "trained.onnx", "trained.onnx.data", "two"])
+        # The rest goes on with both files of the run: the original is not needed any more.
+        self.succeed("export", "--from", "two", "-o", "exported.onnx")
+        outside.unlink()
+        self.succeed("--resume=two/checkpoints/step-000002", "--run-dir", "three", "-q")
+        for name in ["exported.onnx", "three/trained.onnx"]:
+            self.assertEqual(self.sha(f"{name}.data"), self.sha("trained.onnx.data"))
+        outs = [self.succeed("eval", name, "--data", DATA, "--device", "cpu", "--json")[0] for name in ["trained.onnx", "one/trained.onnx"]]
+        self.assertEqual(json.loads(outs[0])["loss"], json.loads(outs[1])["loss"])
+        self.refused("usage", "export", "--from", "two", "-o", "-", says=["--output -", "other files"])
+        self.refused("usage", "train", "-m", "trained.onnx", "--data", DATA, "--max-steps", "1", "--device", "cpu", "-o", "-", says="other files")
 
     def test_new_weights_are_a_function_of_the_seed(self):
         for run, seed in [("a", 1), ("b", 1), ("c", 2)]:

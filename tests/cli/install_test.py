@@ -15,7 +15,7 @@ class Install(Case):
                        capture_output=True, timeout=SECONDS)
         share = self.folder / "share"
         for name in ["man/man1/pipetrain.1", "bash-completion/completions/pipetrain", "zsh/vendor-completions/_pipetrain",
-                     "fish/vendor_completions.d/pipetrain.fish", "doc/pipetrain/README.md", "doc/pipetrain/docs/cli.md",
+                     "fish/vendor_completions.d/pipetrain.fish", "doc/pipetrain/README.md", "doc/pipetrain/copyright", "doc/pipetrain/changelog.gz", "doc/pipetrain/docs/cli.md",
                      "pipetrain/topologies/dgx-h100x8.json", "pipetrain/schedules/chimera-4x4.schedule",
                      "pipetrain/models/digits-cnn.onnx"]:
             self.assertGreater((share / name).stat().st_size, 0, name)

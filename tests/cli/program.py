@@ -22,6 +22,61 @@ def digits():
         return file.read().splitlines()
 
 
+def fields(message):
+    """The fields of a protobuf message: number, bytes of the whole field, and content of those that have a length."""
+    def varint(at):
+        value = shift = 0
+        while True:
+            value |= (message[at] & 127) << shift
+            shift, at = shift + 7, at + 1
+            if message[at - 1] < 128:
+                return value, at
+
+    at = 0
+    while at < len(message):
+        begin = at
+        key, at = varint(at)
+        content = None
+        if key & 7 == 0:
+            _, at = varint(at)
+        elif key & 7 == 2:
+            length, at = varint(at)
+            content = message[at:at + length]
+            at += length
+        else:
+            at += 4 if key & 7 == 5 else 8
+        yield key >> 3, message[begin:at], content
+
+
+def field(number, content):
+    def varint(value):
+        return (bytes([value & 127 | 128]) + varint(value >> 7)) if value > 127 else bytes([value])
+
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def move_data_out(model, to):
+    """Writes the model at `model` to `to` with its tensors in a file beside it, as PyTorch's exporter does."""
+    data = b""
+
+    def outside(tensor):
+        nonlocal data
+        raw = next((content for number, _, content in fields(tensor) if number == 9), None)
+        if raw is None:
+            return tensor
+        place = [("location", f"{to.name}.data"), ("offset", str(len(data))), ("length", str(len(raw)))]
+        data += raw
+        return (b"".join(whole for number, whole, _ in fields(tensor) if number != 9) +
+                b"".join(field(13, field(1, key.encode()) + field(2, value.encode())) for key, value in place) + b"\x70\x01")
+
+    def graph(message):
+        return b"".join(field(5, outside(content)) if number == 5 else whole for number, whole, content in fields(message))
+
+    message = pathlib.Path(model).read_bytes()
+    to.write_bytes(b"".join(field(7, graph(content)) if number == 7 else whole for number, whole, content in fields(message)))
+    pathlib.Path(f"{to}.data").write_bytes(data)
+
+
 def refuse_constant(name):
     raise ValueError(f"{name} is not JSON")
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "support/temporary_directory.h"
@@ -18,7 +20,8 @@ HostTensor filled(Shape shape) {
 }
 
 /// A classifier of 4 features whose last layer is of the given kind.
-void write_classifier(const std::filesystem::path& path, const std::string& kind) {
+void write_classifier(const std::filesystem::path& path, const std::string& kind,
+                      std::uint64_t external_above = std::numeric_limits<std::uint64_t>::max()) {
   OnnxBuilder builder(kind);
   const bool picture = kind == "Conv";
   if (picture)
@@ -45,7 +48,7 @@ void write_classifier(const std::filesystem::path& path, const std::string& kind
     const bool first = kind == "AddFirst";
     builder.node("Add", {first ? "b" : "m", first ? "m" : "b"}, {"logits"}, {}, "bias");
   }
-  builder.write(path);
+  builder.write(path, external_above);
 }
 
 const OnnxInitializer& tensor(const OnnxModel& model, const std::string& name) {
@@ -80,6 +83,31 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     EXPECT_TRUE(std::all_of(stem.begin(), stem.end(), [](float v) { return v == 0.5F; }));
     EXPECT_EQ(model.outputs[0].dims.back().value, 3) << c.kind;
   }
+}
+
+TEST(NewHead, TakesExternalDataAlong) {
+  const TemporaryDirectory folder;
+  const auto whole = folder.path() / "whole.onnx", from = folder.path() / "from.onnx";
+  const auto to = folder.path() / "run/model.onnx";
+  std::filesystem::create_directory(folder.path() / "run");
+  write_classifier(whole, "Gemm");
+  write_classifier(from, "Gemm", /*external_above=*/0);
+  replace_head(whole, folder.path() / "inside.onnx", "", 3, 1);
+  const NewHead head = replace_head(from, to, "", 3, 1);
+  EXPECT_EQ(head.files, (std::vector<std::filesystem::path>{to.string() + ".data", to}));
+  // Of 16 + 40 + 10 numbers those of the old head stay behind.
+  EXPECT_EQ(std::filesystem::file_size(to.string() + ".data"), 16 * sizeof(float));
+  const OnnxModel model = read_onnx(to), inside = read_onnx(folder.path() / "inside.onnx");
+  EXPECT_TRUE(tensor(model, "stem").external);
+  for (const char* name : {"stem", "w", "b"}) {
+    EXPECT_EQ(tensor(model, name).value.shape(), tensor(inside, name).value.shape()) << name;
+    EXPECT_TRUE(std::ranges::equal(tensor(model, name).value.span<const float>(),
+                                   tensor(inside, name).value.span<const float>()))
+        << name;
+  }
+  std::filesystem::remove(from.string() + ".data");
+  EXPECT_THROW(replace_head(from, folder.path() / "none.onnx", "", 3, 1), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "none.onnx"));
 }
 
 }  // namespace

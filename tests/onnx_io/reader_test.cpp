@@ -257,7 +257,7 @@ TEST(ReaderTest, TheMemoryLimitCountsAllTensors) {
   ModelParts parts = small_model();
   parts.initializers.push_back(encode_tensor("V", HostTensor({DType::kFloat32, {4, 4}})));
   EXPECT_EQ(message_of(parts.bytes(), {}, {.max_model_bytes = 128}), "");
-  EXPECT_NE(message_of(parts.bytes(), {}, {.max_model_bytes = 127}).find("--max-model-bytes"),
+  EXPECT_NE(message_of(parts.bytes(), {}, {.max_model_bytes = 127}).find("limit of 127 bytes"),
             std::string::npos);
 }
 

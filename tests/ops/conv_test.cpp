@@ -241,6 +241,69 @@ TEST(ConvTest, BlockedLayouts) {
   }
 }
 
+/// y or dx (with `input_gradient`) of blocked tensors, with weights packed before or not.
+HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor& w,
+                     const HostTensor& b, bool input_gradient, bool packed) {
+  Attributes attributes = input_gradient ? c.with_output(c.x) : c.attributes();
+  std::string op = input_gradient ? "ConvInputGrad" : "Conv";
+  HostTensor weights = w;
+  if (packed) {
+    weights = run_op("PackConvolution", {{"input_gradient", std::int64_t{input_gradient}}}, {w},
+                     Backend::kCpu)[0];
+    attributes.set("weight_shape", c.w.dims());
+    op += "Packed";
+  }
+  std::vector<HostTensor> inputs = {to_layout(from, Layout::kBlocked8), weights};
+  if (b) inputs.push_back(b);
+  const TensorType type{DType::kFloat32, input_gradient ? c.x : c.y(), Layout::kBlocked8};
+  return to_layout(run_in_layouts(op, attributes, inputs, {type})[0], Layout::kRowMajor);
+}
+
+// Winograd with few and many tiles, and pictures smaller than the window with as many samples as
+// they must have to pack for themselves.
+TEST(ConvTest, PackedWeightsGiveTheSameBits) {
+  const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  const std::vector<ConvCase> cases = {
+      {"few_tiles", {2, 80, 4, 5}, {32, 80, 3, 3}, one, one, around},
+      {"edges", {3, 32, 9, 7}, {48, 32, 3, 3}, one, one, {1, 0, 0, 1}},
+      {"many_tiles", {5, 32, 16, 15}, {48, 32, 3, 3}, one, one, around},
+      {"small", {17, 16, 2, 2}, {24, 16, 3, 3}, one, one, around},
+      {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, one, one, {2, 2, 2, 2}}};
+  for (const ConvCase& c : cases) {
+    const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
+    const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
+    const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
+    const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
+    expect_same_bits(in_blocks(c, x, w, b, false, true), in_blocks(c, x, w, b, false, false),
+                     c.name);
+    expect_same_bits(in_blocks(c, dy, w, {}, true, true), in_blocks(c, dy, w, {}, true, false),
+                     c.name);
+  }
+}
+
+TEST(ConvTest, SmallPicturesOfFewSamples) {
+  for (ConvCase c : wide_cases()) {
+    if (c.x.rank() != 4 || c.x[0] != 32) continue;
+    for (const std::int64_t samples : {1, 13}) {
+      c.x = {samples, c.x[1], c.x[2], c.x[3]};
+      const HostTensor x = random_tensor({DType::kFloat64, c.x}, 1);
+      const HostTensor w = random_tensor({DType::kFloat64, c.w}, 2);
+      const HostTensor dy = random_tensor({DType::kFloat64, c.y()}, 3);
+      const HostTensor b = random_tensor({DType::kFloat64, {c.w[0]}}, 4);
+      const auto check = [&](const HostTensor& actual, const HostTensor& expected) {
+        expect_close(as_float(actual, DType::kFloat64), expected, 1e-6,
+                     fmt::format("{} {}", c.name, samples));
+      };
+      const auto single = [](const HostTensor& tensor) {
+        return as_float(tensor, DType::kFloat32);
+      };
+      check(in_blocks(c, single(x), single(w), single(b), false, true), definition(c, x, w, b));
+      check(in_blocks(c, single(dy), single(w), {}, true, true),
+            run_op("ConvInputGrad", c.with_output(c.x), {dy, w})[0]);
+    }
+  }
+}
+
 TEST(ConvTest, AbsentBiasGradient) {
   const ConvCase& c = conv_cases()[0];
   const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);

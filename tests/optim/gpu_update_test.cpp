@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -91,6 +92,51 @@ TEST(GpuUpdate, NormsAreTheCpus) {
     const double expected = sum_of_squares(spans[k]);
     EXPECT_NEAR(sums[k], expected, 1e-12 * (1 + expected)) << spans[k].size();
   }
+}
+
+// How it is found out whether all gradients are finite: by norms that are.
+TEST(GpuUpdate, NormsAreFiniteExactlyIfAllNumbersAre) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  std::vector<std::vector<float>> tensors;
+  std::vector<bool> finite;
+  for (const std::size_t count : {1, 255, 3001, 70000}) {
+    for (const float odd : {kInfinity, -kInfinity, std::nanf(""), kLargest, 1e-45F}) {
+      for (const std::size_t place : {std::size_t{0}, count / 2, count - 1}) {
+        tensors.push_back(numbers(count, 3));
+        tensors.back()[place] = odd;
+        finite.push_back(std::isfinite(odd));
+      }
+    }
+    tensors.emplace_back(count, kLargest);
+    finite.push_back(true);
+  }
+  const std::vector<std::span<const float>> spans(tensors.begin(), tensors.end());
+  const std::vector<double> sums = test::emulated_sums_of_squares(spans);
+  for (std::size_t k = 0; k < spans.size(); ++k)
+    EXPECT_EQ(std::isfinite(sums[k]), finite[k]) << k << " of " << spans[k].size();
+}
+
+// A power of two in the gradients is taken out again without a trace.
+TEST(GpuUpdate, TakesALossScaleBack) {
+  const OptimizerSettings settings = default_settings(OptimizerKind::kAdamW);
+  constexpr std::size_t kCount = 5000;
+  std::vector<float> weights[2], states[2][2];
+  for (const bool scaled : {false, true}) {
+    const float scale = scaled ? 65536 : 1;
+    weights[scaled] = numbers(kCount, 1);
+    for (std::vector<float>& state : states[scaled]) state.assign(kCount, 0);
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      std::vector<float> gradient = numbers(kCount, static_cast<int>(step));
+      for (float& x : gradient) x *= scale;
+      const std::vector<DeviceUpdate> updates = {
+          {&settings, 0.01, weights[scaled], gradient, states[scaled][0], states[scaled][1], {}}};
+      test::emulated_update(step, 0.25 / static_cast<double>(scale), 0, updates);
+    }
+  }
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_EQ(states[0][1], states[1][1]);
+  EXPECT_NE(weights[0], numbers(kCount, 1));
 }
 
 TEST(GpuUpdate, WhatLooksAtNormsIsLeftToTheHost) {

@@ -82,6 +82,21 @@ def rates(make, steps, peak=0.2):
     return out
 
 
+def loss_scales(steps, **settings):
+    """GradScaler's scale after steps with finite ("1") and other ("0") gradients."""
+    scaler = torch.amp.GradScaler("cpu", **settings)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    out = []
+    for finite in steps:
+        optimizer.zero_grad()
+        scaler.scale(parameter.sum() * (1.0 if finite == "1" else math.inf)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        out.append(scaler.get_scale())
+    return out
+
+
 def show(name, values):
     """One line of C++ initialisers."""
     print(f"{name}: {{{', '.join(repr(float(x)) for x in values)}}}")
@@ -108,6 +123,10 @@ def main():
     show("exponential", rates(lambda o: schedules.ExponentialLR(o, 0.7), 6))
     show("polynomial", rates(lambda o: schedules.PolynomialLR(o, 6, power=2), 8))
     show("onecycle", rates(lambda o: schedules.OneCycleLR(o, 0.2, total_steps=10), 10))
+    show("loss scale", loss_scales("00111101110111111101110000111", growth_interval=3))
+    show("loss scale, other factors",
+         loss_scales("1101011", init_scale=1000.0, growth_interval=2, growth_factor=1.5, backoff_factor=0.25))
+    show("largest loss scale", loss_scales("1111", init_scale=2.0**126, growth_interval=1))
     show("onecycle 40 %", rates(lambda o: schedules.OneCycleLR(o, 0.2, total_steps=10, pct_start=0.4), 10))
 
 

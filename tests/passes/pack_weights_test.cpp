@@ -31,22 +31,48 @@ OnnxModel packed_network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-TrainingGraph build(std::int64_t samples, bool packed) {
-  const OnnxModel model = packed_network();
+/// x (batch, 32, 8, 8) → 32 channels of 8x8 → pictures of 2x2 → 64 → 64 → 8 classes.
+OnnxModel packed_pictures() {
+  OnnxBuilder builder("pictures");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 32}, {"", 8}, {"", 8}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 8}});
+  const auto conv = [&](const std::string& from, const std::string& to, Shape weight) {
+    builder.initializer(to + ".bias", series({weight[0]}, 5));
+    builder.initializer(to + ".weight", series(std::move(weight), 6));
+    builder.node("Conv", {from, to + ".weight", to + ".bias"}, {to},
+                 {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})}, to);
+  };
+  conv("x", "a", {32, 32, 3, 3});
+  builder.node(
+      "MaxPool", {"a"}, {"b"},
+      {OnnxAttribute::of_ints("kernel_shape", {4, 4}), OnnxAttribute::of_ints("strides", {4, 4})},
+      "b");
+  conv("b", "c", {64, 32, 3, 3});
+  conv("c", "d", {64, 64, 3, 3});
+  builder.node("Flatten", {"d"}, {"e"}, {}, "e");
+  builder.initializer("head", series({256, 8}, 3));
+  builder.node("MatMul", {"e", "head"}, {"logits"}, {}, "logits");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+TrainingGraph build(const OnnxModel& model, std::int64_t samples, int copies) {
   BuildOptions options;
   options.lower.micro_batch = samples;
+  options.picture_layout = Layout::kBlocked8;
   TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
-  if (packed) {
-    EXPECT_EQ(pack_weights(training), 3);
+  if (copies > 0) {
+    EXPECT_EQ(pack_weights(training), copies) << training.graph.to_text();
   }
   return training;
 }
 
-std::vector<HostTensor> loss_and_gradients(const TrainingGraph& training, std::int64_t samples) {
+std::vector<HostTensor> results_of(const TrainingGraph& training) {
   std::vector<ValueId> wanted = {training.loss.loss_sum};
   for (const Accumulation& use : training.accumulations) wanted.push_back(use.contribution);
+  const ValueId x = training.inputs[0].value;
   return execute(training.graph, Backend::kCpu,
-                 {{training.inputs[0].value, series({samples, 64}, 4)},
+                 {{x, series(training.graph[x].type.shape, 4)},
                   {training.loss.label, HostTensor(training.graph[training.loss.label].type)},
                   {training.loss.loss_scale, HostTensor::scalar(1e-3F)}},
                  wanted);
@@ -54,7 +80,7 @@ std::vector<HostTensor> loss_and_gradients(const TrainingGraph& training, std::i
 
 // A weight that two products read is packed once for each direction; a narrow one is not.
 TEST(PackWeights, OncePerWeightAndDirection) {
-  const TrainingGraph training = build(32, true);
+  const TrainingGraph training = build(packed_network(), 32, 3);
   int copies = 0, products = 0;
   for (const Node& node : training.graph.nodes) {
     if (node.op->name == "MatMulPacked") ++products;
@@ -66,16 +92,32 @@ TEST(PackWeights, OncePerWeightAndDirection) {
   EXPECT_EQ(products, 5) << training.graph.to_text();  // nobody asks for the gradient of x
 }
 
-TEST(PackWeights, SameLossAndGradients) {
-  constexpr std::int64_t kSamples = 200;  // where plain products are our own as well
-  const std::vector<HostTensor> plain = loss_and_gradients(build(kSamples, false), kSamples);
-  const std::vector<HostTensor> packed = loss_and_gradients(build(kSamples, true), kSamples);
-  ASSERT_EQ(plain.size(), packed.size());
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    ASSERT_EQ(plain[i].type(), packed[i].type());
-    for (std::size_t k = 0; k < plain[i].span<float>().size(); ++k)
-      ASSERT_EQ(plain[i].span<float>()[k], packed[i].span<float>()[k]) << i << " " << k;
+TEST(PackWeights, ConvolutionsOncePerWeightAndDirection) {
+  const TrainingGraph training = build(packed_pictures(), 4, 5);
+  int copies = 0, forward = 0, backward = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name == "ConvPacked") ++forward;
+    if (node.op->name == "ConvInputGradPacked") ++backward;
+    if (node.op->name != "PackConvolution") continue;
+    ++copies;
+    EXPECT_EQ(node.part, Part::kPrepare);
   }
+  EXPECT_EQ(forward, 3) << training.graph.to_text();
+  EXPECT_EQ(backward, 2) << training.graph.to_text();  // nobody asks for the gradient of x
+  EXPECT_EQ(copies, 5) << training.graph.to_text();
+}
+
+TEST(PackWeights, SameLossAndGradients) {
+  // As many samples as plain kernels want for doing the same.
+  const auto check = [](const OnnxModel& model, std::int64_t samples, int copies) {
+    const std::vector<HostTensor> plain = results_of(build(model, samples, 0));
+    const std::vector<HostTensor> packed = results_of(build(model, samples, copies));
+    ASSERT_EQ(plain.size(), packed.size());
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      test::expect_same_bits(packed[i], plain[i], std::to_string(i));
+  };
+  check(packed_network(), 200, 3);
+  check(packed_pictures(), 16, 5);
 }
 
 }  // namespace

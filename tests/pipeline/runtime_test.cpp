@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
 #include "imported_schedules.h"
+#include "passes/gather_gradients.h"
 #include "passes/linearise.h"
 #include "passes/pack_weights.h"
 #include "pipeline/check.h"
@@ -25,13 +28,21 @@ const std::vector<std::int64_t> kSizes = {4, 2};
 /// A network cut into stages, with a program to run on it.
 struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
-      : Pipeline(test::difficult_network(tied), stages, sizes, /*packed=*/false) {}
+      : Pipeline(test::difficult_network(tied), stages, sizes) {}
 
-  Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes, bool packed)
+  /// `micro_batches` of a step; 0: weights are not packed, nothing is gathered.
+  Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
+           std::int64_t micro_batches = 0)
       : model(std::move(network)), stages(stages) {
     for (const std::int64_t size : sizes) {
       graphs.push_back(test::training_graph(model, size));
-      if (packed) packed_weights += pack_weights(*graphs.back());
+      if (micro_batches == 0) continue;
+      packed_weights += pack_weights(*graphs.back());
+      if (graphs.size() == 1) {
+        batch_gradients = gather_gradients(*graphs.back(), micro_batches);
+      } else {
+        gather_gradients_like(*graphs.front(), *graphs.back());
+      }
     }
     const Chain chain = linearise(*graphs[0]);
     std::vector<int> starts;
@@ -70,7 +81,7 @@ struct Pipeline {
   std::vector<RuntimeVariant> variants;
   std::vector<Edge> edges;
   bool tied_stages = false;
-  int packed_weights = 0;
+  int packed_weights = 0, batch_gradients = 0;
 };
 
 /// Where a program is run.
@@ -87,8 +98,10 @@ RuntimeOptions runtime_options(Place place, double clip = 0) {
 
 /// A runtime, and the devices that are recorded if it runs on any.
 struct PlacedRuntime {
-  PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0) {
+  PlacedRuntime(const Pipeline& pipeline, const Program& program, Place place, double clip = 0,
+                const LossScaling& scaling = {}) {
     RuntimeOptions options = runtime_options(place, clip);
+    options.loss_scaling = scaling;
     if (place != Place::kReference && place != Place::kCpu) {
       const bool one = place == Place::kOneDevice;
       machine = std::make_unique<test::RecordedMachine>(one ? 1 : program.devices, ++machines);
@@ -187,39 +200,95 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
-// Weights packed once per version, and products that add to their accumulators, against an oracle
-// that adds the products afterwards.
-TEST(WideLayers, HaveTheBitsOfTheirOracle) {
-  const std::vector<std::int64_t> sizes = {32, 20};  // 32 + 20
-  std::string expected;
-  for (const int stages : {0, 1, 2, 3}) {
-    const Pipeline pipeline(test::wide_network(), std::max(stages, 1), sizes, /*packed=*/true);
-    EXPECT_GE(pipeline.packed_weights, 3);
-    const Program program = pipeline.program("zb-h1", 2);
-    test::FixedData data(2 * 52, 7);
-    const auto bits = [&](auto runner) {
-      for (std::int64_t step = 0; step < 2; ++step) {
-        data.set_mini_batch(step * 52, 52, 32, step, sizes);
-        runner->run(program, data);
-      }
-      return fingerprint(pipeline, *runner);
-    };
-    const RuntimeOptions options = runtime_options(Place::kCpu);
-    if (stages == 0) {
-      expected = bits(std::make_unique<Oracle>(pipeline.variants, 1, options));
-      continue;
-    }
-    const std::vector<const Program*> programs = {&program};
-    EXPECT_TRUE(bits(std::make_unique<Runtime>(pipeline.variants, programs, options)) == expected)
-        << stages << " stages";
+/// Two steps of 5 micro-batches, the last of which is smaller: they are gathered two by two.
+const std::vector<std::int64_t> kWideSizes = {32, 20};
+constexpr int kWideUnits = 5, kWideSamples = 4 * 32 + 20;
+
+template <class Runner>
+void train_wide(Runner& runner, const Program& program) {
+  test::FixedData data(2 * kWideSamples, 7);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
+    runner.run(program, data);
   }
+}
+
+// Weights packed once per version, products that add to their accumulators, and gradients over
+// several micro-batches at once, against an oracle that adds afterwards and gathers on its own.
+TEST(WideLayers, HaveTheBitsOfTheirOracle) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  std::string expected;
+  for (const bool clip : {false, true}) {
+    for (const int stages : {0, 1, 2, 3}) {
+      const Pipeline pipeline(test::wide_network(), std::max(stages, 1), kWideSizes, kWideUnits);
+      EXPECT_GE(pipeline.packed_weights, 3);
+      EXPECT_EQ(pipeline.batch_gradients, 2);
+      for (const std::string schedule : {"zb-h1", "1f1b", "gpipe"}) {
+        const Program program = pipeline.program(schedule, kWideUnits, /*recompute=*/false, clip);
+        if (stages == 0) {
+          Oracle oracle(pipeline.variants, 1, options);
+          train_wide(oracle, program);
+          expected = fingerprint(pipeline, oracle);
+          continue;
+        }
+        const std::vector<const Program*> programs = {&program};
+        Runtime runtime(pipeline.variants, programs, options);
+        train_wide(runtime, program);
+        EXPECT_TRUE(fingerprint(pipeline, runtime) == expected) << schedule << " " << stages;
+      }
+    }
+  }
+}
+
+TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(test::wide_network(), 2, kWideSizes, kWideUnits);
+  ScheduleOptions schedule;
+  schedule.name = "1f1b";
+  schedule.units = kWideUnits;
+  schedule.replicas = {2, 1};
+  const Program program = pipeline.program(schedule);
+  Oracle oracle(pipeline.variants, 2, options);
+  train_wide(oracle, program);
+  const std::vector<const Program*> programs = {&program};
+  Runtime runtime(pipeline.variants, programs, options);
+  train_wide(runtime, program);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
+}
+
+// The same sums as micro-batch by micro-batch, in another order.
+TEST(WideLayers, GatheredGradientsAreTheSums) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  std::vector<std::vector<float>> weights;
+  for (const std::int64_t micro_batches : {0, kWideUnits}) {
+    const Pipeline pipeline(test::wide_network(), 2, kWideSizes, micro_batches);
+    const Program program = pipeline.program("1f1b", kWideUnits);
+    const std::vector<const Program*> programs = {&program};
+    Runtime runtime(pipeline.variants, programs, options);
+    train_wide(runtime, program);
+    const HostTensor weight = runtime.read("layer2.weight");
+    const auto& values = pipeline.graphs[0]->graph.values;
+    const HostTensor& initial = std::find_if(values.begin(), values.end(), [](const Value& value) {
+                                  return value.name == "layer2.weight";
+                                })->data;
+    std::vector<float>& moved = weights.emplace_back();
+    for (std::size_t i = 0; i < weight.span<float>().size(); ++i)
+      moved.push_back(weight.span<float>()[i] - initial.span<float>()[i]);
+  }
+  double difference = 0, sum = 0;
+  for (std::size_t i = 0; i < weights[0].size(); ++i) {
+    difference += std::abs(static_cast<double>(weights[0][i] - weights[1][i]));
+    sum += std::abs(static_cast<double>(weights[0][i]));
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_LT(difference, 1e-4 * sum);
 }
 
 // Kernels that read nothing but memory: after two rounds every pass is a recording.
 TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
   const std::vector<std::int64_t> sizes = {16, 4};  // 16 + 16 + 16 + 4
   for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
-    const Pipeline pipeline(test::wide_network(), 2, sizes, /*packed=*/false);
+    const Pipeline pipeline(test::wide_network(), 2, sizes);
     const Program program = pipeline.program(schedule, 4);
     std::string expected;
     for (const int failing : {-1, 0, 2}) {
@@ -395,6 +464,93 @@ TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
         EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " " << units << " units";
       }
     }
+  }
+}
+
+/// Mini-batches of which some were left out: those before were updates.
+class AfterSkips final : public UnitSource {
+ public:
+  explicit AfterSkips(test::FixedData& data) : data_(data) {}
+  RoundUnit& acquire(int unit) override { return data_.acquire(unit); }
+  void release(int unit) override { data_.release(unit); }
+  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  std::int64_t updates_before() const override { return updates; }
+
+  std::int64_t updates = 0;
+
+ private:
+  test::FixedData& data_;
+};
+
+// A scale so large that gradients leave the range of float: those rounds change nothing, and all
+// others are, to the bit, what they are without a scale, which is a power of two. BatchNorm's
+// statistics, the corrections of AdamW and the moving averages are those of the rounds that count.
+TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
+  LossScaling scaling = adapting_loss_scale();
+  scaling.initial = 0x1p114;
+  scaling.interval = 2;
+  constexpr std::int64_t kRounds = 14;
+  constexpr double kWeight =
+      0x1p20;  // of the loss: else an update's factor could not undo the scale
+  constexpr double kClip = 0.5 * kWeight;
+  struct Shape {
+    std::string schedule;
+    int stages;
+    std::vector<int> replicas;
+  };
+  test::FixedData data(kRounds * kBatch, 5);
+  const auto take_round = [&](std::int64_t step) {
+    data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+    for (int unit = 0; unit < 3; ++unit) data.acquire(unit).loss_scale *= kWeight;
+  };
+  std::vector<bool> expected_skips;
+  for (const Shape& shape :
+       {Shape{"gpipe", 1, {}}, Shape{"gpipe", 3, {}}, Shape{"1f1b", 2, {}}, Shape{"1f1b", 4, {}},
+        Shape{"zb-h1", 3, {}}, Shape{"zb-h2", 4, {}}, Shape{"1f1b", 2, {2, 1}}}) {
+    SCOPED_TRACE(fmt::format("{} on {}", shape.schedule, shape.stages));
+    const Pipeline pipeline(/*tied=*/true, shape.stages, kSizes);
+    ScheduleOptions options;
+    options.name = shape.schedule;
+    options.units = 3;
+    options.recompute.assign(static_cast<std::size_t>(shape.stages), false);
+    options.replicas = shape.replicas;
+    const Program program = pipeline.program(options, /*clip=*/true);
+    PlacedRuntime scaled(pipeline, program, GetParam(), kClip, scaling);
+    Oracle oracle(pipeline.variants, shape.stages, [&] {
+      RuntimeOptions with_scale = runtime_options(GetParam(), kClip);
+      with_scale.loss_scaling = scaling;
+      return with_scale;
+    }());
+    std::vector<bool> skips;
+    std::vector<double> norms;
+    for (std::int64_t step = 0; step < kRounds; ++step) {
+      take_round(step);
+      const RoundResult result = scaled.run(program, data);
+      skips.push_back(result.skipped);
+      if (!result.skipped) norms.push_back(result.gradient_norm);
+      oracle.run(program, data);
+    }
+    const auto skipped = std::count(skips.begin(), skips.end(), true);
+    EXPECT_GT(skipped, 4);
+    EXPECT_LT(skipped, kRounds - 4);
+    EXPECT_TRUE(skips[0] && std::count(skips.begin() + 6, skips.end(), true) > 0);
+    EXPECT_EQ(scaled.runtime->loss_scale().skipped, skipped);
+    EXPECT_TRUE(fingerprint(pipeline, oracle) == fingerprint(pipeline, scaled));
+    if (expected_skips.empty()) expected_skips = skips;
+    // Replicas add up in another order.
+    EXPECT_TRUE(!shape.replicas.empty() || skips == expected_skips);
+
+    PlacedRuntime plain(pipeline, program, GetParam(), kClip);
+    AfterSkips counted(data);
+    std::vector<double> plain_norms;
+    for (std::int64_t step = 0; step < kRounds; ++step) {
+      if (skips[static_cast<std::size_t>(step)]) continue;
+      take_round(step);
+      plain_norms.push_back(plain.run(program, counted).gradient_norm);
+      ++counted.updates;
+    }
+    EXPECT_TRUE(fingerprint(pipeline, plain) == fingerprint(pipeline, scaled));
+    EXPECT_EQ(plain_norms, norms);
   }
 }
 

@@ -87,6 +87,7 @@ struct Outcome {
   std::int64_t steps = 0;
   bool in_flight = false;  // went on inside an asynchronous round
   std::vector<std::string> changes;
+  LossScale scale;  // at the end
 };
 
 class Resume : public testing::Test {
@@ -124,8 +125,9 @@ class Resume : public testing::Test {
     const auto found = newest_checkpoint(checkpoints);
     // Kernel times decide nothing here: one measurement is enough.
     const std::filesystem::path profile =
-        folder_ / ("profile" + std::to_string(config_.pipeline.micro_batches));
-    if (std::filesystem::exists(profile)) config_.pipeline.profile_path = profile.string();
+        folder_ / fmt::format("profile-{}-{}", config_.pipeline.micro_batches,
+                              name_of(config_.model.precision));
+    config_.pipeline.profile_path = std::filesystem::exists(profile) ? profile.string() : "";
     Session session(config_);
     session.open();
     session.plan();
@@ -149,6 +151,7 @@ class Resume : public testing::Test {
     Stopper stopper(steps);
     out.steps = train(session, stopper, options).steps;
     out.losses = stopper.losses;
+    out.scale = session.runtime().loss_scale();
     session.export_model((folder_ / (name + ".onnx")).string());
     out.bytes = get_file(folder_ / (name + ".onnx"));
     return out;
@@ -212,6 +215,40 @@ TEST_F(Resume, OnAnotherNumberOfStagesGivesTheSameLosses) {
       EXPECT_EQ(all.losses, expected) << name;
     }
   }
+}
+
+// Some are left out before the stop, some behind it, some last before it.
+TEST_F(Resume, InFloat16WithStepsLeftOut) {
+  config_.model.precision = DType::kFloat16;
+  config_.optimization.batch_size = 1;
+  config_.optimization.max_steps = 14;
+  const Outcome whole = run("whole");
+  EXPECT_GE(whole.scale.skipped, 2);
+  EXPECT_LT(whole.scale.skipped, 7);
+  EXPECT_EQ(whole.scale.value, 65536 / std::exp2(whole.scale.skipped));
+  std::int64_t before = 0, behind = 0;
+  for (int stop = 1; stop < 14; ++stop) {
+    const std::string name = "stop" + std::to_string(stop);
+    set_stages(3);
+    const std::int64_t skipped = run(name, stop).scale.skipped;
+    before += skipped > 0;
+    behind += skipped < whole.scale.skipped;
+    set_stages(1 + stop % 4);
+    const Outcome second = run(name);
+    EXPECT_TRUE(second.changes.empty()) << second.changes.front();
+    for (const auto& [step, loss] : second.losses)
+      EXPECT_EQ(loss, whole.losses.at(step)) << stop << ", step " << step;
+    EXPECT_EQ(second.scale, whole.scale);
+    EXPECT_TRUE(second.bytes == whole.bytes) << "stopped after " << stop;
+  }
+  EXPECT_GT(before, 3);
+  EXPECT_GT(behind, 3);
+  // Another precision has no scale, but its updates are counted from those that were made.
+  const LossScale left = run("float", 5).scale;
+  config_.model.precision = DType::kFloat32;
+  const Outcome rest = run("float");
+  EXPECT_EQ(rest.changes, std::vector<std::string>{"precision fp16 → fp32"});
+  EXPECT_EQ(rest.scale, (LossScale{1, 0, left.skipped}));
 }
 
 TEST_F(Resume, OfAStreamWithReplicas) {

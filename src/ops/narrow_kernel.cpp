@@ -1,4 +1,4 @@
-#include "ops/bfloat16_kernel.h"
+#include "ops/narrow_kernel.h"
 
 #include <omp.h>
 
@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/bfloat16_cpu.h"
-#include "ops/bfloat16_pieces.h"
+#include "ops/narrow_cpu.h"
+#include "ops/narrow_pieces.h"
 
 namespace pipetrain {
 namespace {
@@ -18,23 +18,50 @@ constexpr std::int64_t kStretch = 8192;  // elements that one thread converts at
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+template <float (*widened)(std::uint16_t)>
 void widen_one_by_one(const std::uint16_t* from, float* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = bfloat16_to_float(from[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = widened(from[i]);
 }
+template <std::uint16_t (*rounded)(float)>
 void round_one_by_one(const float* from, std::uint16_t* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = float_to_bfloat16(from[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = rounded(from[i]);
 }
 
+/// Between a narrow type and float.
 struct Conversion {
-  void (*widen)(const std::uint16_t*, float*, std::int64_t) = widen_one_by_one;
-  void (*round)(const float*, std::uint16_t*, std::int64_t) = round_one_by_one;
+  void (*widen)(const std::uint16_t*, float*, std::int64_t) = nullptr;
+  void (*round)(const float*, std::uint16_t*, std::int64_t) = nullptr;
 };
+
+Conversion conversion_of(Backend backend, DType narrow) {
+  const bool brain = narrow == DType::kBFloat16;
+  if (backend == Backend::kCpu)
+    return brain ? Conversion{widen_bfloat16, round_to_bfloat16}
+                 : Conversion{widen_float16, round_to_float16};
+  return brain
+             ? Conversion{widen_one_by_one<bfloat16_to_float>, round_one_by_one<float_to_bfloat16>}
+             : Conversion{widen_one_by_one<half_to_float>, round_one_by_one<float_to_half>};
+}
+
+/// Converts a run of elements, in stretches that threads share where it is long.
+template <class From, class To>
+void convert(void (*conversion)(const From*, To*, std::int64_t), const From* from, To* to,
+             std::int64_t count) {
+  if (count <= kStretch) return conversion(from, to, count);
+  const std::int64_t stretches = (count + kStretch - 1) / kStretch;
+#pragma omp parallel for schedule(static) if (count > kParallelElements)
+  for (std::int64_t s = 0; s < stretches; ++s)
+    conversion(from + s * kStretch, to + s * kStretch, std::min(kStretch, count - s * kStretch));
+}
 
 /// One tensor of the node, and what the float kernel sees of it.
 struct Operand {
   Share share;
   std::int64_t element_bytes = 0;
-  bool converted = false;         // bfloat16 outside, float inside
+  bool converted = false;         // narrow outside, float inside
+  Conversion conversion;          // where it is
   bool copied = false;            // not in one run: collected and given back
   std::size_t scratch = 0;        // where the float kernel finds it, from the pieces' scratch on
   std::size_t whole_scratch = 0;  // the same for what all pieces read, from the workspace on
@@ -51,16 +78,15 @@ struct Inner {
   std::vector<std::vector<Tensor>> tensors;
 };
 
-class BFloat16Kernel final : public Kernel {
+class NarrowKernel final : public Kernel {
  public:
-  BFloat16Kernel(Backend backend, const KernelRequest& request)
+  NarrowKernel(Backend backend, const KernelRequest& request)
       : pieces_(pieces_of(request)), threads_(omp_get_max_threads()) {
-    if (backend == Backend::kCpu) conversion_ = {widen_bfloat16, round_to_bfloat16};
     const std::int64_t units = std::min(pieces_.units, pieces_.units_per_piece);
     make_inner(backend, request, units, body_);
     const std::int64_t rest = pieces_.units % units;
     if (rest > 0) make_inner(backend, request, rest, tail_);
-    place(request);
+    place(backend, request);
   }
 
   std::size_t workspace_bytes() const override {
@@ -72,7 +98,8 @@ class BFloat16Kernel final : public Kernel {
     for (std::size_t i = 0; i < in.size(); ++i) {
       const Operand& operand = inputs_[i];
       if (in[i] && operand.share.whole && operand.converted)
-        widen(in[i], context.workspace + operand.whole_scratch);
+        convert(operand.conversion.widen, in[i].as<const std::uint16_t>(),
+                reinterpret_cast<float*>(context.workspace + operand.whole_scratch), in[i].count());
     }
     const std::int64_t count = (pieces_.units + body_.units - 1) / body_.units;
     // Without a team of its own: an inner region is dearer inside another one.
@@ -92,7 +119,7 @@ class BFloat16Kernel final : public Kernel {
 
   static TensorType piece_type(const TensorType& type, const Share& share, std::int64_t units) {
     if (type.dtype == DType::kUndefined) return type;
-    TensorType out{type.dtype == DType::kBFloat16 ? DType::kFloat32 : type.dtype, share.unit_shape,
+    TensorType out{is_narrow(type.dtype) ? DType::kFloat32 : type.dtype, share.unit_shape,
                    share.unit_shape.rank() == 4 ? type.layout : Layout::kRowMajor};
     if (!share.whole) out.shape[share.axis] *= units;
     return out;
@@ -121,12 +148,14 @@ class BFloat16Kernel final : public Kernel {
     inner.tensors.assign(static_cast<std::size_t>(teams()), tensors);
   }
 
-  Operand operand_of(const TensorType& type, const Share& share, const TensorType& piece) {
+  Operand operand_of(Backend backend, const TensorType& type, const Share& share,
+                     const TensorType& piece) {
     Operand out;
     out.share = share;
     if (type.dtype == DType::kUndefined) return out;
     out.element_bytes = static_cast<std::int64_t>(size_of(type.dtype));
-    out.converted = type.dtype == DType::kBFloat16;
+    out.converted = is_narrow(type.dtype);
+    if (out.converted) out.conversion = conversion_of(backend, type.dtype);
     out.copied = !share.whole && share.outer > 1;
     if (share.summed) {
       out.scratch = piece_bytes_;
@@ -141,11 +170,12 @@ class BFloat16Kernel final : public Kernel {
     return out;
   }
 
-  void place(const KernelRequest& request) {
+  void place(Backend backend, const KernelRequest& request) {
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
-      inputs_.push_back(operand_of(request.inputs[i], pieces_.inputs[i], body_.inputs[i]));
+      inputs_.push_back(operand_of(backend, request.inputs[i], pieces_.inputs[i], body_.inputs[i]));
     for (std::size_t i = 0; i < request.outputs.size(); ++i)
-      outputs_.push_back(operand_of(request.outputs[i], pieces_.outputs[i], body_.outputs[i]));
+      outputs_.push_back(
+          operand_of(backend, request.outputs[i], pieces_.outputs[i], body_.outputs[i]));
     inner_workspace_ = piece_bytes_;
     std::size_t inner = body_.kernel->workspace_bytes();
     if (tail_.kernel) inner = std::max(inner, tail_.kernel->workspace_bytes());
@@ -158,28 +188,6 @@ class BFloat16Kernel final : public Kernel {
     const std::int64_t count = sum.count();
 #pragma omp parallel for simd schedule(static) if (count > kParallelElements)
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
-  }
-
-  void widen(const Tensor& from, std::byte* to) const {
-    widen_run(from.as<std::uint16_t>(), reinterpret_cast<float*>(to), from.count());
-  }
-
-  void widen_run(const std::uint16_t* from, float* to, std::int64_t count) const {
-    if (count <= kStretch) return conversion_.widen(from, to, count);
-    const std::int64_t stretches = (count + kStretch - 1) / kStretch;
-#pragma omp parallel for schedule(static) if (count > kParallelElements)
-    for (std::int64_t s = 0; s < stretches; ++s)
-      conversion_.widen(from + s * kStretch, to + s * kStretch,
-                        std::min(kStretch, count - s * kStretch));
-  }
-
-  void round_run(const float* from, std::uint16_t* to, std::int64_t count) const {
-    if (count <= kStretch) return conversion_.round(from, to, count);
-    const std::int64_t stretches = (count + kStretch - 1) / kStretch;
-#pragma omp parallel for schedule(static) if (count > kParallelElements)
-    for (std::int64_t s = 0; s < stretches; ++s)
-      conversion_.round(from + s * kStretch, to + s * kStretch,
-                        std::min(kStretch, count - s * kStretch));
   }
 
   /// Calls body(offset in the tensor, offset in the piece, length) for the runs of a piece.
@@ -224,8 +232,8 @@ class BFloat16Kernel final : public Kernel {
     for_runs(operand, first, part.count(),
              [&](std::int64_t source, std::int64_t place, std::int64_t length) {
                if (operand.converted) {
-                 widen_run(from.as<std::uint16_t>() + source, reinterpret_cast<float*>(to) + place,
-                           length);
+                 convert(operand.conversion.widen, from.as<const std::uint16_t>() + source,
+                         reinterpret_cast<float*>(to) + place, length);
                } else {
                  std::memcpy(to + place * operand.element_bytes,
                              at(from, source * operand.element_bytes),
@@ -250,11 +258,13 @@ class BFloat16Kernel final : public Kernel {
     if (to && operand.share.summed && unit > 0) return add(made, to);
     if (!to || (!operand.converted && !operand.copied)) return;
     if (operand.share.whole)
-      return round_run(made.as<float>(), to.as<std::uint16_t>(), made.count());
+      return convert(operand.conversion.round, made.as<const float>(), to.as<std::uint16_t>(),
+                     made.count());
     for_runs(operand, unit * operand.share.step, made.count(),
              [&](std::int64_t target, std::int64_t place, std::int64_t length) {
                if (operand.converted) {
-                 round_run(made.as<float>() + place, to.as<std::uint16_t>() + target, length);
+                 convert(operand.conversion.round, made.as<const float>() + place,
+                         to.as<std::uint16_t>() + target, length);
                } else {
                  std::memcpy(at(to, target * operand.element_bytes),
                              at(made, place * operand.element_bytes),
@@ -265,58 +275,53 @@ class BFloat16Kernel final : public Kernel {
 
   Pieces pieces_;
   int threads_;
-  Conversion conversion_;
   Inner body_, tail_;
   std::vector<Operand> inputs_, outputs_;
   std::size_t whole_bytes_ = 0, piece_bytes_ = 0, inner_workspace_ = 0;
 };
 
-/// Cast between float and bfloat16.
+/// Cast between float and a narrow type.
 std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
-  const bool widens = request.inputs[0].dtype == DType::kBFloat16;
+  const bool widens = is_narrow(request.inputs[0].dtype);
   if ((widens ? request.outputs : request.inputs)[0].dtype != DType::kFloat32) return nullptr;
-  return make_kernel([widens](std::span<const Tensor> in, std::span<const Tensor> out,
-                              const RunContext&) {
+  const Conversion conversion =
+      conversion_of(Backend::kCpu, (widens ? request.inputs : request.outputs)[0].dtype);
+  return make_kernel([widens, conversion](std::span<const Tensor> in, std::span<const Tensor> out,
+                                          const RunContext&) {
     const std::int64_t count = out[0].count();
-    const std::int64_t stretches = (count + kStretch - 1) / kStretch;
-#pragma omp parallel for schedule(static) if (count > kParallelElements)
-    for (std::int64_t s = 0; s < stretches; ++s) {
-      const std::int64_t first = s * kStretch;
-      const std::int64_t length = std::min(kStretch, count - first);
-      if (widens) {
-        widen_bfloat16(in[0].as<std::uint16_t>() + first, out[0].as<float>() + first, length);
-      } else {
-        round_to_bfloat16(in[0].as<float>() + first, out[0].as<std::uint16_t>() + first, length);
-      }
+    if (widens) {
+      convert(conversion.widen, in[0].as<const std::uint16_t>(), out[0].as<float>(), count);
+    } else {
+      convert(conversion.round, in[0].as<const float>(), out[0].as<std::uint16_t>(), count);
     }
   });
 }
 
 }  // namespace
 
-bool has_bfloat16(const KernelRequest& request) {
-  const auto narrow = [](const TensorType& type) { return type.dtype == DType::kBFloat16; };
+bool has_narrow(const KernelRequest& request) {
+  const auto narrow = [](const TensorType& type) { return is_narrow(type.dtype); };
   return std::any_of(request.inputs.begin(), request.inputs.end(), narrow) ||
          std::any_of(request.outputs.begin(), request.outputs.end(), narrow);
 }
 
-bool only_moves_bfloat16(const KernelRequest& request) {
+bool only_moves_narrow(const KernelRequest& request) {
   static constexpr std::string_view kMoves[] = {"Concat",    "Expand", "Gather",   "Slice",
                                                 "SliceGrad", "Split",  "Transpose"};
   if (std::find(std::begin(kMoves), std::end(kMoves), request.node.op->name) == std::end(kMoves))
     return false;
   const auto moved = [](const TensorType& type) {
-    return !is_float(type.dtype) || type.dtype == DType::kBFloat16;
+    return !is_float(type.dtype) || is_narrow(type.dtype);
   };
   return std::all_of(request.inputs.begin(), request.inputs.end(), moved) &&
          std::all_of(request.outputs.begin(), request.outputs.end(), moved);
 }
 
-std::unique_ptr<Kernel> make_bfloat16_kernel(Backend backend, const KernelRequest& request) {
+std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest& request) {
   if (request.node.op->name == "Cast") {
     return backend == Backend::kCpu ? make_cast(request) : nullptr;
   }
-  return std::make_unique<BFloat16Kernel>(backend, request);
+  return std::make_unique<NarrowKernel>(backend, request);
 }
 
 }  // namespace pipetrain

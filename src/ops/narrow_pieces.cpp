@@ -1,4 +1,4 @@
-#include "ops/bfloat16_pieces.h"
+#include "ops/narrow_pieces.h"
 
 #include <omp.h>
 

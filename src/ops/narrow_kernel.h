@@ -1,4 +1,4 @@
-// Kernels over bfloat16 tensors: arithmetic is float's, only what is stored is rounded.
+// Kernels over bfloat16 and float16 tensors: arithmetic is float's, only what is stored is rounded.
 #pragma once
 
 #include <memory>
@@ -7,15 +7,15 @@
 
 namespace pipetrain {
 
-/// Whether an input or output of the node is stored in bfloat16.
-bool has_bfloat16(const KernelRequest& request);
+/// Whether an input or output of the node is stored in bfloat16 or float16.
+bool has_narrow(const KernelRequest& request);
 
 /// Whether the node copies elements of one type, whatever they are.
-bool only_moves_bfloat16(const KernelRequest& request);
+bool only_moves_narrow(const KernelRequest& request);
 
 /// A kernel that runs the operator's float kernel: what it reads is widened before, what it writes
 /// is rounded behind, in pieces that stay in the caches where the operator can work piece by piece.
 /// Null for a Cast that the float kernels know.
-std::unique_ptr<Kernel> make_bfloat16_kernel(Backend backend, const KernelRequest& request);
+std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest& request);
 
 }  // namespace pipetrain

@@ -1,13 +1,14 @@
-// Kernels over bfloat16: float arithmetic on widened operands, rounded where it is stored, whole or
-// in pieces.
+// Kernels over bfloat16 and float16: float arithmetic on widened operands, rounded where it is
+// stored, whole or in pieces.
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
 
-#include "ops/bfloat16_cpu.h"
+#include "ops/narrow_cpu.h"
 #include "support/blocked.h"
 #include "support/op_check.h"
 
@@ -30,6 +31,42 @@ TEST(BFloat16, RoundsToNearestEven) {
   widen_bfloat16(bits, back, 10);
   EXPECT_EQ(back[2], 1.015625F);
   EXPECT_TRUE(std::isnan(back[9]));
+}
+
+TEST(Float16, WidensAndRoundsAsOneByOne) {
+  std::vector<std::uint16_t> all(1 << 16), back(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(all.size());
+  const auto count = static_cast<std::int64_t>(all.size());
+  widen_float16(all.data(), wide.data(), count);
+  round_to_float16(wide.data(), back.data(), count);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const float expected = half_to_float(all[i]);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(wide[i]) && std::isnan(half_to_float(back[i]))) << i;
+    } else {
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(expected)) << i;
+      EXPECT_EQ(back[i], i);
+    }
+  }
+  // Numbers between two of them: just below the middle, the middle, just above; and others.
+  std::vector<float> between;
+  for (std::size_t i = 0; i + 1 < 0x7c00; ++i) {
+    const float middle = 0.5F * (wide[i] + wide[i + 1]);
+    for (const float x : {std::nextafter(middle, 0.0F), middle, std::nextafter(middle, 1e9F)}) {
+      between.push_back(x);
+      between.push_back(-x);
+    }
+  }
+  for (const float x : {65519.99F, 65520.0F, 65536.0F, 1e38F, 1e-8F, 2.9802322e-8F, 2.9802326e-8F,
+                        1e-40F, 0.0F, std::numeric_limits<float>::infinity()}) {
+    between.push_back(x);
+    between.push_back(-x);
+  }
+  std::vector<std::uint16_t> rounded(between.size());
+  round_to_float16(between.data(), rounded.data(), static_cast<std::int64_t>(between.size()));
+  for (std::size_t i = 0; i < between.size(); ++i)
+    ASSERT_EQ(rounded[i], float_to_half(between[i])) << between[i];
 }
 
 struct Case {
@@ -100,29 +137,36 @@ std::vector<Case> cases() {
   };
 }
 
-/// A tensor in bfloat16, rounded one by one.
-HostTensor rounded(const HostTensor& tensor) {
-  HostTensor out(TensorType{DType::kBFloat16, tensor.shape(), tensor.type().layout});
-  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
-    out.view().as<std::uint16_t>()[i] = float_to_bfloat16(tensor.view().as<float>()[i]);
+/// A tensor in a narrow type, rounded one by one.
+HostTensor rounded(const HostTensor& tensor, DType narrow) {
+  HostTensor out(TensorType{narrow, tensor.shape(), tensor.type().layout});
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i) {
+    const float x = tensor.view().as<float>()[i];
+    out.view().as<std::uint16_t>()[i] =
+        narrow == DType::kBFloat16 ? float_to_bfloat16(x) : float_to_half(x);
+  }
   return out;
 }
 HostTensor widened(const HostTensor& tensor) {
-  if (tensor.dtype() != DType::kBFloat16) return tensor;
+  const bool brain = tensor.dtype() == DType::kBFloat16;
+  if (!brain && tensor.dtype() != DType::kFloat16) return tensor;
   HostTensor out(TensorType{DType::kFloat32, tensor.shape(), tensor.type().layout});
-  for (std::int64_t i = 0; i < tensor.type().count(); ++i)
-    out.view().as<float>()[i] = bfloat16_to_float(tensor.view().as<std::uint16_t>()[i]);
+  for (std::int64_t i = 0; i < tensor.type().count(); ++i) {
+    const std::uint16_t x = tensor.view().as<std::uint16_t>()[i];
+    out.view().as<float>()[i] = brain ? bfloat16_to_float(x) : half_to_float(x);
+  }
   return out;
 }
 
-void check(const Case& one, Backend backend, int threads) {
-  SCOPED_TRACE(fmt::format("{} on {}", one.op, backend == Backend::kCpu ? "cpu" : "reference"));
+void check(const Case& one, DType narrow, Backend backend, int threads) {
+  SCOPED_TRACE(fmt::format("{} over {} on {}", one.op, name_of(narrow),
+                           backend == Backend::kCpu ? "cpu" : "reference"));
   std::vector<HostTensor> stored, exact;
   for (std::size_t i = 0; i < one.inputs.size(); ++i) {
     HostTensor tensor;
     if (one.inputs[i].dtype != DType::kUndefined)
       tensor = random_tensor(one.inputs[i], 7 + i, 0.1, 1.5);
-    if (tensor && one.narrow_inputs.contains(i)) tensor = rounded(tensor);
+    if (tensor && one.narrow_inputs.contains(i)) tensor = rounded(tensor, narrow);
     exact.push_back(tensor ? widened(tensor) : tensor);
     const bool picture = tensor && one.inputs[i].shape == one.inputs[0].shape;
     stored.push_back(picture ? test::to_layout(tensor, one.layout) : tensor);
@@ -135,24 +179,27 @@ void check(const Case& one, Backend backend, int threads) {
   std::vector<TensorType> outputs;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     outputs.push_back(test::in_layout(expected[i].type(), one.layout));
-    if (one.narrow_outputs.contains(i)) outputs.back().dtype = DType::kBFloat16;
+    if (one.narrow_outputs.contains(i)) outputs.back().dtype = narrow;
   }
   omp_set_num_threads(threads);
   const std::vector<HostTensor> actual = test::run_node(backend, node, stored, outputs);
   omp_set_num_threads(1);
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const bool narrow = one.narrow_outputs.contains(i);
+    // float16 has three bits more.
+    const double of_type = narrow == DType::kBFloat16 ? one.tolerance : one.tolerance / 8;
     test::expect_close(widened(actual[i]), test::to_layout(expected[i], one.layout),
-                       narrow ? one.tolerance : std::min(one.tolerance, 2e-5),
+                       one.narrow_outputs.contains(i) ? of_type : std::min(one.tolerance, 2e-5),
                        fmt::format("output {}", i));
   }
 }
 
-TEST(BFloat16, KernelsComputeInFloatAndRoundWhatTheyStore) {
+TEST(Narrow, KernelsComputeInFloatAndRoundWhatTheyStore) {
   for (const Case& one : cases()) {
-    check(one, Backend::kCpu, 1);
-    check(one, Backend::kCpu, 2);
-    if (one.layout == Layout::kRowMajor) check(one, Backend::kReference, 1);
+    for (const DType narrow : {DType::kBFloat16, DType::kFloat16}) {
+      check(one, narrow, Backend::kCpu, 1);
+      if (one.layout == Layout::kRowMajor) check(one, narrow, Backend::kReference, 1);
+    }
+    check(one, DType::kBFloat16, Backend::kCpu, 2);
   }
 }
 

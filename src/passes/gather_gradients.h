@@ -1,0 +1,20 @@
+// Weight gradients of small micro-batches: a product that sums over few samples costs mostly what
+// reading and writing the weight's gradient costs. Where the operands are small beside the weight,
+// those of a few micro-batches are gathered and the gradient is computed over all of them at once.
+// Few, since what is computed at the end of a step keeps other stages waiting.
+#pragma once
+
+#include "passes/training_graph.h"
+
+namespace pipetrain {
+
+/// Turns such nodes into Part::kBatchGradient ones over gathered values, for steps of so many
+/// micro-batches. Depends on shapes only. After all passes that move nodes. Returns how many nodes
+/// there are.
+int gather_gradients(TrainingGraph& training, std::int64_t micro_batches_of_step);
+
+/// The same nodes as in `first`, which is the same network with larger micro-batches: a step may
+/// end with smaller ones.
+void gather_gradients_like(const TrainingGraph& first, TrainingGraph& training);
+
+}  // namespace pipetrain
