@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/commands.h"

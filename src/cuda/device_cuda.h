@@ -7,6 +7,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "device/kernel_compiler_cuda.h"
 #include "device/queue_cuda.h"
 
 namespace pipetrain {
@@ -47,6 +48,7 @@ class CudaDevice final : public Device {
 
   int index_;
   int multiprocessors_ = 1;
+  std::unique_ptr<KernelCompiler> compiler_;
   bool tensor_floats_ = false;
   std::string name_;
 };

@@ -16,10 +16,11 @@ namespace pipetrain {
 namespace {
 
 /// Operators whose result at one place depends on the operands at that place, with a loop over
-/// float32 of their own.
+/// float32 of their own; and Cast.
 bool is_known_step(std::string_view op) {
   static const std::set<std::string_view> kSteps = {"Abs",
                                                     "Add",
+                                                    "Cast",
                                                     "Ceil",
                                                     "Clip",
                                                     "ClipGrad",
@@ -92,6 +93,15 @@ Attributes::Value value_of(std::string_view text) {
   return std::string(text);
 }
 
+constexpr std::string_view kAs = "as";
+
+DType stored_type(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  PT_FAIL(kModel, "a fused step cannot be stored as \"{}\"", printable(std::string(name)));
+}
+
 struct ValueText {
   std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
   std::string operator()(double value) const {
@@ -106,20 +116,26 @@ struct ValueText {
   }
 };
 
+bool is_taken(DType dtype, FusedTypes types) {
+  if (dtype == DType::kFloat32) return true;
+  return types == FusedTypes::kStored && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
+}
+
 void infer_fused(InferContext& context) {
   PT_CHECK(!context.inputs.empty(), kModel, "expected at least one input");
   const FusedProgram program =
       fused_program(context.attributes, static_cast<int>(context.inputs.size()));
   TensorType out = context.inputs[0];
   for (const TensorType& type : context.inputs) {
-    PT_CHECK(type.dtype == out.dtype && is_float(type.dtype), kModel,
-             "expected floats of one type, got {} and {}", out.text(), type.text());
+    PT_CHECK(is_float(type.dtype), kModel, "expected floats, got {}", type.text());
     out.shape = broadcast(out.shape, type.shape);
   }
   for (const TensorType& type : context.inputs) {
     if (type.shape == out.shape) out.layout = type.layout;
   }
   context.outputs.assign(program.results.size(), out);
+  for (std::size_t k = 0; k < program.results.size(); ++k)
+    context.outputs[k].dtype = program.stored(program.results[k], context.inputs);
 }
 
 Cost fused_cost(const Attributes& attributes, std::span<const TensorType> inputs,
@@ -144,8 +160,20 @@ std::string FusedProgram::text() const {
     for (const int operand : step.operands) out += fmt::format(" {}", operand);
     for (const auto& [name, value] : step.attributes.items())
       out += fmt::format(" {}={}", name, std::visit(ValueText{}, value));
+    if (step.stored != DType::kUndefined) out += fmt::format(" {}={}", kAs, name_of(step.stored));
   }
   return out;
+}
+
+DType FusedProgram::stored(int step, std::span<const TensorType> inputs) const {
+  const DType own = steps[static_cast<std::size_t>(step)].stored;
+  if (own != DType::kUndefined) return own;
+  for (const TensorType& type : inputs) {
+    PT_CHECK(type.dtype == inputs[0].dtype, kModel,
+             "a fused step over {} and {} does not say what it is stored in", inputs[0].text(),
+             type.text());
+  }
+  return inputs[0].dtype;
 }
 
 Attributes fused_attributes(const FusedProgram& program) {
@@ -163,7 +191,12 @@ FusedProgram fused_program(const Attributes& attributes, int input_count) {
       if (step.op.empty()) {
         step.op = word;
       } else if (const std::size_t equals = word.find('='); equals != std::string_view::npos) {
-        step.attributes.set(std::string(word.substr(0, equals)), value_of(word.substr(equals + 1)));
+        const std::string_view value = word.substr(equals + 1);
+        if (word.substr(0, equals) == kAs) {
+          step.stored = stored_type(value);
+        } else {
+          step.attributes.set(std::string(word.substr(0, equals)), value_of(value));
+        }
       } else {
         const int known = input_count + static_cast<int>(program.steps.size());
         PT_CHECK(parse(word, operand) && operand >= 0 && operand < known, kModel,
@@ -187,12 +220,13 @@ FusedProgram fused_program(const Attributes& attributes, int input_count) {
   return program;
 }
 
-bool is_fusible(const Graph& graph, const Node& node) {
+bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
   if (!is_known_step(node.op->name) || node.outputs.size() != 1) return false;
+  if (node.op->name == "Cast" && types == FusedTypes::kFloat32) return false;
   const TensorType& out = graph[node.outputs[0]].type;
-  if (out.dtype != DType::kFloat32 || out.count() == 0) return false;
+  if (!is_taken(out.dtype, types) || out.count() == 0) return false;
   for (const ValueId id : node.inputs) {
-    if (!id || graph[id].type.dtype != DType::kFloat32) return false;
+    if (!id || !is_taken(graph[id].type.dtype, types)) return false;
     if (graph[id].type.shape == out.shape && graph[id].type.layout != out.layout) return false;
   }
   if (node.op->name == "Dropout" && out.layout != Layout::kRowMajor) return false;

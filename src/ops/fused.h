@@ -5,9 +5,12 @@
 //   Add 0 1; Gelu 2 approximate=tanh; Dropout 3 key=4 ratio=0.1     results: [4]
 //
 // Numbers in front are operands: first the node's inputs (here 0 and 1), then the steps in their
-// order. All steps have the shape of the outputs; inputs broadcast to it.
+// order. All steps have the shape of the outputs; inputs broadcast to it. A step's result is
+// rounded to the type that it is stored in alone where that is not the inputs': `Mul 0 1
+// as=bfloat16`.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +25,7 @@ struct FusedStep {
   std::string op;  // an element-wise canonical operator, or Dropout
   std::vector<int> operands;
   Attributes attributes;
+  DType stored = DType::kUndefined;  // kUndefined: the type that all inputs have
 };
 
 struct FusedProgram {
@@ -29,14 +33,22 @@ struct FusedProgram {
   std::vector<int> results;  // the step of each output
 
   std::string text() const;
+  /// What a step is stored in alone.
+  DType stored(int step, std::span<const TensorType> inputs) const;
 };
 
 /// Most operands of a program: inputs and steps together. Kernels hold a block of each.
 inline constexpr int kMostFusedOperands = 24;
 
-/// Whether a node can be a step of a fused program: known operator, float32, one output, and
-/// operands that broadcast to it.
-bool is_fusible(const Graph& graph, const Node& node);
+/// What the kernels of a backend can fuse.
+enum class FusedTypes : std::uint8_t {
+  kFloat32,
+  kStored,  // float32, bfloat16 and float16 in any mix, and casts between them
+};
+
+/// Whether a node can be a step of a fused program: known operator, types that are taken, one
+/// output, and operands that broadcast to it.
+bool is_fusible(const Graph& graph, const Node& node, FusedTypes types);
 
 /// The attributes of a Fused node.
 Attributes fused_attributes(const FusedProgram& program);

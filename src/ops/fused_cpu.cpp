@@ -275,9 +275,16 @@ class FusedKernel final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_fused(const KernelRequest& request) {
-  if (request.outputs[0].dtype != DType::kFloat32) return nullptr;
   const FusedProgram program =
       fused_program(request.node.attributes, static_cast<int>(request.inputs.size()));
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      if (type.dtype != DType::kFloat32) return nullptr;
+    }
+  }
+  for (const FusedStep& step : program.steps) {
+    if (step.stored != DType::kUndefined || step.op == "Cast") return nullptr;
+  }
   auto kernel = std::make_unique<FusedKernel>(request, program);
   if (!kernel->is_complete()) return nullptr;
   return kernel;

@@ -1,4 +1,6 @@
 // Fused programs by the plain loops of their steps: every step is a tensor of its own.
+#include <algorithm>
+
 #include "graph/op.h"
 #include "ops/fused.h"
 #include "ops/registry.h"
@@ -20,10 +22,18 @@ class StepwiseKernel final : public Kernel {
       std::vector<TensorType> operands;
       for (const int operand : step.operands)
         operands.push_back(types[static_cast<std::size_t>(operand)]);
-      kernels_.push_back(make_kernel(Backend::kReference, {node, operands, {request.outputs[0]}}));
-      results_.emplace_back(request.outputs[0]);
-      types.push_back(request.outputs[0]);
+      TensorType result = request.outputs[0];
+      result.dtype = program_.stored(static_cast<int>(kernels_.size()), request.inputs);
+      kernels_.push_back(make_kernel(Backend::kReference, {node, operands, {result}}));
+      results_.emplace_back(result);
+      types.push_back(result);
     }
+  }
+
+  std::size_t workspace_bytes() const override {
+    std::size_t most = 0;
+    for (const auto& kernel : kernels_) most = std::max(most, kernel->workspace_bytes());
+    return most;
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,

@@ -65,7 +65,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
       [&] {
         std::unique_ptr<Kernel> kernel;
-        if (has_narrow(request) && !only_moves_narrow(request))
+        // A fused program says itself which of its steps are rounded.
+        if (has_narrow(request) && !only_moves_narrow(request) && op != "Fused")
           kernel = make_narrow_kernel(backend, request);
         if (kernel) return kernel;
         if (const KernelEntry* entry = find_kernel(backend, op)) kernel = entry->make(request);

@@ -127,7 +127,7 @@ Made make_dropout(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request, 0)) return nullptr;
   const DropoutParameters parameters = dropout_parameters(request.node.attributes);
   return make_kernel([=](Tensors in, Tensors out, const RunContext& context) {
-    const Mask mask{dropout_key(context, parameters.node_key), parameters.threshold,
+    const DropoutMask mask{dropout_key(context, parameters.node_key), parameters.threshold,
                     static_cast<float>(parameters.scale), context.first_sample,
                     elements_per_sample(in[0].count(), context)};
     launch_dropout(mask, numbers_at(in, 0), places_at(out, 0), in[0].count(), queue);

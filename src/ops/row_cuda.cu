@@ -240,22 +240,9 @@ __global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, Numbers
   }
 }
 
-/// The mask of ops/dropout.h: element 8 w + l of a group of 32 takes word w of its l-th counter.
-__global__ void dropout(Mask mask, Numbers x, Places y, std::int64_t count) {
-  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
-    const auto sample = static_cast<std::uint64_t>(mask.first_sample + i / mask.per_sample);
-    const std::int64_t element = i % mask.per_sample;
-    const auto within = static_cast<int>(element % 32);
-    const auto block = static_cast<std::uint64_t>(8 * (element / 32) + within % 8);
-    const PhiloxKey low = philox_key(block), high = philox_key(sample);
-    const PhiloxBlock numbers =
-        philox(mask.key, {{low.word[0], low.word[1], high.word[0], high.word[1]}});
-    const std::uint32_t number = within < 8    ? numbers.word[0]
-                                 : within < 16 ? numbers.word[1]
-                                 : within < 24 ? numbers.word[2]
-                                               : numbers.word[3];
-    y[i] = number >= mask.threshold ? x[i] * mask.scale : 0;
-  }
+__global__ void dropout(DropoutMask mask, Numbers x, Places y, std::int64_t count) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
+    y[i] = drop_out(mask, x[i], i);
 }
 
 }  // namespace
@@ -348,7 +335,7 @@ void launch_norm_weight_gradient(const Norm& norm, const Numbers& dy, const Numb
             norm.width, Numbers(workspace), Numbers(biases), dscale, dbias);
 }
 
-void launch_dropout(const Mask& mask, const Numbers& x, const Places& y, std::int64_t count,
+void launch_dropout(const DropoutMask& mask, const Numbers& x, const Places& y, std::int64_t count,
                     const CudaQueue& queue) {
   if (count == 0) return;
   PT_LAUNCH(dropout, blocks_for(count, queue), kBlock, queue.stream, mask, x, y, count);

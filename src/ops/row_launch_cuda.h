@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "base/random.h"
 #include "device/queue_cuda.h"
+#include "ops/dropout_mask_cuda.h"
 #include "ops/stored_cuda.h"
 
 namespace pipetrain::row {
@@ -62,13 +62,7 @@ void launch_norm_weight_gradient(const Norm& norm, const Numbers& dy, const Numb
                                  const Places& dscale, const Places& dbias, float* workspace,
                                  const CudaQueue& queue);
 
-struct Mask {
-  PhiloxKey key;
-  std::uint32_t threshold;
-  float scale;
-  std::int64_t first_sample, per_sample;
-};
-void launch_dropout(const Mask& mask, const Numbers& x, const Places& y, std::int64_t count,
+void launch_dropout(const DropoutMask& mask, const Numbers& x, const Places& y, std::int64_t count,
                     const CudaQueue& queue);
 
 }  // namespace pipetrain::row

@@ -38,8 +38,6 @@ __device__ __forceinline__ Places Places::operator+(std::int64_t elements) const
   return out;
 }
 
-/// Elements that a thread moves with one or two instructions of 16 bytes.
-constexpr int kWide = 8;
 struct WideNumbers {
   float values[kWide];
 };
@@ -89,11 +87,6 @@ __device__ __forceinline__ void store_wide(const Places& to, std::int64_t group,
   Narrow narrow;
   for (int i = 0; i < kWide; ++i) narrow.values[i] = narrowed(from.values[i], to.stored);
   static_cast<Narrow*>(to.data)[group] = narrow;
-}
-
-/// Whether groups of kWide elements can be moved at once.
-inline bool moves_wide(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
 
 }  // namespace pipetrain

@@ -47,4 +47,11 @@ struct Places {
   __host__ __device__ explicit operator bool() const { return data != nullptr; }
 };
 
+/// Elements that a thread moves with one or two instructions of 16 bytes.
+constexpr int kWide = 8;
+/// Whether groups of kWide elements can be moved at once.
+inline bool moves_wide(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}
+
 }  // namespace pipetrain

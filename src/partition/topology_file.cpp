@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/atomic_file.h"
+#include "base/cache_directory.h"
 #include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"

@@ -21,10 +21,11 @@ using Members = std::vector<int>;  // node indices, ascending
 /// Finds and makes the groups of one part.
 class PartFuser {
  public:
-  PartFuser(TrainingGraph& training, Part part)
+  PartFuser(TrainingGraph& training, Part part, FusedTypes types)
       : training_(training),
         graph_(training.graph),
         part_(part),
+        types_(types),
         readers_(graph_.values.size()),
         outside_(graph_.values.size(), false),
         group_(graph_.nodes.size(), -1) {
@@ -58,7 +59,7 @@ class PartFuser {
  private:
   static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
   const Node& node(int n) const { return graph_.nodes[static_cast<std::size_t>(n)]; }
-  bool takes(int n) const { return node(n).part == part_ && is_fusible(graph_, node(n)); }
+  bool takes(int n) const { return node(n).part == part_ && is_fusible(graph_, node(n), types_); }
   int group_of(int n) const { return group_[static_cast<std::size_t>(n)]; }
   const TensorType& type_of(int n) const { return graph_[node(n).outputs[0]].type; }
 
@@ -67,7 +68,9 @@ class PartFuser {
     const int from = group_of(producer), to = group_of(reader);
     if (from < 0 || from == to) return;
     if (node(producer).gradient_of != node(reader).gradient_of) return;
-    if (type_of(producer) != type_of(reader)) return;
+    if (type_of(producer).shape != type_of(reader).shape ||
+        type_of(producer).layout != type_of(reader).layout)
+      return;
     const Members& first = groups_[static_cast<std::size_t>(from)];
     Members merged = first;
     for (const int n : groups_[static_cast<std::size_t>(to)]) merged.push_back(n);
@@ -126,15 +129,17 @@ class PartFuser {
     return true;
   }
 
-  /// Whether as many results go as inputs live longer; both are as large as the group's shape.
+  /// Whether the results that go are as large as the inputs that live longer.
   bool saves_memory(const Members& moved, const Members& merged, int last) const {
-    int longer = 0, gone = 0;
-    for (const int n : moved) gone += !is_result(merged, n);
+    std::size_t longer = 0, gone = 0;
+    for (const int n : moved) {
+      if (!is_result(merged, n)) gone += type_of(n).bytes();
+    }
     for (const ValueId id : inputs_of(moved)) {
       if (!graph_[id].producer || graph_[id].type.shape != type_of(last).shape) continue;
       const auto& readers = readers_[at(id)];
-      longer +=
-          std::all_of(readers.begin(), readers.end(), [&](int reader) { return reader <= last; });
+      if (std::all_of(readers.begin(), readers.end(), [&](int reader) { return reader <= last; }))
+        longer += graph_[id].type.bytes();
     }
     return longer <= gone;
   }
@@ -160,11 +165,16 @@ class PartFuser {
     out.inputs = inputs_of(members);
     std::map<ValueId, int> operand;
     for (const ValueId id : out.inputs) operand.emplace(id, static_cast<int>(operand.size()));
+    const auto is_float32 = [&](ValueId id) { return graph_[id].type.dtype == DType::kFloat32; };
+    const bool plain = std::all_of(out.inputs.begin(), out.inputs.end(), is_float32) &&
+                       std::all_of(members.begin(), members.end(),
+                                   [&](int n) { return is_float32(node(n).outputs[0]); });
     FusedProgram program;
     std::string names;
     for (const int n : members) {
       const Node& member = node(n);
       FusedStep step{std::string(member.op->name), {}, member.attributes};
+      if (!plain) step.stored = type_of(n).dtype;
       for (const ValueId id : member.inputs) step.operands.push_back(operand.at(id));
       if (is_result(members, n)) {
         program.results.push_back(static_cast<int>(program.steps.size()));
@@ -187,6 +197,7 @@ class PartFuser {
   TrainingGraph& training_;
   Graph& graph_;
   Part part_;
+  FusedTypes types_;
   std::vector<std::vector<int>> readers_;
   std::vector<bool> outside_;  // read by more than nodes
   std::vector<int> group_;     // by node; -1: none
@@ -195,11 +206,11 @@ class PartFuser {
 
 }  // namespace
 
-int fuse_elementwise(TrainingGraph& training) {
+int fuse_elementwise(TrainingGraph& training, FusedTypes types) {
   // The forward pass first: what belongs to one of its nodes may be one node in the backward pass.
   int groups = 0;
   for (const Part part : {Part::kForward, Part::kInputGradient, Part::kWeightGradient})
-    groups += PartFuser(training, part).run();
+    groups += PartFuser(training, part, types).run();
   return groups;
 }
 

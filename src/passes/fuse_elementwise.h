@@ -1,11 +1,12 @@
 // Chains and DAGs of element-wise nodes become one node each (ops/fused.h), forward and backward.
 #pragma once
 
+#include "ops/fused.h"
 #include "passes/training_graph.h"
 
 namespace pipetrain {
 
-/// Fuses float32 element-wise nodes (with broadcast operands, dropout, sums of gradients) that
+/// Fuses element-wise nodes over `types` (with broadcast operands, dropout, sums of gradients) that
 /// follow one another. A group stands where its last node stood; all its members are of one part,
 /// and in the backward pass they belong to one forward node (a fused one counts as one), so that no
 /// cut goes through them. What is read outside of the group stays a value. A group never makes the
@@ -14,6 +15,6 @@ namespace pipetrain {
 /// many groups there are.
 ///
 ///   a = Add(x, skip)   y = Relu(a)     →  y = Fused{Add 0 1; Relu 2}(x, skip)
-int fuse_elementwise(TrainingGraph& training);
+int fuse_elementwise(TrainingGraph& training, FusedTypes types = FusedTypes::kFloat32);
 
 }  // namespace pipetrain

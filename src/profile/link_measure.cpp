@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cache_directory.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/index.h"

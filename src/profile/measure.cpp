@@ -1,9 +1,9 @@
 #include "profile/measure.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
+#include "base/cache_directory.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -243,17 +243,6 @@ class Profiler {
 };
 
 }  // namespace
-
-std::filesystem::path default_cache_directory() {
-  const auto variable = [](const char* name) {
-    const char* text = std::getenv(name);
-    return std::filesystem::path(text ? text : "");
-  };
-  if (const auto own = variable("PIPETRAIN_CACHE_DIR"); !own.empty()) return own;
-  if (const auto cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache / "pipetrain";
-  if (const auto home = variable("HOME"); !home.empty()) return home / ".cache" / "pipetrain";
-  return {};
-}
 
 Profile measure_profile(const TrainingGraph& training, Backend backend, int threads,
                         const ProfileOptions& options) {

@@ -14,7 +14,7 @@ struct ProfileOptions {
   double seconds = 0.4;   // more of them while they fit into this
   int busy_threads = 1;   // copies that run at the same time: the stages of this machine
   bool use_cache = true;  // --no-cache
-  std::filesystem::path cache_directory;  // empty: default_cache_directory()
+  std::filesystem::path cache_directory;  // empty: base/cache_directory.h
   OptimizerSettings optimizer;            // whose updates are measured
   bool brief = false;  // where nothing is decided by it: a long step is estimated, not cached
 };
@@ -25,9 +25,5 @@ struct ProfileOptions {
 /// p, p copies run at once, so that what stages share (memory bandwidth, caches) is in the numbers.
 Profile measure_profile(const TrainingGraph& training, Backend backend, int threads,
                         const ProfileOptions& options = {});
-
-/// $PIPETRAIN_CACHE_DIR, else $XDG_CACHE_HOME/pipetrain, else ~/.cache/pipetrain; empty when there
-/// is none of these.
-std::filesystem::path default_cache_directory();
 
 }  // namespace pipetrain

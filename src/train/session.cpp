@@ -9,6 +9,7 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
+#include "passes/fuse_elementwise.h"
 #include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
@@ -180,7 +181,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   if (!training) options.loss.class_weights.clear();
   options.with_gradients = with_gradients;
   options.precision = config_.model.precision;
-  // On GPUs everything is row-major so far, and nothing is fused.
+  // On GPUs everything is row-major so far.
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
   if (on_cpu) options.picture_layout = convolution_layout();
   options.fuse_elementwise = on_cpu && fuse;
@@ -193,6 +194,11 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
     } else {
       gather_gradients_like(*training_.front().graph, *graph);
     }
+  }
+  // The kernels of GPUs take narrow types as well.
+  if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
+    fuse_elementwise(*graph, FusedTypes::kStored);
+    graph->graph.verify();
   }
   return graph;
 }

@@ -8,11 +8,13 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -30,8 +32,17 @@ using Group = std::vector<std::shared_ptr<Operation>>;
 
 }  // namespace
 
+/// Work that a stream was given while it was captured.
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
 struct CUstream_st {
   std::vector<std::shared_ptr<Group>> groups;
+  CUgraph_st* captured = nullptr;
+  bool invalidated = false;
 };
 struct CUevent_st {
   std::vector<std::shared_ptr<Group>> groups;
@@ -51,6 +62,28 @@ std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
 int ids = 0, aborts = 0;
+std::string launches;      // since they were asked for
+std::string failing_call;  // of those that make graphs
+
+bool fails_at(const char* call) {
+  launches += std::string(call) + "\n";
+  return failing_call == call;
+}
+
+/// Does work, or puts it into the graph of a stream that is captured.
+void give(cudaStream_t stream, std::function<void()> work) {
+  if (stream && stream->captured) {
+    stream->captured->work.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+/// What a captured stream cannot do.
+cudaError_t refuse(cudaStream_t stream) {
+  stream->invalidated = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
 bool fails = false;
 
 bool over(const std::vector<std::shared_ptr<Group>>& groups) {
@@ -114,6 +147,12 @@ extern "C" {
 
 // What a test asks for.
 int fake_aborts() { return aborts; }
+const char* fake_launches() {
+  static std::string told;
+  told = std::exchange(launches, {});
+  return told.c_str();
+}
+void fake_failing_call(const char* call) { failing_call = call; }
 void fake_failure(int on) {
   const std::lock_guard lock(mutex);
   fails = on != 0;
@@ -149,10 +188,68 @@ cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
+// Kernels: of the plugin, and such that are loaded.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
+  *kernel = nullptr;
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
+  give(stream, [] { launches += "own kernel\n"; });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (fails_at("begin")) return cudaErrorIllegalState;
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured) return cudaErrorInvalidValue;
+  stream->captured = new CUgraph_st;
+  stream->invalidated = false;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->captured, nullptr);
+  if (!fails_at("end") && !stream->invalidated) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  if (fails_at("instantiate")) return cudaErrorMemoryAllocation;
+  *ready = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) {
+  delete ready;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
+  if (stream->captured) return refuse(stream);
+  launches += "graph\n";
+  for (const auto& work : ready->work) work();
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
+                                unsigned, cudaLibraryOption*, void**, unsigned) {
+  if (std::memcmp(code, "\177ELF", 4) != 0) return cudaErrorInvalidKernelImage;
+  *library = reinterpret_cast<cudaLibrary_t>(const_cast<void*>(code));
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char* name) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<char*>(name));
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
+cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, std::size_t,
+                             cudaStream_t) {
+  launches += std::string("compiled ") + static_cast<const char*>(kernel) + " (" +
+              std::to_string(grid.x) + " x " + std::to_string(block.x) + ")\n";
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-  std::memcpy(to, from, bytes);
+                            cudaStream_t stream) {
+  give(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -164,6 +261,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->captured) return refuse(stream);
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return over(stream->groups); });
   return cudaSuccess;

@@ -4,6 +4,8 @@
 
 #include "base/random.h"
 #include "graph/op.h"
+#include "ops/fused_source.h"
+#include "support/fused_chains.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -18,67 +20,7 @@ RunContext context_of(std::int64_t samples) {
   return context;
 }
 
-struct Program {
-  FusedProgram program;
-  std::vector<HostTensor> inputs;
-};
-
-FusedStep step_of(RandomStream& random, int operands) {
-  const auto any = [&] {
-    return static_cast<int>(random.below(static_cast<std::uint32_t>(operands)));
-  };
-  static const std::vector<FusedStep> kUnary = {
-      {"Relu", {}, {}},
-      {"Gelu", {}, {{"approximate", "tanh"}}},
-      {"Gelu", {}, {}},
-      {"Tanh", {}, {}},
-      {"Silu", {}, {}},
-      {"Clip", {}, {{"min", -0.5}, {"max", 0.1}}},
-      {"LeakyRelu", {}, {{"alpha", 0.3}}},
-      {"Dropout", {}, {{"ratio", 0.25}, {"key", std::int64_t{4}}}},
-      {"PowScalar", {}, {{"exponent", 2.0}}},
-      {"Softplus", {}, {}},
-      {"Neg", {}, {}}};
-  static const std::vector<FusedStep> kBinary = {
-      {"Add", {}, {}},      {"Mul", {}, {}},      {"Sub", {}, {}},      {"Max", {}, {}},
-      {"ReluGrad", {}, {}}, {"TanhGrad", {}, {}}, {"GeluGrad", {}, {}}, {"SigmoidGrad", {}, {}}};
-  const auto pick = [&](const std::vector<FusedStep>& list) {
-    return list[random.below(static_cast<std::uint32_t>(list.size()))];
-  };
-  const std::uint32_t kind = random.below(10);
-  FusedStep step = kind < 4 ? pick(kUnary) : kind < 9 ? pick(kBinary) : FusedStep{"Sum", {}, {}};
-  const int count = kind < 4 ? 1 : kind < 9 ? 2 : 3;
-  for (int k = 0; k < count; ++k) step.operands.push_back(any());
-  return step;
-}
-
-bool takes_only_whole_tensors(const std::string& op) { return op.ends_with("Grad") || op == "Sum"; }
-
-/// Operands: two tensors of the shape, one number, one row, one number a channel; then the steps.
-Program random_program(std::uint64_t seed, const Shape& shape) {
-  RandomStream random(seed, 1);
-  Program out;
-  const TensorType whole{DType::kFloat32, shape};
-  const std::int64_t last = shape[shape.rank() - 1];
-  out.inputs = {random_tensor(whole, seed, -2, 2), random_tensor(whole, seed + 1, -2, 2),
-                random_tensor({DType::kFloat32, Shape{}}, seed + 2),
-                random_tensor({DType::kFloat32, Shape{last}}, seed + 3)};
-  if (shape.rank() == 3)
-    out.inputs.push_back(random_tensor({DType::kFloat32, Shape{shape[1], 1}}, seed + 4));
-  const int inputs = static_cast<int>(out.inputs.size());
-  for (int k = 0; k < 8; ++k) {
-    FusedStep step = step_of(random, inputs + k);
-    for (std::size_t o = 0; o < step.operands.size(); ++o) {
-      const bool small = step.operands[o] >= 2 && step.operands[o] < inputs;
-      if (small && (o == 0 || takes_only_whole_tensors(step.op)))
-        step.operands[o] = k ? inputs + k - 1 : 0;
-    }
-    out.program.steps.push_back(step);
-  }
-  out.program.results = {7};
-  if (seed % 2) out.program.results.push_back(3);
-  return out;
-}
+using Program = RandomProgram;
 
 /// Every step by the kernel that its operator has alone.
 std::vector<HostTensor> run_steps(const Program& program, Backend backend,
@@ -147,6 +89,27 @@ TEST(Fused, WritesOverAnInput) {
   }
 }
 
+TEST(Fused, KernelsOfGpusGiveTheBitsOfTheStepsAlone) {
+  EXPECT_GT(check_fused_chains(random_chains(/*programs=*/6)), 50);
+}
+
+TEST(Fused, SourcesAreForAnyBatch) {
+  FusedProgram program;
+  program.steps = {{"Add", {0, 1}, {}}, {"Gelu", {2}, {{"approximate", "tanh"}}}};
+  program.results = {1};
+  const auto source = [&](std::int64_t batch) {
+    const TensorType whole{DType::kFloat32, Shape{batch, 3, 8}};
+    return fused_source(program, {whole, {DType::kFloat32, Shape{3, 1}}}, {whole});
+  };
+  EXPECT_EQ(source(4).text, source(7).text);
+  EXPECT_TRUE(source(4).wide);
+  EXPECT_NE(source(4).text.find("v3 = GeluTanh<float, StandardMath>{}(v2);"), std::string::npos)
+      << source(4).text;
+  EXPECT_NE(source(4).text.find("v1 = x1[i / 8 % 3];"), std::string::npos) << source(4).text;
+  program.steps[0].op = "MatMul";
+  EXPECT_EQ(source(4).text, "");
+}
+
 TEST(Fused, ProgramsReadAsTheyAreWritten) {
   FusedProgram program;
   program.steps = {{"Clip", {0}, {{"min", 0.0}, {"max", 1e30}}},
@@ -163,6 +126,9 @@ TEST(Fused, ProgramsReadAsTheyAreWritten) {
   EXPECT_EQ(read.results, program.results);
   EXPECT_EQ(read.steps[0].attributes.real("min"), 0.0);
   EXPECT_EQ(read.steps[3].attributes.integer("key"), 3);
+  program.steps[1].stored = DType::kBFloat16;
+  EXPECT_NE(program.text().find("Gelu 2 approximate=tanh as=bfloat16; "), std::string::npos);
+  EXPECT_EQ(fused_program(fused_attributes(program), 2).text(), program.text());
   const auto refused = [](const char* text, Ints results, std::string_view why) {
     expect_error(ErrorKind::kModel, why, [&] {
       fused_program({{"program", std::string(text)}, {"results", results}}, 2);
@@ -172,6 +138,7 @@ TEST(Fused, ProgramsReadAsTheyAreWritten) {
   refused("MatMul 0 1", {0}, "no fused step");
   refused("Add 0 1", {1}, "no result 1");
   refused("Add 0 1", {}, "no result");
+  refused("Add 0 1 as=int64", {0}, "cannot be stored as");
 }
 
 }  // namespace

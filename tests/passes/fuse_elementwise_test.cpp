@@ -57,7 +57,7 @@ TrainingGraph build(const OnnxModel& model, bool fuse) {
   return build_training_graph(model, classify_tensors(model, {}), options);
 }
 
-std::vector<HostTensor> run(const TrainingGraph& training) {
+std::vector<HostTensor> run(const TrainingGraph& training, Backend backend = Backend::kCpu) {
   test::Feeds feeds;
   feeds[training.inputs[0].value] =
       random_tensor(training.graph[training.inputs[0].value].type, 11);
@@ -65,7 +65,7 @@ std::vector<HostTensor> run(const TrainingGraph& training) {
   feeds[training.loss.loss_scale] = test::floats(Shape{}, {0.25F});
   for (const Accumulation& use : training.accumulations)
     feeds[use.accumulator] = HostTensor(training.graph[use.accumulator].type);
-  return test::run_graph(training.graph, Backend::kCpu, feeds);
+  return test::run_graph(training.graph, backend, feeds);
 }
 
 int count(const TrainingGraph& training, std::string_view op) {
@@ -91,6 +91,36 @@ TEST(FuseElementwise, ChangesNoBitOfLossAndGradients) {
     if (HasFailure()) FAIL() << "seed " << seed << "\n" << fused.graph.to_text();
   }
   EXPECT_GT(groups, 80);
+}
+
+TEST(FuseElementwise, ChangesNoBitOfWhatIsStoredNarrow) {
+  int narrow_steps = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    const OnnxModel model = random_network(seed);
+    BuildOptions options;
+    options.lower.micro_batch = 6;
+    options.precision = DType::kBFloat16;
+    const auto made = [&] {
+      return build_training_graph(model, classify_tensors(model, {}), options);
+    };
+    const TrainingGraph alone = made();
+    TrainingGraph fused = made();
+    fuse_elementwise(fused, FusedTypes::kStored);
+    fused.graph.verify();
+    for (const Node& node : fused.graph.nodes) {
+      if (node.op->name != "Fused") continue;
+      narrow_steps += node.attributes.text("program", "").find("as=bfloat16") != std::string::npos;
+    }
+    const auto expected = run(alone, Backend::kReference), actual = run(fused, Backend::kReference);
+    const auto same = [&](ValueId id) {
+      test::expect_same_bits(actual[static_cast<std::size_t>(id.index)],
+                             expected[static_cast<std::size_t>(id.index)]);
+    };
+    same(fused.loss.loss_sum);
+    for (const Accumulation& use : fused.accumulations) same(use.contribution);
+    if (HasFailure()) FAIL() << "seed " << seed << "\n" << fused.graph.to_text();
+  }
+  EXPECT_GT(narrow_steps, 12);
 }
 
 TEST(FuseElementwise, SkipAndActivationAreOneNodeForwardAndBackward) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/cache_directory.h"
 #include "base/error.h"
 #include "graph/builder.h"
 #include "graph/op.h"

@@ -1,17 +1,109 @@
 #include "support/emulated_kernels.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
+#include "device/kernel_compiler_cuda.h"
+#include "ops/fused_operands_cuda.h"
 #include "ops/kernels_cuda.h"
 #include "optim/update_cuda.h"
 
 namespace pipetrain::test {
 namespace {
 
+/// Kernels by the host's compiler, from the sources that NVRTC compiles for GPUs.
+class HostCompiler final : public KernelCompiler {
+ public:
+  std::shared_ptr<CompiledKernel> compile(const std::string& source, const char*) override {
+    const auto found = kernels_.find(source);
+    if (found != kernels_.end()) return found->second;
+    if (is_noting) noted_.emplace(source, static_cast<int>(noted_.size()));
+    return nullptr;
+  }
+
+  int build() {
+    namespace fs = std::filesystem;
+    is_noting = false;
+    const fs::path folder =
+        fs::temp_directory_path() /
+        ("pipetrain_generated_" + std::to_string(getpid()) + "_" + std::to_string(++builds_));
+    fs::create_directories(folder);
+    const std::string source = folder / "kernels.cpp", library = folder / "kernels.so",
+                      words = folder / "words";
+    {
+      std::ofstream file(source);
+      for (const auto& [text, number] : noted_) {
+        file << "#define fused fused_" << number << "\n#define element element_" << number << "\n"
+             << text << "#undef fused\n#undef element\n";
+      }
+    }
+    const std::string root = PIPETRAIN_SOURCE_DIR;
+    const std::string command =
+        std::string(PIPETRAIN_HOST_COMPILER) +
+        " -std=c++20 -O0 -fPIC -shared -ffp-contract=off -Wall -Wextra -Werror "
+        "-Wno-unknown-pragmas -Wno-unused-parameter -Wno-unused-variable"
+#ifdef __SANITIZE_ADDRESS__
+        " -fsanitize=address"
+#endif
+        " -I" +
+        root + "/tests/emulator -I" + root + "/src -I" + root + "/tests " + source + " -o " +
+        library + " > " + words + " 2>&1";
+    const int status = std::system(command.c_str());
+    void* const handle = status == 0 ? dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+    std::ifstream said(words);
+    std::string text((std::istreambuf_iterator<char>(said)), {});
+    if (status == 0 && !handle) text = dlerror();
+    fs::remove_all(folder);
+    if (!handle) throw std::runtime_error(text);
+    for (const auto& [key, number] : noted_) {
+      const auto kernel = reinterpret_cast<HostKernel::Function>(
+          dlsym(handle, ("fused_" + std::to_string(number)).c_str()));
+      if (!kernel) throw std::runtime_error("a generated kernel is missing");
+      kernels_[key] = std::make_shared<HostKernel>(kernel);
+    }
+    return static_cast<int>(std::exchange(noted_, {}).size());
+  }
+  void forget() { kernels_.clear(); }
+
+  bool is_noting = false;
+
+ private:
+  class HostKernel final : public CompiledKernel {
+   public:
+    using Function = void (*)(const FusedOperands&);
+    explicit HostKernel(Function function) : function_(function) {}
+    void launch(unsigned blocks, unsigned threads, const void* parameter,
+                const CudaQueue& queue) override {
+      const auto& operands = *static_cast<const FusedOperands*>(parameter);
+      PT_LAUNCH(function_, blocks, threads, queue.stream, operands);
+    }
+
+   private:
+    Function function_;
+  };
+
+  std::map<std::string, int> noted_;
+  std::map<std::string, std::shared_ptr<CompiledKernel>> kernels_;
+  int builds_ = 0;
+};
+
+HostCompiler& host_compiler() {
+  static HostCompiler compiler;
+  return compiler;
+}
+
 /// As narrow as a device can be, so that threads walk over many elements.
-constexpr CudaQueue kQueue = {.stream = nullptr, .multiprocessors = 1, .libraries = nullptr};
+const CudaQueue kQueue = {
+    .stream = nullptr, .multiprocessors = 1, .libraries = nullptr, .compiler = &host_compiler()};
 
 __global__ void returns_early(float* out) {
   if (threadIdx.x < 3) return;
@@ -103,6 +195,10 @@ std::unique_ptr<Kernel> make_emulated_kernel(const KernelRequest& request) {
   return make_cuda_kernel(request, kQueue);
 }
 #endif
+
+void note_generated_kernels() { host_compiler().is_noting = true; }
+int compile_generated_kernels() { return host_compiler().build(); }
+void forget_generated_kernels() { host_compiler().forget(); }
 
 int emulated_orders() {
 #ifdef __SANITIZE_ADDRESS__

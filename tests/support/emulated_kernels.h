@@ -30,6 +30,15 @@ void emulated_update(std::int64_t step, double gradient_scale, double average_de
 bool is_emulated_update(const OptimizerSettings& settings);
 std::vector<double> emulated_sums_of_squares(std::span<const std::span<const float>> values);
 
+/// Kernels that are generated as source (ops/fused_source.h): between these two calls the sources
+/// that make_emulated_kernel() comes across are noted, and the steps' own kernels are made. Then
+/// all are compiled by the host's compiler, and what is made from now on is made from them. Returns
+/// how many there are. Throws std::runtime_error with the compiler's words.
+void note_generated_kernels();
+int compile_generated_kernels();
+/// No generated kernel from now on.
+void forget_generated_kernels();
+
 /// What the emulator says of three kernels whose threads do not meet, joined by "; ".
 std::string emulated_divergence();
 /// Runs a kernel that reads behind its memory, which AddressSanitizer must see.

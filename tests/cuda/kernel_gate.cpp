@@ -1,0 +1,191 @@
+// What the plugin asks of a GPU that is not there (fake_gpus.cpp): how it comes to a kernel for a
+// fused program, by NVRTC, from the cache, or without; and how a stage's work becomes CUDA graphs.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/plugin.h"
+#include "graph/op.h"
+#include "ops/fused.h"
+#include "ops/kernel.h"
+#include "ops/registry.h"
+#include "pipeline/stage_recordings.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+int checks = 0;
+void check(bool right, const std::string& what) {
+  ++checks;
+  if (!right) throw std::runtime_error(what);
+}
+
+/// Makes and runs a kernel; what the GPU was asked to start.
+std::string started(Device& device) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(told != nullptr, "the fakes are not there");
+  told();
+  FusedProgram program;
+  program.steps = {{"Add", {0, 1}, {}}, {"Tanh", {2}, {}}};
+  program.results = {1};
+  Node node;
+  node.op = find_op("Fused");
+  node.attributes = fused_attributes(program);
+  node.name = "chain";
+  const TensorType type{DType::kFloat32, Shape{40, 64}};
+  const KernelRequest request{node, {type, {DType::kFloat32, Shape{64}}}, {type}};
+  const auto stream = device.make_stream();
+  const std::unique_ptr<Kernel> kernel = device.make_kernel(*stream, request);
+  check(kernel != nullptr, "there is no kernel");
+  const DeviceMemory x = device.allocate(type.bytes()), row = device.allocate(256),
+                     y = device.allocate(type.bytes()),
+                     workspace = device.allocate(kernel->workspace_bytes());
+  const Tensor in[] = {{request.inputs[0], x.data()}, {request.inputs[1], row.data()}};
+  const Tensor out[] = {{type, y.data()}};
+  RunContext context;
+  context.workspace = workspace.data();
+  kernel->run(in, out, context);
+  return told();
+}
+
+void run_all(const std::filesystem::path& folder) {
+  DevicePlugin& plugin = cuda_plugin();
+  const std::filesystem::path log = folder / "log", kernels = folder / "kernels";
+  copy_log_to(log);
+  // 320 groups of eight elements in blocks of 256.
+  const std::string one = "compiled fused (2 x 256)\n";
+  const std::string first = started(plugin.open(0));
+  check(first == one, "a compiled kernel: " + first);
+  check(get_file(log).empty(), get_file(log));
+
+  std::filesystem::path cubin;
+  for (const auto& entry : std::filesystem::directory_iterator(kernels)) cubin = entry.path();
+  const std::string kept = get_file(cubin);
+  check(kept.size() > 1000 && kept.substr(64, 4) == "\177ELF", "the cache has no machine code");
+  // Another GPU of the kind needs no compiler, unless what is kept is damaged.
+  const auto made = std::filesystem::last_write_time(cubin);
+  std::ofstream(cubin, std::ios::app) << "damaged";
+  check(started(plugin.open(1)) == one, "a kernel beside a damaged one");
+  check(get_file(cubin) == kept && std::filesystem::last_write_time(cubin) > made,
+        "the damaged kernel was not replaced");
+  check(get_file(log).empty(), get_file(log));
+}
+
+/// What there is without NVRTC, and what is said.
+void run_without(const std::filesystem::path& folder) {
+  DevicePlugin& plugin = cuda_plugin();
+  copy_log_to(folder / "log");
+  const std::string two = "own kernel\nown kernel\n";
+  const std::string first = started(plugin.open(0));
+  check(first == two, "node by node: " + first);
+  check(started(plugin.open(0)) == two && started(plugin.open(1)) == two, "node by node");
+  const std::string words = get_file(folder / "log");
+  check(words.find("warning: element-wise chains run node by node: NVRTC cannot be loaded "
+                   "(/nothing: cannot open shared object file") != std::string::npos,
+        words);
+  check(words.find('\n') == words.size() - 1, "said more than once: " + words);
+}
+
+/// What a stage's recordings make a GPU do, and where one of its calls fails.
+void run_graphs() {
+  Device& device = cuda_plugin().open(0);
+  const auto fail =
+      reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(fail && told, "the fakes are not there");
+  const auto expect = [&](const std::string& wanted, const std::string& where) {
+    const std::string words = told();
+    check(words == wanted, where + ": " + words);
+  };
+  const DeviceMemory memory = device.allocate(8);
+  auto* data = reinterpret_cast<float*>(memory.data());
+  const std::string one_by_one = "own kernel\n",
+                    recorded = "begin\nend\ninstantiate\ngraph\nown kernel\n",
+                    graph = "graph\nown kernel\n";
+  float from = 0;
+  bool waits = false;
+  for (const std::string failing : {"", "begin", "end", "instantiate", "work"}) {
+    fail(failing.c_str());
+    const auto stream = device.make_stream();
+    told();
+    StageRecordings recordings(*stream);
+    check(recordings.records(), "a stream does not record");
+    const auto put_in = [&] {
+      device.add(*stream, data, data + 1, 1);
+      if (waits) stream->synchronize();
+      stream->copy(data, &from, sizeof from);
+    };
+    const auto run = [&](const void* at, float value) {
+      from = value;
+      recordings.describe(&recordings).with(true).with(at).run(put_in);
+      check(*data == value, "work was not done, or not in its order");
+    };
+    waits = failing == "work";
+    run(data, 1);
+    expect(one_by_one, "the first time");
+    run(data + 1, 2);
+    expect(one_by_one, "the first time elsewhere");
+    run(data, 3);
+    if (failing.empty()) {
+      expect(recorded, "the second time");
+      run(data, 4);
+      expect(graph, "the third time");
+      run(data + 1, 5);
+      expect(recorded, "the second time elsewhere");
+      for (const float value : {6, 7}) {
+        run(data, value);
+        expect(graph, "later");
+      }
+      check(recordings.records(), "recording has ended");
+      continue;
+    }
+    const std::string tried = failing == "begin"         ? "begin\n"
+                              : failing == "instantiate" ? "begin\nend\ninstantiate\n"
+                                                         : "begin\nend\n";
+    expect(tried + one_by_one, failing + " fails");
+    check(!recordings.records(), "recording goes on after " + failing);
+    run(data, 4);
+    expect(one_by_one, "after " + failing);
+  }
+  fail("");
+  // Unless it is asked for there is none.
+  unsetenv("PIPETRAIN_CUDA_GRAPHS");
+  const auto stream = device.make_stream();
+  told();
+  StageRecordings recordings(*stream);
+  for (int time = 0; time < 3; ++time)
+    recordings.describe(data).run([&] { device.add(*stream, data, data + 1, 1); });
+  expect(one_by_one + one_by_one + one_by_one, "without graphs");
+}
+
+}  // namespace
+}  // namespace pipetrain
+
+int main(int count, char** arguments) {
+  try {
+    const pipetrain::TemporaryDirectory folder;
+    setenv("PIPETRAIN_CACHE_DIR", folder.path().c_str(), 1);
+    if (count > 1 && std::string(arguments[1]) == "without") {
+      setenv("PIPETRAIN_NVRTC", "/nothing", 1);
+      pipetrain::run_without(folder.path());
+    } else if (count > 1 && std::string(arguments[1]) == "graphs") {
+      setenv("PIPETRAIN_CUDA_GRAPHS", "on", 1);
+      pipetrain::run_graphs();
+    } else {
+      pipetrain::run_all(folder.path());
+    }
+    std::printf("kernels and graphs: %d checks\n", pipetrain::checks);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
