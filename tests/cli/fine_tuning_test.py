@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pathlib
 import random
 import struct
 import subprocess
@@ -309,7 +310,9 @@ class Measuring(Case):
 
     def test_predictions_in_every_form(self):
         rows = self.predicted()
+        left = pathlib.Path(self.write(".p.csv.999999999-1.tmp", "of a process that was killed"))
         self.succeed("predict", "m.onnx", "--data", self.data, "-o", "p.csv", "--batch-size", "7")
+        self.assertFalse(left.exists())
         lines = (self.folder / "p.csv").read_text().splitlines()
         self.assertEqual(len(lines), 201)
         for row, line in zip(rows, lines[1:]):
