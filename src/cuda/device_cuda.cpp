@@ -4,6 +4,8 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "base/units.h"
 #include "cuda/kernel_compiler_cuda.h"
 #include "device/libraries_cuda.h"
+#include "device/recorded_work.h"
 #include "graph/op.h"
 #include "ops/kernels_cuda.h"
 #include "ops/library_kernels_cuda.h"
@@ -46,7 +49,23 @@ class CudaPoint final : public StreamPoint {
   cudaEvent_t event = nullptr;
 };
 
-class CudaStream final : public Stream {
+/// A graph, ready to be launched.
+class CudaGraph final : public RecordedWork {
+ public:
+  explicit CudaGraph(cudaGraphExec_t graph) : graph(graph) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(graph); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t graph;
+};
+
+/// CUDA graphs are made when PIPETRAIN_CUDA_GRAPHS says so.
+bool wants_graphs() {
+  const char* text = std::getenv("PIPETRAIN_CUDA_GRAPHS");
+  return text && std::string_view(text) == "on";
+}
+
+class CudaStream final : public Stream, public WorkRecorder {
  public:
   explicit CudaStream(CudaDevice& device) : device_(device) {
     device.enter();
@@ -80,8 +99,33 @@ class CudaStream final : public Stream {
   }
   void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "while it computed"); }
 
+  bool begin_recording() override {
+    if (!records_) return false;
+    device_.enter();
+    // What other threads do meanwhile, such as taking memory for their stages, is no matter.
+    const bool begun =
+        cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    if (!begun) cudaGetLastError();  // the caller does without
+    return begun;
+  }
+  std::unique_ptr<RecordedWork> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cudaError_t status = cudaStreamEndCapture(stream_, &graph);
+    if (status == cudaSuccess) status = cudaGraphInstantiate(&ready, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    if (status == cudaSuccess) return std::make_unique<CudaGraph>(ready);
+    cudaGetLastError();  // the caller does without
+    return nullptr;
+  }
+  void put(RecordedWork& work) override {
+    device_.enter();
+    cuda_check(cudaGraphLaunch(static_cast<CudaGraph&>(work).graph, stream_), "to start a graph");
+  }
+
  private:
   CudaDevice& device_;
+  bool records_ = wants_graphs();
   CudaLibraries libraries_;
   cudaStream_t stream_ = nullptr;
   CudaQueue queue_;

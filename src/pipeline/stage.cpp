@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
@@ -262,29 +263,43 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     if ((first || adding) && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
     return bases.address(at);
   };
-  double start = steady_seconds();
-  for (StageStep& step : steps) {
-    for (std::size_t i = 0; i < step.in.size(); ++i)
-      step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
-    for (std::size_t i = 0; i < step.out.size(); ++i)
-      step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
-    with_context([&] { return "running node " + printable(step.name); },
-                 [&] {
-                   if (step.adding && !first) {
-                     step.adding->run_adding(step.in, step.out, context);
-                   } else {
-                     step.kernel->run(step.in, step.out, context);
-                   }
-                 });
-    for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
-    const double end = steady_seconds();
-    step.seconds += end - start;
-    start = end;
+  const auto put_in = [&] {
+    double start = steady_seconds();
+    for (StageStep& step : steps) {
+      for (std::size_t i = 0; i < step.in.size(); ++i)
+        step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
+      for (std::size_t i = 0; i < step.out.size(); ++i)
+        step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
+      with_context([&] { return "running node " + printable(step.name); },
+                   [&] {
+                     if (step.adding && !first) {
+                       step.adding->run_adding(step.in, step.out, context);
+                     } else {
+                       step.kernel->run(step.in, step.out, context);
+                     }
+                   });
+      for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
+      const double end = steady_seconds();
+      step.seconds += end - start;
+      start = end;
+    }
+    if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
+      for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
+    }
+  };
+  if (on_device_ && on_device_->recordings.records() && !steps.empty() &&
+      std::all_of(steps.begin(), steps.end(), [](const StageStep& s) { return s.repeatable; })) {
+    StageRecordings& recordings = on_device_->recordings.describe(&steps).with(first);
+    for (const void* address :
+         {bases.parameter, bases.prepared, bases.slot, forward_base, gradient_base})
+      recordings.with(address);
+    for (const std::byte* entry : unit.table) recordings.with(entry);
+    recordings.run(std::ref(put_in));
+  } else {
+    put_in();
   }
-  if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
-    for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
+  if (&steps == &variant.backward || &steps == &variant.weight_gradient)
     gather(variant, unit, bases);
-  }
   if (&steps == &variant.forward && variant.has_loss) {
     const Loss& loss = variant.training->loss;
     const auto address_of = [&](ValueId id) {

@@ -232,6 +232,12 @@ class StageCompiler {
     PT_FAIL(kInternal, "stage {} has no place for value {}", stage_.index_, printable(value.name));
   }
 
+  /// Whether other numbers come out at every step.
+  static bool draws_numbers(const Node& node) {
+    return (node.op->flags & kRandom) ||
+           node.attributes.text("program", "").find("Dropout") != std::string::npos;
+  }
+
   std::vector<StageStep> compile(Compiled& compiled, const std::vector<NodeId>& nodes,
                                  const std::vector<bool>& is_read) {
     const Graph& graph = compiled.training->graph;
@@ -242,8 +248,13 @@ class StageCompiler {
       step.name = node.name;
       step.node = id;
       const KernelRequest request{node, graph.input_types(node), graph.output_types(node)};
-      step.kernel = stage_.on_device_ ? make_kernel(stage_.on_device_->compute(), request)
-                                      : make_kernel(backend_, request);
+      if (StageDevice* on = stage_.on_device_.get()) {
+        step.kernel = on->device().make_kernel(on->compute(), request);
+        step.repeatable = step.kernel && !draws_numbers(node);
+        if (!step.kernel) step.kernel = make_host_kernel(on->compute(), request);
+      } else {
+        step.kernel = make_kernel(backend_, request);
+      }
       workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes());
       const auto direct_of = [&](ValueId value) {
         if (!value) return -1;

@@ -1,5 +1,6 @@
 #include "pipeline/stage_device.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pipetrain {
@@ -14,8 +15,10 @@ int StageDevice::take_block(std::size_t input_bytes) {
     free_blocks_.push_back(static_cast<int>(blocks_.size()));
     blocks_.push_back(std::move(block));
   }
-  const int index = free_blocks_.back();
-  free_blocks_.pop_back();
+  // The first, so that every round gives its units the same addresses.
+  const auto first = std::min_element(free_blocks_.begin(), free_blocks_.end());
+  const int index = *first;
+  free_blocks_.erase(first);
   StageBlock& block = this->block(index);
   block.settles = false;
   if (block.inputs.bytes() < input_bytes) {

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "pipeline/stage.h"
+#include "pipeline/stage_recordings.h"
 
 namespace pipetrain {
 
@@ -43,7 +44,8 @@ class StageDevice {
       : compute_(compute),
         transfer_(transfer),
         loss_scale(device().allocate(sizeof(float))),
-        sums(device().allocate(0)) {}
+        sums(device().allocate(0)),
+        recordings(compute) {}
 
   Device& device() const { return compute_.device(); }
   Stream& compute() const { return compute_; }
@@ -84,6 +86,7 @@ class StageDevice {
   std::vector<std::size_t> input_bytes, received_bytes;  // [variant]
   std::vector<DeviceUpdate> updates;                     // of the last update: room for the next
   std::vector<StageMoments> moments;                     // in the order of the units
+  StageRecordings recordings;
 };
 
 }  // namespace pipetrain

@@ -45,7 +45,8 @@ struct StageStep {
   std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
   NodeId node;
-  double seconds = 0;  // that its runs have taken
+  double seconds = 0;       // that its runs have taken
+  bool repeatable = false;  // on a device: its work depends on addresses alone
 };
 
 struct Stage::Compiled {

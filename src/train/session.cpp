@@ -195,7 +195,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
       gather_gradients_like(*training_.front().graph, *graph);
     }
   }
-  // Their kernels take narrow types as well.
+  // The kernels of GPUs take narrow types as well.
   if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
     fuse_elementwise(*graph, FusedTypes::kStored);
     graph->graph.verify();

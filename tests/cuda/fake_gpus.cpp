@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,8 +32,17 @@ using Group = std::vector<std::shared_ptr<Operation>>;
 
 }  // namespace
 
+/// Work that a stream was given while it was captured.
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
 struct CUstream_st {
   std::vector<std::shared_ptr<Group>> groups;
+  CUgraph_st* captured = nullptr;
+  bool invalidated = false;
 };
 struct CUevent_st {
   std::vector<std::shared_ptr<Group>> groups;
@@ -52,7 +62,28 @@ std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
 int ids = 0, aborts = 0;
-std::string launches;  // since they were asked for
+std::string launches;      // since they were asked for
+std::string failing_call;  // of those that make graphs
+
+bool fails_at(const char* call) {
+  launches += std::string(call) + "\n";
+  return failing_call == call;
+}
+
+/// Does work, or puts it into the graph of a stream that is captured.
+void give(cudaStream_t stream, std::function<void()> work) {
+  if (stream && stream->captured) {
+    stream->captured->work.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+/// What a captured stream cannot do.
+cudaError_t refuse(cudaStream_t stream) {
+  stream->invalidated = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
 bool fails = false;
 
 bool over(const std::vector<std::shared_ptr<Group>>& groups) {
@@ -121,6 +152,7 @@ const char* fake_launches() {
   told = std::exchange(launches, {});
   return told.c_str();
 }
+void fake_failing_call(const char* call) { failing_call = call; }
 void fake_failure(int on) {
   const std::lock_guard lock(mutex);
   fails = on != 0;
@@ -161,8 +193,40 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
   *kernel = nullptr;
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t) {
-  launches += "own kernel\n";
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
+  give(stream, [] { launches += "own kernel\n"; });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (fails_at("begin")) return cudaErrorIllegalState;
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured) return cudaErrorInvalidValue;
+  stream->captured = new CUgraph_st;
+  stream->invalidated = false;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->captured, nullptr);
+  if (!fails_at("end") && !stream->invalidated) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  if (fails_at("instantiate")) return cudaErrorMemoryAllocation;
+  *ready = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) {
+  delete ready;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
+  if (stream->captured) return refuse(stream);
+  launches += "graph\n";
+  for (const auto& work : ready->work) work();
   return cudaSuccess;
 }
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
@@ -184,8 +248,8 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, 
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-  std::memcpy(to, from, bytes);
+                            cudaStream_t stream) {
+  give(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -197,6 +261,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->captured) return refuse(stream);
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return over(stream->groups); });
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// How the plugin comes to a kernel for a fused program, on a GPU that is not there (fake_gpus.cpp):
-// by NVRTC, from the cache, or without.
+// What the plugin asks of a GPU that is not there (fake_gpus.cpp): how it comes to a kernel for a
+// fused program, by NVRTC, from the cache, or without; and how a stage's work becomes CUDA graphs.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include "ops/fused.h"
 #include "ops/kernel.h"
 #include "ops/registry.h"
+#include "pipeline/stage_recordings.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -93,6 +94,78 @@ void run_without(const std::filesystem::path& folder) {
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
+/// What a stage's recordings make a GPU do, and where one of its calls fails.
+void run_graphs() {
+  Device& device = cuda_plugin().open(0);
+  const auto fail =
+      reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(fail && told, "the fakes are not there");
+  const auto expect = [&](const std::string& wanted, const std::string& where) {
+    const std::string words = told();
+    check(words == wanted, where + ": " + words);
+  };
+  const DeviceMemory memory = device.allocate(8);
+  auto* data = reinterpret_cast<float*>(memory.data());
+  const std::string one_by_one = "own kernel\n",
+                    recorded = "begin\nend\ninstantiate\ngraph\nown kernel\n",
+                    graph = "graph\nown kernel\n";
+  float from = 0;
+  bool waits = false;
+  for (const std::string failing : {"", "begin", "end", "instantiate", "work"}) {
+    fail(failing.c_str());
+    const auto stream = device.make_stream();
+    told();
+    StageRecordings recordings(*stream);
+    check(recordings.records(), "a stream does not record");
+    const auto put_in = [&] {
+      device.add(*stream, data, data + 1, 1);
+      if (waits) stream->synchronize();
+      stream->copy(data, &from, sizeof from);
+    };
+    const auto run = [&](const void* at, float value) {
+      from = value;
+      recordings.describe(&recordings).with(true).with(at).run(put_in);
+      check(*data == value, "work was not done, or not in its order");
+    };
+    waits = failing == "work";
+    run(data, 1);
+    expect(one_by_one, "the first time");
+    run(data + 1, 2);
+    expect(one_by_one, "the first time elsewhere");
+    run(data, 3);
+    if (failing.empty()) {
+      expect(recorded, "the second time");
+      run(data, 4);
+      expect(graph, "the third time");
+      run(data + 1, 5);
+      expect(recorded, "the second time elsewhere");
+      for (const float value : {6, 7}) {
+        run(data, value);
+        expect(graph, "later");
+      }
+      check(recordings.records(), "recording has ended");
+      continue;
+    }
+    const std::string tried = failing == "begin"         ? "begin\n"
+                              : failing == "instantiate" ? "begin\nend\ninstantiate\n"
+                                                         : "begin\nend\n";
+    expect(tried + one_by_one, failing + " fails");
+    check(!recordings.records(), "recording goes on after " + failing);
+    run(data, 4);
+    expect(one_by_one, "after " + failing);
+  }
+  fail("");
+  // Unless it is asked for there is none.
+  unsetenv("PIPETRAIN_CUDA_GRAPHS");
+  const auto stream = device.make_stream();
+  told();
+  StageRecordings recordings(*stream);
+  for (int time = 0; time < 3; ++time)
+    recordings.describe(data).run([&] { device.add(*stream, data, data + 1, 1); });
+  expect(one_by_one + one_by_one + one_by_one, "without graphs");
+}
+
 }  // namespace
 }  // namespace pipetrain
 
@@ -103,10 +176,13 @@ int main(int count, char** arguments) {
     if (count > 1 && std::string(arguments[1]) == "without") {
       setenv("PIPETRAIN_NVRTC", "/nothing", 1);
       pipetrain::run_without(folder.path());
+    } else if (count > 1 && std::string(arguments[1]) == "graphs") {
+      setenv("PIPETRAIN_CUDA_GRAPHS", "on", 1);
+      pipetrain::run_graphs();
     } else {
       pipetrain::run_all(folder.path());
     }
-    std::printf("kernels of fused programs: %d checks\n", pipetrain::checks);
+    std::printf("kernels and graphs: %d checks\n", pipetrain::checks);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "graph/op.h"
+#include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 #include "support/op_check.h"
 
@@ -45,7 +46,9 @@ enum class Place { kApart, kOverInputs, kShifted };
 /// Runs a kernel; `shift` elements' bytes before everything where Place says so.
 std::vector<HostTensor> run(const KernelRequest& request, const std::vector<HostTensor>& inputs,
                             const RunContext& context, Place place) {
-  const std::unique_ptr<Kernel> kernel = make_emulated_kernel(request);
+  Device* const device = device_under_test();
+  const std::unique_ptr<Kernel> kernel =
+      device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
   if (!kernel) return {};
   const auto block = [&](const TensorType& type) {
     return std::vector<std::byte>(type.bytes() + 2 * kEdge, std::byte{0xFF});
@@ -238,7 +241,9 @@ int check_fused_chains(const std::vector<FusedChain>& chains) {
       expect_bits(run(request, operands, context, place), expected.back(), "steps as one kernel");
     inputs.push_back(std::move(operands));
   }
-  const int kernels = compile_generated_kernels();
+  // A GPU has compiled them itself.
+  const int kernels =
+      device_under_test() ? static_cast<int>(chains.size()) : compile_generated_kernels();
   for (std::size_t c = 0; c < chains.size(); ++c) {
     SCOPED_TRACE(chains[c].node.attributes.text("program", ""));
     const KernelRequest request{chains[c].node, chains[c].inputs, chains[c].outputs};

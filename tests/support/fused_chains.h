@@ -32,7 +32,7 @@ std::vector<FusedChain> fused_chains(const Graph& graph);
 /// as one kernel that runs them (what there is without a compiler at run time); the generated
 /// kernel, compiled by the host's compiler. All give the same bits, over inputs too, and so do
 /// samples that lie where no group of eight can be moved. Returns how many different kernels were
-/// generated.
+/// generated. With PIPETRAIN_TEST_DEVICE=cuda all that is what a real GPU does.
 int check_fused_chains(const std::vector<FusedChain>& chains);
 
 }  // namespace pipetrain::test

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/recorded_work.h"
 #include "ops/registry.h"
 #include "optim/update.h"
 
@@ -509,10 +511,21 @@ class RecordedPoint final : public StreamPoint {
   RecordedStreams& streams_;
 };
 
-class RecordedStream final : public Stream {
+/// Which streams record work, and what has come of it.
+struct Recordings {
+  bool allowed = false;
+  int failing = 0;
+  std::atomic<std::uint64_t> replayed = 0;
+};
+
+class RecordedStream final : public Stream, public WorkRecorder {
  public:
-  RecordedStream(RecordedStreams& streams, Device& device)
-      : streams_(streams), device_(device), index_(streams.open(&device)) {}
+  RecordedStream(RecordedStreams& streams, Device& device, Recordings& recordings)
+      : streams_(streams),
+        device_(device),
+        recordings_(recordings),
+        records_(recordings.allowed),
+        index_(streams.open(&device)) {}
   Device& device() override { return device_; }
   void copy(void* to, const void* from, std::size_t bytes) override {
     put({{static_cast<const std::byte*>(to), bytes, true},
@@ -520,22 +533,70 @@ class RecordedStream final : public Stream {
         /*kernel=*/false, "a copy", [=] { std::memcpy(to, from, bytes); });
   }
   void record(StreamPoint& point) override {
+    expect_no_recording();
     streams_.record(index_, static_cast<RecordedPoint&>(point).point);
   }
   void wait(const StreamPoint& point) override {
+    expect_no_recording();
     streams_.wait(index_, static_cast<const RecordedPoint&>(point).point);
   }
-  void synchronize() override { streams_.synchronize(index_); }
+  void synchronize() override {
+    expect_no_recording();
+    streams_.synchronize(index_);
+  }
 
-  void put(const std::shared_ptr<Group>& group) { streams_.put(index_, group); }
+  void put(const std::shared_ptr<Group>& group) {
+    expect_no_recording();
+    streams_.put(index_, group);
+  }
   void put(const std::vector<Range>& accesses, bool kernel, const std::string& what,
            std::function<void()> body) {
-    streams_.put(index_, accesses, kernel, what, std::move(body));
+    if (recording_) {
+      recording_->work.push_back({accesses, kernel, what, std::move(body)});
+    } else {
+      streams_.put(index_, accesses, kernel, what, std::move(body));
+    }
+  }
+
+  bool begin_recording() override {
+    expect_no_recording();
+    if (!records_) return false;
+    recording_ = std::make_unique<Recording>();
+    return true;
+  }
+  std::unique_ptr<RecordedWork> end_recording() override {
+    if (!recording_) streams_.complain_of("a recording ends that never began");
+    auto out = std::move(recording_);
+    if (recordings_.failing > 0 && ++made_ % recordings_.failing == 0) return nullptr;
+    return out;
+  }
+  void put(RecordedWork& work) override {
+    expect_no_recording();
+    ++recordings_.replayed;
+    for (const Recording::Work& one : static_cast<Recording&>(work).work)
+      streams_.put(index_, one.accesses, one.kernel, one.what, one.body);
   }
 
  private:
+  struct Recording final : public RecordedWork {
+    struct Work {
+      std::vector<Range> accesses;
+      bool kernel;
+      std::string what;
+      std::function<void()> body;
+    };
+    std::vector<Work> work;
+  };
+  void expect_no_recording() {
+    if (recording_) streams_.complain_of("a stream that records is asked for something else");
+  }
+
+  std::unique_ptr<Recording> recording_;
+  int made_ = 0;
   RecordedStreams& streams_;
   Device& device_;
+  Recordings& recordings_;
+  bool records_;
   std::size_t index_;
 };
 
@@ -580,9 +641,10 @@ class RecordedKernel final : public Kernel {
 class RecordedDevice final : public Device {
  public:
   RecordedDevice(RecordedStreams& streams, int index) : streams_(streams), index_(index) {}
+  Recordings recordings;
   std::string name() const override { return fmt::format("recorded {}", index_); }
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<RecordedStream>(streams_, *this);
+    return std::make_unique<RecordedStream>(streams_, *this, recordings);
   }
   std::unique_ptr<StreamPoint> make_point() override {
     return std::make_unique<RecordedPoint>(streams_);
@@ -746,6 +808,19 @@ Device& RecordedMachine::device(int index) { return *devices_.at(static_cast<std
 Collectives& RecordedMachine::collectives() { return *collectives_; }
 void RecordedMachine::lose_group(int index) {
   static_cast<RecordedCollectives&>(*collectives_).losses[&device(index)] = true;
+}
+void RecordedMachine::allow_recordings(int failing) {
+  for (const auto& device : devices_) {
+    Recordings& recordings = static_cast<RecordedDevice&>(*device).recordings;
+    recordings.allowed = true;
+    recordings.failing = failing;
+  }
+}
+std::uint64_t RecordedMachine::replayed() const {
+  std::uint64_t out = 0;
+  for (const auto& device : devices_)
+    out += static_cast<RecordedDevice&>(*device).recordings.replayed;
+  return out;
 }
 std::vector<std::string> RecordedMachine::problems() const {
   streams_->check_turns();

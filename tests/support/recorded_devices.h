@@ -32,6 +32,11 @@ class RecordedMachine {
   Collectives& collectives();
   /// The next group that a device issues is lost: who exchanges with it waits for ever.
   void lose_group(int device);
+  /// Streams made from now on record work (device/recorded_work.h); every `failing`-th recording of
+  /// a stream fails, none if it is 0. Said before: they do not.
+  void allow_recordings(int failing = 0);
+  /// Recordings that were put in.
+  std::uint64_t replayed() const;
   /// What has gone wrong, one sentence each; empty when nothing has.
   std::vector<std::string> problems() const;
   /// How much work has been done and how many pairs of accesses of different streams were compared.
