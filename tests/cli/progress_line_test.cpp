@@ -43,6 +43,17 @@ TEST(ProgressLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
   }
 }
 
+TEST(ProgressLine, SaysThatAStepWasLeftOut) {
+  StepReport report = some_step();
+  report.loss_scale = 65536;
+  EXPECT_EQ(progress_line(report, 262, 0), progress_line(some_step(), 262, 0));
+  report.skipped = true;
+  const std::string line = progress_line(report, 262, 0);
+  EXPECT_NE(line.find("  skipped at scale 65536  "), std::string::npos) << line;
+  report.step = report.total_steps;
+  EXPECT_EQ(progress_line(report, 0, 55), "step 1560/1560  skipped at scale 65536  loss 0.4312");
+}
+
 TEST(ProgressLine, KnowsNoEtaAtTheEndsOfARun) {
   StepReport report = some_step();
   report.step = 1560;
