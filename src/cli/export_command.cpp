@@ -80,7 +80,9 @@ int export_command(Options& options) {
   if (to_stdout) {
     std::cout << std::ifstream(file, std::ios::binary).rdbuf();
     std::cout.flush();
+    const bool arrived = std::cout.good();
     fs::remove(file);
+    PT_CHECK(arrived, kResource, "cannot write to standard output: it is full or closed");
   }
   log_info("export", "saved    {} from {} (step {})", to_stdout ? "standard output" : output,
            found.path.string(), found.checkpoint.step);

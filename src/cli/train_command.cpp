@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -228,17 +230,32 @@ double peak_flops(const Session& session) {
   return matrix_product_rate(threads, session.config().pipeline.profile_cache);
 }
 
-void write_output(const Options& options, Session& session, const std::string& path) {
+/// Writes the trained model to `path`, or to standard output. Where that fails, it is kept as
+/// `spare`, in the folder of the run.
+void write_output(const Options& options, Session& session, const std::string& path,
+                  const std::string& spare) {
   std::vector<std::string> changes;
+  std::error_code ignored;
+  const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
   if (options.output == "-") {
-    const std::string temporary = path + ".out";
+    std::string temporary = spare + ".out";
     changes = session.export_model(temporary);
-    std::ifstream in(temporary, std::ios::binary);
-    std::cout << in.rdbuf();
+    std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
+    if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
+    PT_CHECK(std::cout.good(), kResource,
+             "cannot write the model to standard output, which is full or closed; it is in {}",
+             printable(temporary));
     fs::remove(temporary);
   } else {
-    changes = session.export_model(path, options.overwrite);
+    try {
+      changes = session.export_model(path, options.overwrite);
+    } catch (Error& error) {
+      if (path == spare || spare_is_input) throw;
+      session.export_model(spare, /*overwrite=*/true);
+      error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
+      throw;
+    }
   }
   for (const std::string& change : changes) log_info("train", "note     {}", change);
 }
@@ -368,6 +385,10 @@ int train_command(Options& options) {
       fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
       kUsage, "--output: there is no folder \"{}\"",
       printable(fs::path(output).parent_path().string()));
+  const fs::path place = fs::path(output).parent_path();
+  PT_CHECK(::access(place.empty() ? "." : place.c_str(), W_OK | X_OK) == 0, kResource,
+           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
+           std::strerror(errno));
   delete_stale_temporaries(output);
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
@@ -432,7 +453,7 @@ int train_command(Options& options) {
     if (was_estimate) write_plan_and_profile();
     if (summary.end == RunEnd::kStopped)
       return end_stopped(signals.stop(), summary, events, status, folder);
-    write_output(options, session, output);
+    write_output(options, session, output, (folder / "trained.onnx").string());
     if (!summary.save_failure.empty()) {
       log_info("train", "saved    {}  (run: {})",
                options.output == "-" ? "standard output" : output, folder.string());

@@ -13,7 +13,7 @@ struct BuildOptions {
   bool with_gradients = true;  // false: forward and loss only
   /// Of the tensors around convolutions; reference kernels take row-major ones only.
   Layout picture_layout = Layout::kRowMajor;
-  /// What products read and make is stored in: kFloat32, or kBFloat16 for mixed precision.
+  /// What products read and make is stored in: kFloat32, or in mixed precision a narrower type.
   DType precision = DType::kFloat32;
   bool fuse_elementwise = false;  // needs gradients: an evaluation is not worth another cut
 };

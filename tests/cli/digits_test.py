@@ -38,9 +38,13 @@ class Digits(Case):
                      "--lr", "1e-2", "--val-split", "0.2", "--epochs", "3", "--device", "cpu", "-o", "five.onnx")
         self.succeed("eval", "five.onnx", "--data", "five.csv", "--assert", f"accuracy>={WANTED}")
 
-    def test_bfloat16_learns_to_read_digits(self):
-        records, _ = self.train("run", "--gpus", "2", "--precision", "bf16", "--epochs", "8")
-        self.assertGreaterEqual([record for record in records if record["event"] == "val"][-1]["accuracy"], WANTED)
+    def test_narrow_types_learn_to_read_digits(self):
+        for precision in ("bf16", "fp16"):
+            with self.subTest(precision):
+                records, _ = self.train(precision, "--gpus", "2", "--precision", precision, "--epochs", "8")
+                self.assertGreaterEqual([record for record in records if record["event"] == "val"][-1]["accuracy"], WANTED)
+                scaled = ["loss_scale" in record for record in records if record["event"] == "step"]
+                self.assertEqual(set(scaled), {precision == "fp16"})
 
     def test_weight_stashing_learns_to_read_digits(self):
         records, _ = self.train("run", "--gpus", "3", "--schedule", "pipedream", "--epochs", "20")

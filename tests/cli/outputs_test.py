@@ -1,6 +1,7 @@
 """Results go to stdout in a form that scripts can read, messages to stderr."""
 
 import math
+import os
 import pathlib
 import signal
 import unittest
@@ -119,6 +120,14 @@ class Streams(Case):
             out, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 0, err.decode())
         self.assertEqual(out, pathlib.Path(MODEL).read_bytes())
+
+    def test_a_model_that_cannot_be_written_is_kept_in_its_folder(self):
+        full = lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        self.refused("resource", "-m", MODEL, "--max-steps", "0", "-o", "-", "--run-dir", "run", before=full, says="run/trained.onnx")
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), pathlib.Path(MODEL).read_bytes())
+        self.succeed("-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--save-every", "1", "--run-dir", "saved", "-q")
+        self.refused("resource", "export", "--from", "saved", "-o", "-", before=full, says="standard output")
+        self.refused("resource", "-m", MODEL, "--max-steps", "1", "-o", "/proc/x.onnx", says="trained.onnx instead")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class Tune(Case):
         return [line.split() for line in text.splitlines() if re.match(r" +\d+  ", line)]
 
     def test_a_configuration_comes_out_that_train_takes(self):
-        out, err = self.succeed(*SMALL, "--gpus", "2", "--lr", "0.002", "--epochs", "1", "--budget", "8s", "-o", "fast.toml")
+        out, err = self.succeed(*SMALL, "--gpus", "2", "--lr", "0.002", "--epochs", "1", "--budget", "20s", "-o", "fast.toml")
         rows = self.rows(out)
         self.assertGreaterEqual(len(rows), 2, out)
         self.assertEqual([int(row[0]) for row in rows], list(range(len(rows))))

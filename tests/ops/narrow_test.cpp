@@ -186,9 +186,9 @@ void check(const Case& one, DType narrow, Backend backend, int threads) {
   omp_set_num_threads(1);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     // float16 has three bits more.
-    const double of_type = narrow == DType::kBFloat16 ? one.tolerance : one.tolerance / 8;
+    const double of_narrow = narrow == DType::kBFloat16 ? one.tolerance : one.tolerance / 8;
     test::expect_close(widened(actual[i]), test::to_layout(expected[i], one.layout),
-                       one.narrow_outputs.contains(i) ? of_type : std::min(one.tolerance, 2e-5),
+                       one.narrow_outputs.contains(i) ? of_narrow : std::min(one.tolerance, 2e-5),
                        fmt::format("output {}", i));
   }
 }
@@ -196,6 +196,8 @@ void check(const Case& one, DType narrow, Backend backend, int threads) {
 TEST(Narrow, KernelsComputeInFloatAndRoundWhatTheyStore) {
   for (const Case& one : cases()) {
     for (const DType narrow : {DType::kBFloat16, DType::kFloat16}) {
+      // One type is enough for sums so long that they take seconds.
+      if (narrow == DType::kFloat16 && one.inputs[0].count() > 100000) continue;
       check(one, narrow, Backend::kCpu, 1);
       if (one.layout == Layout::kRowMajor) check(one, narrow, Backend::kReference, 1);
     }
