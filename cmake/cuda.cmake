@@ -59,7 +59,7 @@ find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS ${PIPETRAIN_CUDNN_FRONTE
 if(CUDNN_FRONTEND_INCLUDE)
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "graphs_absent_cuda|_graph_cuda")
   # Compiled once, for the plugin and for tests; its headers take long.
-  add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv_graph_cuda.cpp src/ops/sdpa_graph_cuda.cpp)
+  add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv_graph_cuda.cpp src/ops/norm_graph_cuda.cpp src/ops/sdpa_graph_cuda.cpp)
   set_target_properties(pipetrain_cudnn_graphs PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_include_directories(pipetrain_cudnn_graphs PUBLIC src src/cuda)
   target_include_directories(pipetrain_cudnn_graphs SYSTEM PUBLIC ${CUDA_ROOT}/include ${CUDNN_FRONTEND_INCLUDE})
@@ -67,7 +67,7 @@ if(CUDNN_FRONTEND_INCLUDE)
   # Graphs are not written to files, and the headers for that take longest.
   target_compile_definitions(pipetrain_cudnn_graphs PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
-  list(FILTER CUDA_SOURCES EXCLUDE REGEX "conv_cuda|sdpa_cuda|_graph_cuda")
+  list(FILTER CUDA_SOURCES EXCLUDE REGEX "conv_cuda|norm_cuda|sdpa_cuda|_graph_cuda")
   message(STATUS "GPU plugin: no cudnn_frontend.h (PIPETRAIN_CUDNN_FRONTEND): convolutions go through the host")
 endif()
 # NCCL is loaded when a run asks for it; only its header is needed here.

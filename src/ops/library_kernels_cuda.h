@@ -1,4 +1,5 @@
-// The kernels of GPUs that NVIDIA's libraries bring: matrix products, convolutions, attention.
+// The kernels of GPUs that NVIDIA's libraries bring: matrix products, convolutions,
+// attention, norms.
 #pragma once
 
 #include <memory>
@@ -15,5 +16,7 @@ std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const Cud
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
 /// Attention over narrow types.
 std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
+/// Norms by the statistics of what they normalize, but weight gradients of layer norms.
+std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
 
 }  // namespace pipetrain

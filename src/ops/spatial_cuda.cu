@@ -216,6 +216,31 @@ __global__ void batch_norm_gradient(Channels s, bool training, Numbers dy, Numbe
   }
 }
 
+__global__ void variances_of(std::int64_t count, float epsilon, const float* inverses,
+                             float* variances) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
+    const float variance = 1 / (inverses[i] * inverses[i]) - epsilon;
+    variances[i] = variance < 0 ? 0 : variance;  // NaN stays
+  }
+}
+
+__global__ void inverse_deviations_of(std::int64_t count, float epsilon, const float* variances,
+                                      float* inverses) {
+  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread())
+    inverses[i] = 1 / std::sqrt(variances[i] + epsilon);
+}
+
+__global__ void batch_norm_passed(Channels s, Numbers dy, Numbers x, Numbers scale, Numbers means,
+                                  Numbers variances, Numbers biases, Places passed) {
+  const std::int64_t count = s.images * s.channels * s.positions;
+  for (std::int64_t at = first_of_thread(); at < count; at += step_of_thread()) {
+    const std::int64_t c = at / s.positions % s.channels;
+    const float factor = 1 / std::sqrt(variances[c] + s.epsilon) * scale[c];
+    const float y = (x[at] - means[c]) * factor + biases[c];
+    passed[at] = y < s.passes_from || y > s.high ? 0.0f : dy[at];
+  }
+}
+
 std::int64_t count_of(const Pool& pool, bool inputs) {
   std::int64_t count = pool.planes;
   for (const PoolAxis& axis : pool.axes) count *= inputs ? axis.input : axis.output;
@@ -276,6 +301,26 @@ void launch_batch_norm_gradient(const Channels& shape, bool training, const Numb
   if (shape.channels > 0)
     PT_LAUNCH(batch_norm_gradient, static_cast<unsigned>(shape.channels), kBlock, queue.stream,
               shape, training, dy, x, scale, mean, variance, bias, dx, dscale, dbias);
+}
+
+void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,
+                      float* variances, const CudaQueue& queue) {
+  PT_LAUNCH(variances_of, blocks_for(count, queue), kBlock, queue.stream, count, epsilon,
+            inverse_deviations, variances);
+}
+
+void launch_inverse_deviations(std::int64_t count, float epsilon, const float* variances,
+                               float* inverse_deviations, const CudaQueue& queue) {
+  PT_LAUNCH(inverse_deviations_of, blocks_for(count, queue), kBlock, queue.stream, count, epsilon,
+            variances, inverse_deviations);
+}
+
+void launch_batch_norm_passed(const Channels& shape, const Numbers& dy, const Numbers& x,
+                              const Numbers& scale, const Numbers& mean, const Numbers& variance,
+                              const Numbers& bias, const Places& passed, const CudaQueue& queue) {
+  const std::int64_t count = shape.images * shape.channels * shape.positions;
+  PT_LAUNCH(batch_norm_passed, blocks_for(count, queue), kBlock, queue.stream, shape, dy, x, scale,
+            mean, variance, bias, passed);
 }
 
 }  // namespace pipetrain::spatial

@@ -46,4 +46,15 @@ void launch_batch_norm_gradient(const Channels& shape, bool training, const Numb
                                 const Numbers& variance, const Numbers& bias, const Places& dx,
                                 const Places& dscale, const Places& dbias, const CudaQueue& queue);
 
+// What a library's batch normalization lacks.
+/// From 1 / sqrt(variance + epsilon) to the variance, and back.
+void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,
+                      float* variances, const CudaQueue& queue);
+void launch_inverse_deviations(std::int64_t count, float epsilon, const float* variances,
+                               float* inverse_deviations, const CudaQueue& queue);
+/// dy where y lies within its limits, else 0.
+void launch_batch_norm_passed(const Channels& shape, const Numbers& dy, const Numbers& x,
+                              const Numbers& scale, const Numbers& mean, const Numbers& variance,
+                              const Numbers& bias, const Places& passed, const CudaQueue& queue);
+
 }  // namespace pipetrain::spatial

@@ -1,6 +1,9 @@
 // Cases for GPU kernels whose operators have none small enough for the emulator elsewhere.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "support/emulated_kernels.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -58,6 +61,41 @@ TEST(GpuKernels, SumsAndRows) {
     check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{{7, 31}}), 1e-6);
   const InputSpec rows{{2, 3}, 0, 0, DType::kInt64, {0, 4, -1, 2, 2, -5}};
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
+}
+
+// cuDNN's batch normalization keeps inverse deviations and knows no Relu in its gradient.
+TEST(GpuKernels, AroundBatchNormOfALibrary) {
+  AroundBatchNorm given{3,
+                        4,
+                        50,
+                        1e-5F,
+                        {},
+                        {},
+                        {1, -2, 0.5F, 1},
+                        {0, 1, -3, 0},
+                        {4, 0.25F, 1e-7F, 0},
+                        {0, 0.5F, -1, 0}};
+  for (int i = 0; i < 3 * 4 * 50; ++i) {
+    given.dy.push_back(static_cast<float>(i + 1));
+    given.x.push_back(static_cast<float>(i * 37 % 101) / 25 - 2);
+  }
+  const auto [variance, inverse, passed] = emulated_around_batch_norm(given);
+  for (std::size_t c = 0; c < 4; ++c) {
+    EXPECT_NEAR(variance[c], given.variance[c], 1e-11 + given.variance[c] * 1e-6) << c;
+    EXPECT_NEAR(inverse[c] * std::sqrt(given.variance[c] + 1e-5), 1, 1e-6) << c;
+  }
+  int kept = 0;
+  for (std::size_t i = 0; i < given.dy.size(); ++i) {
+    const std::size_t c = i / 50 % 4;
+    const double y =
+        (given.x[i] - given.mean[c]) / std::sqrt(given.variance[c] + 1e-5) * given.scale[c] +
+        given.bias[c];
+    if (std::abs(y) < 1e-5) continue;
+    EXPECT_EQ(passed[i], y > 0 ? given.dy[i] : 0) << i;
+    kept += y > 0;
+  }
+  EXPECT_GT(kept, 100);
+  EXPECT_LT(kept, 500);
 }
 
 TEST(GpuKernels, Dropout) {

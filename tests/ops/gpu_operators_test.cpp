@@ -17,10 +17,16 @@ namespace {
 
 constexpr std::string_view kFused = "own kernel; cuDNN's fused one over bfloat16 and float16";
 
+constexpr std::string_view kBatch = "own kernel; cuDNN's where it has a plan";
+constexpr std::string_view kNarrow =
+    "own kernel; cuDNN's over bfloat16 and float16 where it has a plan";
+
 /// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
 const std::map<std::string_view, std::string_view> kLibraries = {
-    {"Attention", kFused},      {"AttentionGrad", kFused},   {"Conv", "cuDNN"},
-    {"ConvInputGrad", "cuDNN"}, {"ConvWeightGrad", "cuDNN"}, {"MatMul", "cuBLASLt"}};
+    {"Attention", kFused},           {"AttentionGrad", kFused},   {"Conv", "cuDNN"},
+    {"ConvInputGrad", "cuDNN"},      {"ConvWeightGrad", "cuDNN"}, {"MatMul", "cuBLASLt"},
+    {"BatchNorm", kBatch},           {"BatchNormGrad", kBatch},   {"LayerNorm", kNarrow},
+    {"LayerNormInputGrad", kNarrow}, {"RmsNorm", kNarrow},        {"RmsNormInputGrad", kNarrow}};
 
 std::string operator_list() {
   std::set<std::string_view> own;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "device/kernel_compiler_cuda.h"
 #include "ops/fused_operands_cuda.h"
 #include "ops/kernels_cuda.h"
+#include "ops/spatial_launch_cuda.h"
 #include "optim/update_cuda.h"
 
 namespace pipetrain::test {
@@ -217,6 +219,28 @@ void set_emulated_order(int order) { emulator::set_order(static_cast<emulator::O
 std::vector<std::string_view> emulated_operators() {
   std::vector<std::string_view> out;
   for (const auto& [op, make] : own_cuda_kernels()) out.push_back(op);
+  return out;
+}
+
+std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given) {
+  std::array<std::vector<float>, 3> out = {std::vector<float>(given.variance.size()),
+                                           std::vector<float>(given.variance.size()),
+                                           std::vector<float>(given.dy.size())};
+  spatial::launch_inverse_deviations(given.channels, given.epsilon, given.variance.data(),
+                                     out[1].data(), kQueue);
+  spatial::launch_variances(given.channels, given.epsilon, out[1].data(), out[0].data(), kQueue);
+  const float most = std::numeric_limits<float>::infinity();
+  const spatial::Channels shape{given.images,
+                                given.channels,
+                                given.positions,
+                                given.epsilon,
+                                0,
+                                most,
+                                std::numeric_limits<float>::denorm_min(),
+                                true};
+  spatial::launch_batch_norm_passed(shape, given.dy.data(), given.x.data(), given.scale.data(),
+                                    given.mean.data(), given.variance.data(), given.bias.data(),
+                                    out[2].data(), kQueue);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // The GPU's own kernels, run by an emulator on the host (tests/emulator).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,6 +39,16 @@ void note_generated_kernels();
 int compile_generated_kernels();
 /// No generated kernel from now on.
 void forget_generated_kernels();
+
+/// What stands around a library's batch normalization over (images, channels, positions), by the
+/// kernels that do it: variances from inverse deviations (first) and back (second), and dy where y
+/// lies within the limits of a Relu (third).
+struct AroundBatchNorm {
+  std::int64_t images, channels, positions;
+  float epsilon;
+  std::vector<float> dy, x, scale, mean, variance, bias;
+};
+std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given);
 
 /// What the emulator says of three kernels whose threads do not meet, joined by "; ".
 std::string emulated_divergence();
