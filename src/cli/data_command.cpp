@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "cli/commands.h"
 #include "data/made_data.h"
 #include "data/write_data.h"
@@ -64,6 +65,7 @@ int write_to_output(const RawData& data, const Options& options) {
   const WriteDataOptions how{.image = static_cast<std::size_t>(options.image),
                              .channels = static_cast<std::size_t>(options.channels),
                              .how = options.run.data.bind.image};
+  delete_stale_temporaries(options.output);
   const std::string written = write_data(data, options.output, how);
   log_info("data", "wrote {}: {}", printable(options.output), written);
   return 0;

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -83,7 +84,7 @@ bool write_line(int descriptor, std::string_view text, bool own) {
 
 }  // namespace
 
-EventLog::EventLog(const std::string& path, bool append) : start_(wall_seconds()) {
+EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds()) {
   if (path == "-") {
     std::fflush(stdout);
     descriptor_ = STDOUT_FILENO;
@@ -105,7 +106,7 @@ void EventLog::write(Line& line) {
   if (gone_) return;
   line.json["seq"] = sequence_++;
   line.json["t"] = wall_seconds();
-  line.json["el"] = wall_seconds() - start_;
+  line.json["el"] = steady_seconds() - start_;  // whatever becomes of the clock
   const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   if (write_line(descriptor_, text, !path_.empty())) return;
   // Hours of training must not end because a reader went away or a disk is full.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "cli/commands.h"
 #include "cli/resume_command_line.h"
 #include "train/export.h"
@@ -54,6 +55,7 @@ int export_command(Options& options) {
   const bool to_stdout = output == "-", overwrite = options.overwrite;
   PT_CHECK(overwrite || to_stdout || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
+  if (!to_stdout) delete_stale_temporaries(output);
   const FoundCheckpoint found = read_steadily(options.from);
   for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
   take_over(found.checkpoint, options);

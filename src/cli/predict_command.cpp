@@ -9,6 +9,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stale_files.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/output_table.h"
@@ -160,6 +161,7 @@ int predict_command(Options& options) {
            "predict needs --data PATH, or - for "
            "standard input");
   const std::string form = form_of(options);
+  if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
   const RawData raw = read_source(options.run.data.path, options.run.data);
   const OnnxModel model = read_onnx(options.run.model.path);
   const Predictor predictor(options.run.model, options.run.pipeline.backend,

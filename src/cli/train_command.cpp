@@ -350,9 +350,12 @@ int train_command(Options& options) {
     optimization.max_steps = 100;
 
   // A new head makes another model, which is then trained, resumed and written like any other.
+  std::optional<FolderLock> lock;
   std::optional<UnusedFolder> early;
   if (options.num_classes > 0 && !goes_on) {
-    early.emplace(make_run_folder(options, {}), options.run_dir.empty());
+    const fs::path folder = make_run_folder(options, {});
+    lock.emplace(folder);  // before anything of another run there is replaced
+    early.emplace(folder, options.run_dir.empty());
     replace_classifier(options, (early->path() / "model.onnx").string());
   }
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
@@ -366,7 +369,7 @@ int train_command(Options& options) {
   if (options.dry_run) return 0;
 
   const fs::path folder = early ? early->keep() : make_run_folder(options, resumed);
-  const FolderLock lock(folder);
+  if (!lock) lock.emplace(folder);
   if (resumed.empty() && options.run_dir.empty()) call_latest(folder);
   delete_unfinished(folder);
   delete_unfinished(folder / "checkpoints");

@@ -196,6 +196,9 @@ class Resume(Checkpoints):
     def test_a_folder_is_trained_in_by_one_process(self):
         process = self.start_long("--save-every", "never")
         self.refused("usage", "train", *SMALL, "--run-dir", "run", "--overwrite", says="another process")
+        self.write("run/model.onnx", "of the run that goes on")
+        self.refused("usage", "train", *SMALL, "--num-classes", "12", "--run-dir", "run", "--overwrite", says="another process")
+        self.assertEqual((self.folder / "run/model.onnx").read_text(), "of the run that goes on")
         process.kill()
         self.end(process)
         self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run", "--overwrite")

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import pathlib
+import random
 import struct
 import subprocess
 import unittest
@@ -181,6 +183,23 @@ class FineTuning(Case):
         self.refused("usage", "train", *SGD, "--class-weights", "1,2", says=["--class-weights", "2 numbers", "10 classes"])
         self.refused("usage", "train", *SGD, "--label-smoothing", "1", says="--label-smoothing")
 
+    def test_r2_is_the_share_of_the_variance_of_all_outputs(self):
+        source = random.Random(4)
+        rows = [{"x": [source.random() for _ in range(64)], "y": [source.gauss(c, 1 + c) for c in range(10)]} for _ in range(40)]
+        data = self.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self.succeed("train", "-m", MODEL, "--data", data, "--epochs", "5", "--lr", "0.01", "--device", "cpu", "--run-dir", "run",
+                     "--val-split", "0.2", "--best-metric", "r2", "-q", "-o", "t.onnx")
+        self.assertEqual(events((self.folder / "run/events.jsonl").read_text())[-1]["best"]["metric"], "val_r2")
+        out, _ = self.succeed("predict", "t.onnx", "--data", data)
+        guesses = [row["logits"] for row in events(out)]
+        apart = spread = 0
+        for c in range(10):
+            mean = sum(row["y"][c] for row in rows) / 40
+            spread += sum((row["y"][c] - mean) ** 2 for row in rows)
+            apart += sum((row["y"][c] - guess[c]) ** 2 for row, guess in zip(rows, guesses))
+        out, _ = self.succeed("eval", "t.onnx", "--data", data, "--device", "cpu", "--json")
+        self.assertAlmostEqual(json.loads(out)["r2"], 1 - apart / spread, places=5)
+
     def test_patience_ends_a_run_that_gets_no_better(self):
         out, err = self.succeed("train", *SGD, "--lr", "0", "--epochs", "50", "--val-split", "0.2", "--patience", "2", "--bn", "frozen",
                                 "--run-dir", "run")
@@ -291,7 +310,9 @@ class Measuring(Case):
 
     def test_predictions_in_every_form(self):
         rows = self.predicted()
+        left = pathlib.Path(self.write(".p.csv.999999999-1.tmp", "of a process that was killed"))
         self.succeed("predict", "m.onnx", "--data", self.data, "-o", "p.csv", "--batch-size", "7")
+        self.assertFalse(left.exists())
         lines = (self.folder / "p.csv").read_text().splitlines()
         self.assertEqual(len(lines), 201)
         for row, line in zip(rows, lines[1:]):

@@ -45,6 +45,7 @@ class Run {
 
   void round() {
     error_ = nullptr;
+    wrong_ = 0;  // a round that failed may have counted what did not arrive
     exchange_.start_round(program_, /*keep=*/true);
     std::vector<std::thread> threads;
     for (int d = 0; d < program_.devices; ++d) threads.emplace_back([this, d] { work(d); });
@@ -179,7 +180,7 @@ int main(int count, char** arguments) {
     pipetrain::run_all();
     std::printf("exchanges through the plugin: %d checks\n", pipetrain::checks);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "check %d: %s\n", pipetrain::checks, error.what());
     return 1;
   }
   return 0;
