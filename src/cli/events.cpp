@@ -181,7 +181,7 @@ void EventLog::step(const StepReport& report) {
   line.number("grad_norm", report.gradient_norm);
   line.number("lr", report.learning_rate);
   line.number("loss_scale", report.loss_scale);
-  if (report.loss_scale) {
+  if (report.loss_scale || report.skipped_steps > 0) {
     line.json["skipped"] = report.skipped;
     line.json["skipped_steps"] = report.skipped_steps;
   }

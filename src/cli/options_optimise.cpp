@@ -167,9 +167,13 @@ void describe_optimization(Table& table, Options& options) {
                                "of validations: which model is the best", "train");
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
   best.get = [&optimization] { return optimization.best_metric; };
-  table.choice_of<bool>("--on-nan", optimization.stop_on_nonfinite,
-                        {{"stop", true}, {"ignore", false}},
-                        "what to do when the loss is not finite", kTrainCommands);
+  table.choice_of<OnNonfinite>("--on-nan", optimization.on_nonfinite,
+                               {{"stop", OnNonfinite::kStop},
+                                {"skip", OnNonfinite::kSkip},
+                                {"ignore", OnNonfinite::kIgnore}},
+                               "what to do when the loss is not finite; skip: leave out steps of "
+                               "which some gradient is not",
+                               kTrainCommands);
 }
 
 }  // namespace pipetrain

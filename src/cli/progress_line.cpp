@@ -20,7 +20,9 @@ std::vector<LineField> fields_of(const StepReport& report, double eta_seconds) {
   std::vector<LineField> fields;
   fields.push_back({0, fmt::format("step {:>{}}/{}", report.step, digits, report.total_steps)});
   if (report.skipped)
-    fields.push_back({1, fmt::format("skipped at scale {:g}", *report.loss_scale)});
+    fields.push_back({1, report.loss_scale
+                             ? fmt::format("skipped at scale {:g}", *report.loss_scale)
+                             : std::string("skipped")});
   fields.push_back({9, fmt::format("ep {:.2f}", report.epoch)});
   fields.push_back({1, fmt::format("loss {:.4f}", report.loss)});
   if (report.accuracy) fields.push_back({3, fmt::format("acc {:.1f}%", *report.accuracy * 100)});

@@ -285,7 +285,7 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   save.may_wait = !wanted;
   save.least_seconds = 60;
   save.keep = options.keep;
-  save.only_finite = options.run.optimization.stop_on_nonfinite;
+  save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
   save.run = describe_run(session, settings_to_keep(options, session));
   return save;
@@ -494,7 +494,7 @@ int train_command(Options& options) {
              summary.steps == 1 ? "" : "s", summary.seconds);
   }
   if (summary.skipped_steps > 0)
-    log_info("train", "scale    {} of {} steps were left out: their gradients overflowed float16",
+    log_info("train", "skipped  {} of {} steps were left out: their gradients were not finite",
              summary.skipped_steps, summary.steps);
   if (summary.checkpoints > 0 && summary.seconds > 0) {
     log_info("train",

@@ -133,6 +133,8 @@ std::string detect_format(const std::string& path) {
   if (fs::is_directory(path, error)) return detect_in_directory(path);
   const std::vector<std::string> files = list_files(path);
   PT_CHECK(fs::exists(files[0], error), kData, "there is no data file \"{}\"", printable(path));
+  PT_CHECK(!fs::is_character_file(files[0], error) && !fs::is_block_file(files[0], error), kData,
+           "\"{}\" is a device, not a file", printable(path));
   const std::string name = lower_name(files[0]);
   if (is_one_of(name, {".csv"})) return "csv";
   if (is_one_of(name, {".tsv", ".tab"})) return "tsv";

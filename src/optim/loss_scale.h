@@ -10,8 +10,9 @@ namespace pipetrain {
 /// backoff_factor and growth_interval), which has no least scale.
 struct LossScaling {
   double initial = 1;
-  /// Steps with gradients that are not finite are left out and lower the scale; otherwise it stays
-  /// as it is, and every step is made.
+  /// Steps with gradients that are not finite are left out; else every step is made.
+  bool skips = false;
+  /// And they lower the scale; else it stays as it is. Needs `skips`.
   bool adapts = false;
   double growth = 2;     // after `interval` steps with finite gradients in a row
   double backoff = 0.5;  // after a step that was left out
@@ -30,8 +31,8 @@ struct LossScale {
   friend bool operator==(const LossScale&, const LossScale&) = default;
 };
 
-/// The scale of the next step. `finite`: whether all gradients of this one were; if not, and the
-/// scale adapts, the step must be left out.
+/// The scale of the next step. `finite`: whether all gradients of this one were; if not, and
+/// such steps are skipped, it must be left out.
 LossScale after_step(const LossScale& scale, const LossScaling& scaling, bool finite);
 
 }  // namespace pipetrain

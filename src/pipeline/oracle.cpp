@@ -466,7 +466,7 @@ void Oracle::synchronise() {
     }
   }
   const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
-  skips_ = options_.loss_scaling.adapts && !std::isfinite(norm);
+  skips_ = options_.loss_scaling.skips && !std::isfinite(norm);
   gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
 }
 

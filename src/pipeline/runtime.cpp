@@ -26,9 +26,9 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   for (const Program* program : programs) {
     PT_CHECK(program->placement == program_->placement, kInternal,
              "programs of one runtime put stages on different devices");
-    PT_CHECK(!options_.loss_scaling.adapts || program->gradient_sync ||
+    PT_CHECK(!options_.loss_scaling.skips || program->gradient_sync ||
                  program->rule == UpdateRule::kNone,
-             kInternal, "an adapting loss scale needs a gradient sync before the updates");
+             kInternal, "skipping steps needs a gradient sync before the updates");
   }
   loss_scale_.value = options_.loss_scaling.initial;
   for (const RuntimeVariant& variant : variants_) {

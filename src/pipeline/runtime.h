@@ -38,7 +38,7 @@ struct RuntimeOptions {
   bool pin = true;  // give each stage cores of its own when there are enough
   OptimizerSettings optimizer;
   double clip_norm = 0;         // 0: off
-  LossScaling loss_scaling;     // one that adapts needs programs with a gradient sync
+  LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
   std::uint64_t seed = 1;       // of dropout masks
   double timeout_seconds = 60;  // without any progress: the watchdog ends the run
   /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself

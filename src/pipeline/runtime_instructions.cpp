@@ -480,7 +480,7 @@ void Runtime::sync_gradients(Worker& worker) {
     const double squared = std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0);
     gradient_norm_ = std::sqrt(squared) / loss_scale_.value;
     // The sum is double's: it is finite exactly if all gradients, which are floats, are.
-    skips_ = options_.loss_scaling.adapts && !std::isfinite(squared);
+    skips_ = options_.loss_scaling.skips && !std::isfinite(squared);
   }
   meet();
 }

@@ -62,6 +62,10 @@ struct PipelineConfig {
   double timeout_seconds = 60;
 };
 
+/// What happens when the loss, or with kSkip a gradient, is not finite: an Error (kDiverged); the
+/// step changes nothing (synchronous schedules); nothing.
+enum class OnNonfinite : std::uint8_t { kStop, kSkip, kIgnore };
+
 struct OptimizationConfig {
   std::int64_t batch_size = 64;
   std::int64_t epochs = 1;
@@ -85,7 +89,7 @@ struct OptimizationConfig {
   bool shuffle = true;
   std::string sample_weights;  // "balanced" or a file; empty: every sample once an epoch
   bool drop_last = false;
-  bool stop_on_nonfinite = true;
+  OnNonfinite on_nonfinite = OnNonfinite::kStop;
 };
 
 struct RunConfig {

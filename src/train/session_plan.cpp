@@ -164,12 +164,16 @@ void Session::cut_into_stages() {
   for (const ValueEdge& edge : slices.edges) {
     edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
-  const bool adapts = loss_scaling().adapts;
-  PT_CHECK(!asynchronous() || !adapts, kUsage,
-           "--schedule {} updates each stage on its own, so no step can be left out where float16 "
-           "overflows; use 1f1b or gpipe, --precision bf16 or a fixed --loss-scale",
-           config_.pipeline.schedule);
-  const bool gradient_sync = slices.has_tied_stages || config_.optimization.clip_norm > 0 || adapts;
+  const LossScaling scaling = loss_scaling();
+  PT_CHECK(!asynchronous() || !scaling.skips, kUsage,
+           "--schedule {} updates each stage on its own, so no step can be left out where {}",
+           config_.pipeline.schedule,
+           scaling.adapts
+               ? "float16 overflows; use 1f1b or gpipe, --precision bf16 or a fixed "
+                 "--loss-scale"
+               : "gradients are not finite; use 1f1b or gpipe, or leave out --on-nan skip");
+  const bool gradient_sync =
+      slices.has_tied_stages || config_.optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(
       !asynchronous() || !gradient_sync || stages() == 1, kUsage,
       "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",

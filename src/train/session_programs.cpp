@@ -164,10 +164,11 @@ RuntimeOptions Session::runtime_options() const {
 }
 
 LossScaling Session::loss_scaling() const {
-  if (config_.model.precision != DType::kFloat16) return {};
-  if (config_.optimization.loss_scale == 0) return adapting_loss_scale();
+  const bool half = config_.model.precision == DType::kFloat16;
+  if (half && config_.optimization.loss_scale == 0) return adapting_loss_scale();
   LossScaling fixed;
-  fixed.initial = config_.optimization.loss_scale;
+  if (half) fixed.initial = config_.optimization.loss_scale;
+  fixed.skips = config_.optimization.on_nonfinite == OnNonfinite::kSkip;
   return fixed;
 }
 

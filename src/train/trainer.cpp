@@ -221,11 +221,9 @@ class Training {
     report.accuracy = accuracy(units_.correct(), units_.counted());
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
-    if (session_.loss_scaling().adapts) {
-      report.loss_scale = result.loss_scale;
-      report.skipped = result.skipped;
-      report.skipped_steps = session_.runtime().loss_scale().skipped;
-    }
+    if (session_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
+    report.skipped = result.skipped;
+    report.skipped_steps = session_.runtime().loss_scale().skipped;
     report.seconds = now() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
@@ -453,8 +451,9 @@ class Training {
   }
 
   void check_finite(const StepReport& report) const {
+    if (settings_.on_nonfinite != OnNonfinite::kStop) return;
     if (report.skipped) return check_scale(report);
-    if (std::isfinite(report.loss) || !settings_.stop_on_nonfinite) return;
+    if (std::isfinite(report.loss)) return;
     const std::string where =
         session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
     const std::filesystem::path good = saving_.last_written();
@@ -467,7 +466,7 @@ class Training {
 
   /// A step may be left out while there is a smaller scale to try.
   void check_scale(const StepReport& report) const {
-    if (*report.loss_scale > session_.loss_scaling().least || !settings_.stop_on_nonfinite) return;
+    if (*report.loss_scale > session_.loss_scaling().least) return;
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "gradients are not finite at step {} in float16, even with a loss scale of {}\n"

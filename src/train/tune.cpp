@@ -114,7 +114,7 @@ class Tuning {
     optimization.learning_rate.minimum = 0;
     optimization.rate_every_epochs = 0;
     optimization.rate_by_time = false;
-    optimization.stop_on_nonfinite = false;
+    optimization.on_nonfinite = OnNonfinite::kIgnore;
     return config;
   }
 

@@ -93,6 +93,7 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
     return data_error([&] { read_source(path, {}); });
   };
   expect_contains(error(path("absent.npz")), "no data file");
+  expect_contains(error("/dev/zero"), "a device");
   expect_contains(error(write("empty", "")), "empty");
   expect_contains(error(write("odd", std::string("\x7f\0\1ELF", 6))), "no known format");
   expect_contains(error(write("a.png", std::string("\x89PNG\0", 5))), "no known format");

@@ -32,10 +32,10 @@ struct Pipeline {
 
   /// `micro_batches` of a step; 0: weights are not packed, nothing is gathered.
   Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
-           std::int64_t micro_batches = 0)
+           std::int64_t micro_batches = 0, DType precision = DType::kFloat32)
       : model(std::move(network)), stages(stages) {
     for (const std::int64_t size : sizes) {
-      graphs.push_back(test::training_graph(model, size));
+      graphs.push_back(test::training_graph(model, size, /*training=*/true, precision));
       if (micro_batches == 0) continue;
       packed_weights += pack_weights(*graphs.back());
       if (graphs.size() == 1) {
@@ -611,6 +611,37 @@ class RecordedCount : public testing::Environment {
 };
 const testing::Environment* const kRecordedCount =
     testing::AddGlobalTestEnvironment(new RecordedCount);
+
+// Rounds that overflow float16 among others, wherever the stages lie.
+TEST(Runtime, Float16OnDevicesIsThatInHostMemory) {
+  LossScaling scaling = adapting_loss_scale();
+  scaling.initial = 0x1p24;
+  scaling.interval = 3;
+  std::string expected;
+  std::vector<bool> expected_skips;
+  for (const int stages : {1, 2, 3}) {
+    const Pipeline pipeline(test::difficult_network(/*tied=*/true), stages, kSizes, 0,
+                            DType::kFloat16);
+    const Program program = pipeline.program("1f1b", 3, false, /*clip=*/true);
+    for (const Place place : {Place::kCpu, Place::kOneDevice, Place::kManyDevices}) {
+      PlacedRuntime runtime(pipeline, program, place, 0, scaling);
+      test::FixedData data(12 * kBatch, 5);
+      std::vector<bool> skips;
+      for (std::int64_t step = 0; step < 12; ++step) {
+        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+        skips.push_back(runtime.run(program, data).skipped);
+      }
+      const std::string bits = fingerprint(pipeline, runtime);
+      if (expected.empty()) {
+        expected = bits;
+        expected_skips = skips;
+      }
+      EXPECT_TRUE(bits == expected) << stages << " stages";
+      EXPECT_EQ(skips, expected_skips) << stages << " stages";
+    }
+  }
+  EXPECT_TRUE(expected_skips[0] && !expected_skips[11]);
+}
 
 TEST(Runtime, AveragesOnDevicesAreThoseInHostMemory) {
   const Pipeline pipeline(/*tied=*/true, 2, kSizes);

@@ -113,8 +113,9 @@ OnnxModel wide_network() {
 }
 
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
-                                              bool training) {
+                                              bool training, DType precision) {
   BuildOptions options;
+  options.precision = precision;
   options.lower.micro_batch = samples;
   options.lower.mode.training = training;
   options.with_gradients = training;

@@ -21,7 +21,8 @@ OnnxModel wide_network();
 
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
-                                              bool training = true);
+                                              bool training = true,
+                                              DType precision = DType::kFloat32);
 
 /// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of
 /// `batch`.

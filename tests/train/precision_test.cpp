@@ -203,9 +203,31 @@ TEST_F(Float16, EndsWhereNoScaleHelps) {
   }
 }
 
+// In float32 the same happens to weights of 1e29: what then is done is the user's choice.
+TEST_F(Float16, FloatsThatOverflowAreSkippedOnRequest) {
+  config_.model.precision = DType::kFloat32;
+  config_.optimization.learning_rate.peak = 1e30;
+  EXPECT_THROW(run(), Error);
+  for (const int stages : {1, 2}) {
+    config_.pipeline.devices = stages;
+    config_.optimization.on_nonfinite = OnNonfinite::kSkip;
+    const Losses skipping = run("skipping.onnx");
+    EXPECT_EQ(std::count(skipping.skips.begin(), skipping.skips.end(), true), 44) << stages;
+    EXPECT_FALSE(skipping.skips.front());
+    config_.optimization.on_nonfinite = OnNonfinite::kIgnore;
+    const Losses ignoring = run("ignoring.onnx");
+    EXPECT_EQ(std::count(ignoring.skips.begin(), ignoring.skips.end(), true), 0);
+    EXPECT_FALSE(get_file(folder_ / "skipping.onnx") == get_file(folder_ / "ignoring.onnx"));
+  }
+  config_.pipeline.schedule = "pipedream";
+  config_.optimization.on_nonfinite = OnNonfinite::kSkip;
+  EXPECT_THROW(run(), Error);
+}
+
 // Stages that update on their own cannot leave a step out together.
 TEST_F(Float16, NeedsSchedulesThatUpdateTogether) {
   config_.pipeline.devices = 2;
+  config_.pipeline.split = {"l2"};  // how stale gradients are depends on the cut
   config_.pipeline.schedule = "pipedream";
   try {
     run();
