@@ -54,6 +54,9 @@ struct NormGraph::Content {
     graph.set_io_data_type(stored)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (shapes.numbers == NormShapes::Numbers::kFloat)
+      graph.forbidden = {fe::NumericalNote_t::TENSOR_CORE,
+                         fe::NumericalNote_t::DOWN_CONVERT_INPUTS};
     x = input("x", all());
     scale = parameter("scale", by_channel());
     if (shapes.gradient) {
