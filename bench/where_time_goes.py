@@ -20,7 +20,7 @@ def shares(binary, model, folder, threads, steps, bf16):
     Rates are flops per second; `peak` is that of a large product, measured by the same command.
     """
     found = pipetrain(binary, model, folder, threads, steps, bf16=bf16, cache="cache", quiet=False)
-    line = next(line for line in found["log"].splitlines() if "shares " in line)
+    line = [line for line in found["log"].splitlines() if "shares " in line][-1]  # earlier runs in the folder have theirs
     flags = training_flags(model, folder, threads, 1, bf16)
     # `profile` takes the flags of the model, the data and the batch only.
     kept = without(flags, {"--optimizer", "--lr", "--momentum", "--lr-schedule"}, {"--no-shuffle"})

@@ -18,19 +18,26 @@ void TimeAccount::round(Session& session, const Program& program, const RoundRes
         update += event.end - event.start;
     }
   }
-  sums.optimizer += update;
   sums.total += result.seconds * static_cast<double>(result.events.size());
   if (kinds_.empty()) {
     for (const RuntimeVariant& variant : session.runtime_variants()) {
       std::vector<KernelKind>& kinds = kinds_.emplace_back();
-      for (const Node& node : variant.training->graph.nodes)
+      std::vector<bool>& in_update = in_update_.emplace_back();
+      for (const Node& node : variant.training->graph.nodes) {
         kinds.push_back(kernel_kind(node.op->name));
+        in_update.push_back(node.part == Part::kPrepare ||
+                            (node.part == Part::kFinish && !program.gradient_sync));
+      }
     }
   }
+  double kernels_in_update = 0;
   for (std::size_t v = 0; v < times.size(); ++v) {
-    for (std::size_t n = 0; n < times[v].seconds.size(); ++n)
+    for (std::size_t n = 0; n < times[v].seconds.size(); ++n) {
       sums.kernels[static_cast<std::size_t>(kinds_[v][n])] += times[v].seconds[n];
+      if (in_update_[v][n]) kernels_in_update += times[v].seconds[n];
+    }
   }
+  sums.optimizer += std::max(0.0, update - kernels_in_update);
   if (rounds_ == 1 && session.profile().is_estimate && !times.empty())
     session.take_measured(times.front(), update);
 }

@@ -36,6 +36,7 @@ class TimeAccount {
   };
   Sums first_, later_;
   std::vector<std::vector<KernelKind>> kinds_;  // [variant][node]
+  std::vector<std::vector<bool>> in_update_;    // kernels that an update runs
   int rounds_ = 0;
 };
 
