@@ -11,6 +11,10 @@ from models import MODELS
 AGREEMENT = {"fp32": (1e-5, 1e-3), "bf16": (1e-2, 5e-2)}
 
 
+def on_threads(count):
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
 def machine():
     with open("/proc/cpuinfo") as file:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
@@ -57,18 +61,18 @@ def line(part, row):
     title = f"{part:<9}{row['model']:<10}"
     if part == "single":
         ours, theirs = row["pipetrain"], row["pytorch"]
-        return (f"{title} {row['threads']} threads: {milliseconds(ours['step_ms'])} ms, PyTorch {milliseconds(theirs['step_ms'])} ms "
+        return (f"{title} {on_threads(row['threads'])}: {milliseconds(ours['step_ms'])} ms, PyTorch {milliseconds(theirs['step_ms'])} ms "
                 f"({theirs['form']}), {theirs['step_ms'] / ours['step_ms']:.2f} times as fast; losses differ by "
                 f"{max(differences(ours, theirs)):.0e}; others took {100 * max(ours['foreign'], theirs['foreign']):.0f} % of the machine")
     if part == "forward":
-        return f"{title} {row['threads']} threads: {milliseconds(row['forward_ms'])} ms"
+        return f"{title} {on_threads(row['threads'])}: {milliseconds(row['forward_ms'])} ms"
     if part == "pipeline":
         return title + " " + ", ".join(f"{key} {milliseconds(row[key]['step_ms'])} ms {row[key]['form']}".strip()
                                        for key in ("stages", "pytorch_stages", "one_stage", "pytorch_whole"))
     if part == "tax":
         return f"{title} pipetrain " + " ".join(f"{c}: {milliseconds(t)}" for c, t in row["pipetrain_ms"].items()) + \
             ", PyTorch " + " ".join(f"{c}: {milliseconds(t)}" for c, t in row["pytorch_ms"].items())
-    return f"{title} {row['threads']} threads: " + ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in row["shares"].items())
+    return f"{title} {on_threads(row['threads'])}: " + ", ".join(f"{kind} {100 * share:.1f} %" for kind, share in row["shares"].items())
 
 
 def table(head, rows):
@@ -102,7 +106,7 @@ def single_tables(found):
                 f"{ours['first_step_s']:.2f} / {theirs['first_step_s']:.2f} = {ours['first_step_s'] / theirs['first_step_s']:.2f}",
                 milliseconds(bound) if bound else "–", f"{max(differences(ours, theirs)):.0e}",
                 f"{100 * max(ours['foreign'], theirs['foreign']):.0f}"])
-        text += f"\n## One stage, {threads} thread{'s' if threads > 1 else ''}\n\n"
+        text += f"\n## One stage, {on_threads(threads)}\n\n"
         text += table(["model (batch)", "pipetrain ms", "PyTorch ms", "times as fast", "% of GEMM rate", "peak MiB",
                        "first step s", "ORT forward ms", "losses differ", "% foreign"], rows)
         text += f"\nGeometric mean of the speeds: {geometric_mean(speeds):.2f}. GEMM rate: {rates[threads] / 1e9:.0f} GFLOP/s.\n"
@@ -128,19 +132,20 @@ def pipeline_table(found):
 
 def tax_table(found):
     rows = []
+    counts = sorted({int(count) for row in found["tax"] for count in row["pipetrain_ms"]})
     for row in found["tax"]:
         for label, key in (("pipetrain", "pipetrain_ms"), ("PyTorch", "pytorch_ms")):
             times = {int(count): value for count, value in row[key].items()}
             rows.append([f"{title_of(row['model'])}, {label}"] + [
-                milliseconds(value) if count == 1 else f"{milliseconds(value)} = {value / times[1]:.2f}" for count, value in times.items()])
-    counts = list(found["tax"][0]["pipetrain_ms"])
+                "–" if count not in times else milliseconds(times[1]) if count == 1
+                else f"{milliseconds(times[count])} = {times[count] / times[1]:.2f}" for count in counts])
     return "\n## Micro-batch tax: compute of a step over that of one micro-batch, 1 thread, ms\n\n" + table(
         ["model (batch), micro-batches:", *map(str, counts)], rows)
 
 
 def time_table(found):
     kinds = list(found["time"][0]["shares"])
-    rows = [[f"{title_of(row['model'])}, {row['threads']} threads", milliseconds(row["step_ms"])]
+    rows = [[f"{title_of(row['model'])}, {on_threads(row['threads'])}", milliseconds(row["step_ms"])]
             + [f"{100 * row['shares'].get(kind, 0):.1f}" for kind in kinds] for row in found["time"]]
     return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "step ms", *kinds], rows) + \
         "\nMeasured in the steady steps of a training run. products: convolutions, matrix products, recurrences, attention. rows: " \
@@ -155,7 +160,7 @@ def rates_table(found):
     parts = list(dict.fromkeys(part for row in found["time"] for part in row["rates"]))
     rows, slowest = [], []
     for row in found["time"]:
-        title = f"{title_of(row['model'])}, {row['threads']} threads"
+        title = f"{title_of(row['model'])}, {on_threads(row['threads'])}"
         rows.append([title, f"{row['peak'] / 1e9:.0f}"]
                     + [rate_text(row["rates"][part], row["peak"]) if part in row["rates"] else "–" for part in parts])
         kernels = [f"{one['op']} {one['name']} ({one['part']}) {milliseconds(one['ms'])} ms"

@@ -113,12 +113,13 @@ class Bench:
     def tax(self, name):
         """Step times by number of micro-batches, one stage and one thread on both sides."""
         steps = max(2, MODELS[name].steps // 2)
-        ours, theirs = {count: [] for count in TAXED}, {count: [] for count in TAXED}
+        counts = [count for count in TAXED if count <= MODELS[name].batch]
+        ours, theirs = {count: [] for count in counts}, {count: [] for count in counts}
         for _ in range(self.arguments.rounds):
-            for count in TAXED:
+            for count in counts:
                 ours[count] += self.ours(name, 1, steps, micro_batches=count, cache="cache")["step_ms"]
-            answer = self.pytorch(name, 1, "--micro-batches", *map(str, TAXED), steps=steps)
-            for count in TAXED:
+            answer = self.pytorch(name, 1, "--micro-batches", *map(str, counts), steps=steps)
+            for count in counts:
                 theirs[count].append(answer["ms_by_micro_batches"][str(count)])
         return {"model": name, "pipetrain_ms": {count: statistics.median(times) for count, times in ours.items()},
                 "pytorch_ms": {count: statistics.median(times) for count, times in theirs.items()}}
