@@ -91,7 +91,11 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_DEVICE", "what --device says when it is not given"},
     {"PIPETRAIN_CONFIG", "a configuration file, as --config"},
     {"PIPETRAIN_RUNS_DIR", "where folders of runs are made; runs"},
-    {"PIPETRAIN_CACHE_DIR", "where times of kernels are kept; $XDG_CACHE_HOME/pipetrain"},
+    {"PIPETRAIN_CACHE_DIR",
+     "where times of kernels and kernels compiled for GPUs are kept; $XDG_CACHE_HOME/pipetrain"},
+    {"PIPETRAIN_NCCL", "the library for exchanges between GPUs; libnccl.so.2"},
+    {"PIPETRAIN_NVRTC", "the library that compiles kernels for GPUs; libnvrtc.so.13"},
+    {"PIPETRAIN_CUDA_GRAPHS", "on: passes of stages on GPUs become CUDA graphs"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colours"},
 };
 
