@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/row_split_cpu.h"
 #include "ops/vector8_cpu.h"
 
 namespace pipetrain::blocked {
@@ -51,9 +52,7 @@ template <int kRows>
                                             std::int64_t blocks, bool first, float* m,
                                             std::int64_t m_block) {
   for (std::int64_t row = 0; row < rows;) {
-    // Six rows fill the registers; what is left over is halved, since few rows wait for latency.
-    const std::int64_t rest = rows - row;
-    const std::int64_t take = rest >= 12 || rest == 6 ? 6 : rest > 6 ? (rest + 1) / 2 : rest;
+    const std::int64_t take = rows_together(rows - row);
     const float* from = v + row * kLanes;
     float* to = m + row * kLanes;
     switch (take) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/row_split_cpu.h"
 #include "ops/vector8_cpu.h"
 
 namespace pipetrain::packed {
@@ -94,9 +95,7 @@ inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, std:
     const float* from = panel + begin * kColumns;
     const bool sum = add || begin > 0;
     for (std::int64_t row = 0; row < rows;) {
-      // Six rows fill the registers; what is left over is halved, since few rows wait for latency.
-      const std::int64_t rest = rows - row;
-      const std::int64_t take = rest >= 12 || rest == 6 ? 6 : rest > 6 ? (rest + 1) / 2 : rest;
+      const std::int64_t take = rows_together(rows - row);
       const float* x =
           kLeft == Left::kPlain ? a + row * a_stride + begin : a + begin * a_stride + row;
       float* y = c + row * c_stride;

@@ -136,4 +136,19 @@ void gather_gradients_like(const TrainingGraph& first, TrainingGraph& training) 
   training.graph.verify();
 }
 
+double runs_per_micro_batch(const TrainingGraph& training, const Node& node) {
+  switch (node.part) {
+    case Part::kForward:
+    case Part::kInputGradient:
+    case Part::kWeightGradient:
+      return 1;
+    case Part::kBatchGradient:
+      return 1 / static_cast<double>(training.gathered_micro_batches);
+    case Part::kPrepare:
+    case Part::kFinish:
+      break;
+  }
+  return 0;
+}
+
 }  // namespace pipetrain

@@ -17,4 +17,8 @@ int gather_gradients(TrainingGraph& training, std::int64_t micro_batches_of_step
 /// end with smaller ones.
 void gather_gradients_like(const TrainingGraph& first, TrainingGraph& training);
 
+/// How often a node runs for each micro-batch: 0 if it is once a step, less than 1 if it is once
+/// for several micro-batches.
+double runs_per_micro_batch(const TrainingGraph& training, const Node& node);
+
 }  // namespace pipetrain

@@ -7,6 +7,7 @@
 #include "graph/op.h"
 #include "ops/conv.h"
 #include "ops/matmul.h"
+#include "passes/gather_gradients.h"
 #include "profile/profile.h"
 
 namespace pipetrain {
@@ -110,7 +111,7 @@ class Attribution {
           break;
         case Part::kBatchGradient:
           element.weight_gradient_seconds +=
-              seconds / static_cast<double>(training_.gathered_micro_batches);
+              seconds * runs_per_micro_batch(training_, graph_.nodes[n]);
           break;
         case Part::kPrepare:
         case Part::kFinish:

@@ -5,6 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/document.h"
 #include "graph/op.h"
+#include "passes/gather_gradients.h"
 #include "profile/estimate.h"
 
 namespace pipetrain {
@@ -78,13 +79,8 @@ std::string_view name_of(Part part) {
 
 double Profile::total_seconds(const TrainingGraph& training) const {
   double sum = 0;
-  for (std::size_t n = 0; n < node_seconds.size(); ++n) {
-    const Part part = training.graph.nodes[n].part;
-    if (part == Part::kPrepare || part == Part::kFinish) continue;
-    sum += part == Part::kBatchGradient
-               ? node_seconds[n] / static_cast<double>(training.gathered_micro_batches)
-               : node_seconds[n];
-  }
+  for (std::size_t n = 0; n < node_seconds.size(); ++n)
+    sum += node_seconds[n] * runs_per_micro_batch(training, training.graph.nodes[n]);
   return sum;
 }
 

@@ -6,6 +6,7 @@
 #include "partition/order_text.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
+#include "passes/gather_gradients.h"
 #include "passes/linearise.h"
 #include "pipeline/plan_costs.h"
 #include "profile/estimate.h"
@@ -60,11 +61,9 @@ void Session::take_measured(const KernelTimes& times, double update_seconds) {
     if (parameter.gradient) bytes += graph().graph[parameter.value].type.bytes();
   }
   for (std::size_t n = 0; n < times.seconds.size(); ++n) {
-    const Part part = graph().graph.nodes[n].part;
-    const bool once = part == Part::kPrepare || part == Part::kFinish;
-    profile_.node_seconds[n] = times.seconds[n] / (once ? 1 : static_cast<double>(times.units));
-    if (part == Part::kBatchGradient)
-      profile_.node_seconds[n] *= static_cast<double>(graph().gathered_micro_batches);
+    const double runs = runs_per_micro_batch(graph(), graph().graph.nodes[n]);
+    profile_.node_seconds[n] =
+        times.seconds[n] / (runs > 0 ? runs * static_cast<double>(times.units) : 1);
   }
   // Adding to the accumulators is in the kernels' seconds.
   profile_.accumulate_seconds_per_byte = 0;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
+#include "passes/gather_gradients.h"
 #include "profile/estimate.h"
 #include "train/batch_source.h"
 #include "train/predict.h"
@@ -50,13 +51,8 @@ constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goe
 /// operators; what is computed once a step is left out, and so is what is computed again.
 double flops_of_sample(const TrainingGraph& training) {
   double flops = 0;
-  for (const Node& node : training.graph.nodes) {
-    if (node.part == Part::kPrepare || node.part == Part::kFinish) continue;
-    const double run = node_flops(training.graph, node);
-    flops += node.part == Part::kBatchGradient
-                 ? run / static_cast<double>(training.gathered_micro_batches)
-                 : run;
-  }
+  for (const Node& node : training.graph.nodes)
+    flops += node_flops(training.graph, node) * runs_per_micro_batch(training, node);
   return flops / static_cast<double>(training.micro_batch);
 }
 

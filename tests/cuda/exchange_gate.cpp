@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "device/plugin.h"
+#include "gate_check.h"
 #include "pipeline/channel.h"
 #include "pipeline/exchange.h"
 #include "pipeline/generate.h"
@@ -20,12 +21,6 @@
 
 namespace pipetrain {
 namespace {
-
-int checks = 0;
-void check(bool right, const std::string& what) {
-  ++checks;
-  if (!right) throw std::runtime_error(what);
-}
 
 float payload(const Transfer& moved) {
   return static_cast<float>(1000 * moved.edge + moved.unit + 1);

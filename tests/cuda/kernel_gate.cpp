@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/plugin.h"
+#include "gate_check.h"
 #include "graph/op.h"
 #include "ops/fused.h"
 #include "ops/kernel.h"
@@ -21,12 +22,6 @@
 
 namespace pipetrain {
 namespace {
-
-int checks = 0;
-void check(bool right, const std::string& what) {
-  ++checks;
-  if (!right) throw std::runtime_error(what);
-}
 
 /// Makes and runs a kernel; what the GPU was asked to start.
 std::string started(Device& device) {

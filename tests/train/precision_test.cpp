@@ -26,6 +26,18 @@ struct Losses final : TrainingObserver {
   double scale = 0;  // of the last step
 };
 
+/// Trains and, unless `output` is empty, writes the model.
+Losses train_whole(const RunConfig& config, const std::string& output) {
+  Session session(config);
+  session.open();
+  session.plan();
+  session.start();
+  Losses recorder;
+  train(session, recorder);
+  if (!output.empty()) session.export_model(output);
+  return recorder;
+}
+
 class MixedPrecision : public testing::Test {
  protected:
   MixedPrecision() {
@@ -39,14 +51,7 @@ class MixedPrecision : public testing::Test {
   }
 
   std::vector<double> run(const std::string& output) {
-    Session session(config_);
-    session.open();
-    session.plan();
-    session.start();
-    Losses recorder;
-    train(session, recorder);
-    session.export_model((folder_.path() / output).string());
-    return recorder.losses;
+    return train_whole(config_, (folder_.path() / output).string()).losses;
   }
 
   TemporaryDirectory folder_;
@@ -130,14 +135,7 @@ class Float16 : public testing::Test {
   }
 
   Losses run(const std::string& output = "") {
-    Session session(config_);
-    session.open();
-    session.plan();
-    session.start();
-    Losses recorder;
-    train(session, recorder);
-    if (!output.empty()) session.export_model((folder_ / output).string());
-    return recorder;
+    return train_whole(config_, output.empty() ? output : (folder_ / output).string());
   }
 
   TemporaryDirectory folder_;

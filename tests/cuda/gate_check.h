@@ -1,0 +1,16 @@
+// What a gate counts: it ends with the first check that fails.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace pipetrain {
+
+inline int checks = 0;
+
+inline void check(bool right, const std::string& what) {
+  ++checks;
+  if (!right) throw std::runtime_error(what);
+}
+
+}  // namespace pipetrain
