@@ -336,7 +336,6 @@ RoundResult Runtime::run_round(UnitSource& source) {
   result.seconds = steady_seconds() - round_start_;
   lock.unlock();
   if (error_) std::rethrow_exception(error_);
-  if (remote_) remote_->finish_round();
   for (int s = 0; s < stages(); ++s) {
     for (Copy& copy : stages_[at(s)]) copy.base_version = block_of(copy, s, program.updates(s));
   }
@@ -350,7 +349,15 @@ RoundResult Runtime::run_round(UnitSource& source) {
     result.busy_seconds.push_back(worker ? worker->busy_seconds : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds : 0);
   }
-  if (remote_) share_results(result);
+  if (!remote_) return result;
+  try {
+    remote_->finish_round();
+    share_results(result);
+  } catch (...) {
+    lock.lock();
+    if (error_) std::rethrow_exception(error_);
+    throw;
+  }
   return result;
 }
 
