@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/process_group.h"
 #include "partition/order_text.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
@@ -46,11 +47,20 @@ void Session::measure() {
     profile_ = read_profile(config_.pipeline.profile_path, graph);
   } else if (!config_.pipeline.gpu_ids.empty()) {
     profile_ = estimate_profile(graph, kSomeGpu);
-  } else {
+  } else if (leads()) {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
+  if (processes_) share_profile();
   costs_ = chain_costs(graph, chain_, profile_);
-  choose_order();
+  if (leads()) choose_order();
+  if (!processes_) return;
+  // One order for all, which process 0 has found.
+  ByteWriter order;
+  for (const int node : order_) order.put(node);
+  const std::string bytes = processes_->broadcast(order.take());
+  std::vector<int> chosen;
+  for (ByteReader reader(bytes); !reader.at_end();) chosen.push_back(reader.get<int>());
+  if (!leads()) take_order(std::move(chosen));
 }
 
 void Session::take_measured(const KernelTimes& times, double update_seconds) {
@@ -279,13 +289,9 @@ void Session::plan_stages_of_chain() {
   plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
 }
 
-int Session::processors() const {
-  return estimated_ ? 0 : std::max(1, available_cores() / threads_);
-}
+int Session::processors() const { return estimated_ ? 0 : std::max(1, cores_ / threads_); }
 
-bool Session::shares_cores() const {
-  return !estimated_ && devices() * threads_ > available_cores();
-}
+bool Session::shares_cores() const { return !estimated_ && devices() * threads_ > cores_; }
 
 double Session::predicted_step_seconds() const {
   const double simulated = asynchronous()
@@ -298,7 +304,7 @@ double Session::predicted_step_seconds() const {
     work += (stage.forward_seconds + backward + stage.step_seconds) *
             static_cast<double>(micro_batches_);
   }
-  return std::max(simulated, work * threads_ / available_cores());
+  return std::max(simulated, work * threads_ / cores_);
 }
 
 }  // namespace pipetrain
