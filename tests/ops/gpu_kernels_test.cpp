@@ -9,6 +9,13 @@
 namespace pipetrain::test {
 namespace {
 
+HostTensor rounded(const HostTensor& wide) {
+  HostTensor out(TensorType{DType::kBFloat16, wide.shape()});
+  for (std::size_t i = 0; i < wide.span<float>().size(); ++i)
+    out.view().as<std::uint16_t>()[i] = float_to_bfloat16(wide.span<float>()[i]);
+  return out;
+}
+
 const InputSpec kX{{9, 11}}, kTarget{{9, 11}, 0, 1}, kOne{{}, 0.5, 1.5};
 
 TEST(GpuKernels, Losses) {
@@ -128,6 +135,74 @@ TEST(GpuKernels, Pictures) {
   check_cpu("ReluGrad", {}, {x, x});
   check_cpu("Sum", {}, {x, x, x});
   check_cpu("ReduceMean", {{"axes", Ints{2, 3}}, {"keepdims", std::int64_t{1}}}, {x});
+}
+
+// Where the library has a product but not what belongs to it.
+TEST(GpuKernels, BesideProducts) {
+  struct Case {
+    std::string op;
+    Attributes attributes;
+    std::vector<Shape> inputs;
+    std::size_t results;
+    bool asked;
+  };
+  const auto function = [](const std::string& name, const std::string& approximate) {
+    return Attributes{{"activation", name}, {"approximate", approximate}};
+  };
+  const auto sums = [](std::int64_t summed) {
+    return Attributes{
+        {"summed", summed}, {"trans_a", std::int64_t{summed == 0}}, {"trans_b", std::int64_t{0}}};
+  };
+  Attributes transposed = sums(1);
+  transposed.set("trans_a", std::int64_t{1});
+  const Case cases[] = {
+      {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}, {16}}, 1, true},
+      {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}}, 2, false},
+      {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 16}, {16}}, 2, true},
+      {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 15}, {15}}, 1, true},
+      {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 15}, {15}}, 2, false},
+      {"MatMulActivation", function("Gelu", "none"), {{3, 4, 5}, {5, 16}, {16}}, 2, false},
+      {"MatMulActivation", function("Gelu", "tanh"), {{3, 4, 5}, {3, 5, 16}}, 2, false},
+      {"MatMulSums", sums(0), {{70, 6}, {70, 4}}, 2, true},
+      {"MatMulSums", transposed, {{70, 6}, {70, 4}}, 2, true},
+      {"MatMulSums", sums(1), {{6, 70}, {70, 4}}, 2, true}};
+  for (const Case& c : cases) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Node node;
+      node.op = find_op(c.op);
+      node.attributes = c.attributes;
+      SCOPED_TRACE(c.op + " " + c.attributes.to_text());
+      std::vector<HostTensor> inputs, expected;
+      KernelRequest request{node, {}, {}};
+      for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+        const HostTensor wide = random_tensor({DType::kFloat32, c.inputs[i]}, i + 1);
+        inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? rounded(wide) : wide);
+        request.inputs.push_back(inputs.back().type());
+      }
+      std::vector<TensorType> types = infer_op(c.op, c.attributes, request.inputs);
+      // Weights' gradients and those of biases are float.
+      if (c.op == "MatMulSums") types[0].dtype = types[1].dtype = DType::kFloat32;
+      types.resize(c.results);
+      request.outputs = types;
+      EXPECT_EQ(library_is_asked(request), c.asked);
+      expected = run_node(Backend::kReference, node, inputs, types);
+      const auto kernel = make_product_in_parts(request);
+      Buffer workspace(kernel->workspace_bytes());
+      RunContext context;
+      context.workspace = workspace.data();
+      std::vector<Tensor> in, out;
+      std::vector<HostTensor> results;
+      for (const HostTensor& input : inputs) in.push_back(input.view());
+      for (const TensorType& type : types) {
+        results.emplace_back(type);
+        out.push_back(results.back().view());
+      }
+      kernel->run(in, out, context);
+      for (std::size_t i = 0; i < results.size(); ++i)
+        expect_close(as_float(results[i], DType::kFloat32), as_float(expected[i], DType::kFloat32),
+                     types[i].dtype == DType::kFloat32 ? 1e-5 : 0.02, "a product in parts");
+    }
+  }
 }
 
 TEST(GpuKernels, Dropout) {
