@@ -8,6 +8,7 @@ std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const 
   const std::string_view op = request.node.op->name;
   if (op == "MatMul" || op == "MatMulActivation" || op == "MatMulSums")
     return make_matmul_cuda(request, queue);
+  if (op == "RecurrentWeightGrad") return make_recurrent_product_cuda(request, queue);
   if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad")
     return make_conv_cuda(request, queue);
   if (op == "Attention" || op == "AttentionGrad") return make_sdpa_cuda(request, queue);
