@@ -59,7 +59,8 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
   choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
-  if (options.fuse_elementwise && options.with_gradients) fuse_elementwise(training);
+  if (options.fuse_elementwise && options.with_gradients)
+    fuse_elementwise(training, FusedTypes::kMasks);
   training.graph.verify();
   return training;
 }
