@@ -10,6 +10,7 @@
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 #include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
@@ -206,7 +207,9 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   }
   // The kernels of GPUs take narrow types as well.
   if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
+    fold_biases(*graph);
     fuse_elementwise(*graph, FusedTypes::kStored);
+    fuse_products(*graph);
     graph->graph.verify();
   }
   return graph;
