@@ -16,6 +16,18 @@
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
+namespace {
+
+double busy_seconds(const std::vector<Instruction>& list, const std::vector<Event>& events) {
+  double sum = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
+      sum += events[i].end - events[i].start;
+  }
+  return sum;
+}
+
+}  // namespace
 
 Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
                  const RuntimeOptions& options)
@@ -122,6 +134,7 @@ void Runtime::compile(int device) {
   if (!options_.devices.empty()) {
     worker.compute = options_.devices[at(device)]->make_stream();
     worker.transfer = options_.devices[at(device)]->make_stream();
+    worker.times = std::make_unique<DeviceTimes>(*worker.compute);
   }
   for (int s = 0; s < stages(); ++s) {
     for (Copy& copy : stages_[at(s)]) {
@@ -158,6 +171,7 @@ void Runtime::work(int device) {
     const auto& list = program_->device[at(device)];
     std::size_t index = 0;
     try {
+      if (worker.times) worker.times->start(round_start_);
       for (; index < list.size(); ++index) {
         worker.at.store(static_cast<int>(index), std::memory_order_relaxed);
         execute(worker, list[index]);
@@ -165,6 +179,7 @@ void Runtime::work(int device) {
       }
       index = list.empty() ? 0 : list.size() - 1;
       worker.synchronize();
+      if (worker.times) worker.times->finish(worker.events);
       if (exchange_) exchange_->finish(device);
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
@@ -251,7 +266,6 @@ void Runtime::start_round(const Program& program) {
   }
   for (std::size_t d = 0; d < workers_.size(); ++d) {
     workers_[d]->events.assign(program.device[d].size(), Event{});
-    workers_[d]->busy_seconds = 0;
     workers_[d]->at = -1;
     workers_[d]->waits_for = Worker::kNobody;
   }
@@ -307,9 +321,11 @@ RoundResult Runtime::run_round(UnitSource& source) {
   result.skipped = skips_;
   if (program.gradient_sync)
     loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
-  for (auto& worker : workers_) {
-    result.events.push_back(worker->events);
-    result.busy_seconds.push_back(worker->busy_seconds);
+  for (auto& worker : workers_) result.events.push_back(worker->events);
+  if (!options_.devices.empty()) time_receives(program, result.events);
+  for (std::size_t d = 0; d < workers_.size(); ++d) {
+    const auto& worker = workers_[d];
+    result.busy_seconds.push_back(busy_seconds(program.device[d], result.events[d]));
     result.cpu_seconds.push_back(worker->cpu_seconds);
   }
   return result;
