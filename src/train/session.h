@@ -123,8 +123,8 @@ class Session {
   double predicted_step_seconds() const;
   /// Whether there are fewer cores than stages times threads, or fewer GPUs than devices.
   bool shares_cores() const;
-  /// Stages that can compute at once on the cores of this machine, or on the GPUs of the run; 0: as many as there are, on
-  /// devices that are not at hand.
+  /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
+  /// as there are, on devices that are not at hand.
   int processors() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
   /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.
