@@ -58,9 +58,9 @@ set(PIPETRAIN_CUDNN_FRONTEND "" CACHE PATH "Folder with cudnn_frontend.h (PyPI: 
 find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS ${PIPETRAIN_CUDNN_FRONTEND} ${CUDA_ROOT}/include)
 if(CUDNN_FRONTEND_INCLUDE)
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "graphs_absent_cuda|_graph_cuda")
-  # Compiled once, for the plugin and for tests; its headers take long.
+  # Compiled once, for the plugin and for tests; its headers take longer than all three files.
   add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv_graph_cuda.cpp src/ops/norm_graph_cuda.cpp src/ops/sdpa_graph_cuda.cpp)
-  set_target_properties(pipetrain_cudnn_graphs PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
+  set_target_properties(pipetrain_cudnn_graphs PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD_BATCH_SIZE 0)
   target_include_directories(pipetrain_cudnn_graphs PUBLIC src src/cuda)
   target_include_directories(pipetrain_cudnn_graphs SYSTEM PUBLIC ${CUDA_ROOT}/include ${CUDNN_FRONTEND_INCLUDE})
   target_compile_options(pipetrain_cudnn_graphs PRIVATE ${WARNINGS} -O1)

@@ -52,7 +52,7 @@ if(TARGET pipetrain_cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "pipetrain (= ${PROJECT_VERSION})")
   # From NVIDIA's repository; a toolkit that was installed in another way will do.
   set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
-    "cuda-cudart-${CUDA_RELEASE}, cuda-nvrtc-${CUDA_RELEASE}, libcublas-${CUDA_RELEASE}, libcudnn9-cuda-${CUDA_MAJOR}")
+    "cuda-cudart-${CUDA_RELEASE}, cuda-nvrtc-${CUDA_RELEASE}, libcublas-${CUDA_RELEASE}, libcudnn9-cuda-${CUDA_MAJOR}, libnccl2")
   set(CPACK_DEBIAN_CUDA_DESCRIPTION "The part of pipetrain that trains on NVIDIA GPUs.")
 endif()
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/compress_manual.cmake)

@@ -423,7 +423,7 @@ int train_command(Options& options) {
     TrainingOptions training;
     training.save = save_settings(options, session, folder);
     training.max_seconds = max_seconds;
-    training.peak_flops = peak_flops(session);
+    training.peak_flops = [&] { return peak_flops(session); };
     std::optional<ProgramCut> cut;
     if (goes_on) {
       session.start(first_round(session, found->checkpoint));

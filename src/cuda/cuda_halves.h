@@ -11,9 +11,15 @@ __device__ __forceinline__ float from_bfloat16_bits(std::uint16_t bits) {
   return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 __device__ __forceinline__ std::uint16_t to_bfloat16_bits(float value) {
+#if __CUDA_ARCH__ >= 800
   std::uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
+#else  // Turing has no such instruction
+  const unsigned bits = __float_as_uint(value);
+  if (value != value) return 0x7fff;
+  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
 }
 __device__ __forceinline__ float from_half_bits(std::uint16_t bits) {
   float value;

@@ -400,6 +400,7 @@ void Stage::reduce(std::span<Stage* const> all, bool contributes) {
       group_->complete(replica_, k);
   }
   group_->reduce(replica_, contributes);
+  for (const auto& rows : touched_rows_) rows->set_all();  // those of the other replicas
   if (statistics_.empty()) return;
   if (group_->in_streams()) group_->meet();
   // All have arrived, so nobody collects; everybody merges before anybody takes over.

@@ -350,6 +350,32 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   }
 }
 
+// Of a table's gradient only rows that are used are written, by each replica those of its units.
+TEST(TableOfRows, HasTheBitsOfItsOracle) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(test::table_network(), 2, kSizes);
+  const std::vector<std::pair<std::string, int>> cases = {{"1f1b", 1}, {"zb-h1", 1}, {"1f1b", 2}};
+  for (const auto& [name, replicas] : cases) {
+    ScheduleOptions schedule;
+    schedule.name = name;
+    schedule.units = 3;
+    if (replicas > 1) schedule.replicas = {replicas, 1};
+    const Program program = pipeline.program(schedule);
+    const auto train = [&](auto& runner) {
+      test::FixedData data(4 * kBatch, 5);
+      for (std::int64_t step = 0; step < 4; ++step) {
+        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+        runner.run(program, data);
+      }
+      return fingerprint(pipeline, runner);
+    };
+    Oracle oracle(pipeline.variants, 2, options);
+    const std::vector<const Program*> programs = {&program};
+    Runtime runtime(pipeline.variants, programs, options);
+    EXPECT_TRUE(train(runtime) == train(oracle)) << name << " " << replicas;
+  }
+}
+
 TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   const Pipeline pipeline(test::wide_network(), 2, kWideSizes, kWideUnits);

@@ -19,6 +19,9 @@ OnnxModel difficult_network(bool tied);
 /// be the CPU's own.
 OnnxModel wide_network();
 
+/// The same input and output with a table of 50 rows, looked up at numbers made from the input.
+OnnxModel table_network();
+
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,
