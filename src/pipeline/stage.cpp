@@ -113,11 +113,11 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
     block.received = DeviceMemory();
     block.received = on_device_->device().allocate(on_device_->received_bytes[at]);
   }
-  if (written) transfer.wait(*written);
   for (const ValueId id : edge.values) {
     const StagePlace& place = on_device_->received_places[at][here.table.at(id)];
     std::byte* to = block.received.data() + place.offset;
-    transfer.copy(to, unit.table[place.table], place.bytes);
+    on_device_->fetch(sender.on_device_->device(), to, unit.table[place.table], place.bytes,
+                      written);
     unit.table[place.table] = to;
   }
   transfer.record(*block.copied);

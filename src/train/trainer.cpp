@@ -552,7 +552,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   const std::int64_t total = session.evaluated_samples();
   BatchUnits units(session, /*evaluation=*/true);
   std::vector<std::size_t> indices;
-  std::vector<HostTensor> memory;
+  BatchMemory memory(session.batch_memory());
   std::vector<Tensor> columns;
   double loss_sum = 0, correct = 0;
   std::int64_t counted = 0;
@@ -561,12 +561,9 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
     const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
-    memory.clear();
     columns.clear();
-    for (const Column& column : dataset.columns()) {
-      memory.emplace_back(column.batch_type(indices.size()));
-      columns.push_back(memory.back().view());
-    }
+    for (const Column& column : dataset.columns())
+      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
     session.runtime().run(program, units);
