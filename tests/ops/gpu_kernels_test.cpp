@@ -98,6 +98,38 @@ TEST(GpuKernels, AroundBatchNormOfALibrary) {
   EXPECT_LT(kept, 500);
 }
 
+// Each with channels last, too, and so many that threads move groups of eight.
+TEST(GpuKernels, Pictures) {
+  const InputSpec x{{2, 8, 5, 6}}, more{{2, 40, 3, 2}}, channel{{40}}, positive{{40}, 0.5, 2};
+  const Attributes window = {
+      {"kernel", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"pads", Ints{1, 0, 1, 1}}};
+  Attributes back = window;
+  back.set("shape", Ints{2, 8, 5, 6});
+  const Shape pooled = infer_op("AveragePool", window, {{DType::kFloat32, {2, 8, 5, 6}}})[0].shape;
+  const HostTensor index =
+      run_op("MaxPool", window, {random_tensor({DType::kFloat32, {2, 8, 5, 6}}, 3)})[1];
+  InputSpec places{pooled, 0, 0, DType::kInt32};
+  places.values = index.to_doubles();
+  for (const std::string op : {"MaxPool", "AveragePool"}) check_cpu(op, window, {x});
+  check_cpu("MaxPoolGrad", back, {{pooled}, places});
+  check_cpu("AveragePoolGrad", back, {{pooled}});
+  check_cpu("BatchNorm", {{"epsilon", 1e-5}}, {more, channel, channel});
+  check_cpu("BatchNormGrad", {{"epsilon", 1e-5}}, {more, more, channel, channel, positive}, 1e-4);
+  check_cpu("BatchNormInference", {{"epsilon", 1e-5}}, {more, channel, channel, channel, positive});
+  check_cpu("Concat", {{"axis", std::int64_t{1}}}, {x, {{2, 3, 5, 6}}, x}, 0);
+  check_cpu("Split", {{"axis", std::int64_t{1}}, {"sizes", Ints{3, 5}}}, {x}, 0);
+  const Attributes slice = {
+      {"starts", Ints{2}}, {"ends", Ints{8}}, {"axes", Ints{1}}, {"steps", Ints{2}}};
+  Attributes whole = slice;
+  whole.set("shape", Ints{2, 8, 5, 6});
+  check_cpu("Slice", slice, {x}, 0);
+  check_cpu("SliceGrad", whole, {{{2, 3, 5, 6}}}, 0);
+  for (const std::string op : {"Relu", "Gelu"}) check_cpu(op, {}, {x});
+  check_cpu("ReluGrad", {}, {x, x});
+  check_cpu("Sum", {}, {x, x, x});
+  check_cpu("ReduceMean", {{"axes", Ints{2, 3}}, {"keepdims", std::int64_t{1}}}, {x});
+}
+
 TEST(GpuKernels, Dropout) {
   RunContext context;
   context.seed = 7;
