@@ -88,10 +88,16 @@ void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(wanted));
   // Sums are a "bias" that is written.
   const bool sums = wanted.kind == ProductEpilogue::Kind::kSums;
-  if (wanted.bias || sums)
+  // The library looks at what these addresses are multiples of when it chooses a kernel.
+  void* const somewhere = reinterpret_cast<void*>(std::uintptr_t{kTensorAlignment});
+  if (wanted.bias || sums) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(result_type_)));
-  if (wanted.kind == ProductEpilogue::Kind::kGelu && wanted.keeps)
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
+  }
+  if (wanted.kind == ProductEpilogue::Kind::kGelu && wanted.keeps) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, columns_);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
+  }
 }
 
 /// A matrix that lies column after column.

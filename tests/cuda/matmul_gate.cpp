@@ -69,6 +69,9 @@ void look_at(const Case& c) {
       check(
           attribute<std::int64_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) == c.auxiliary,
           what + ": another distance of columns");
+    if (whole && c.auxiliary > 0)
+      check(attribute<std::uintptr_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) == 64,
+            what + ": another alignment of what is written beside it");
     if (epilogue.bias || (whole && epilogue.kind == ProductEpilogue::Kind::kSums))
       check(attribute<std::int32_t>(descriptors, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) ==
                 (c.result == kFloat ? CUDA_R_32F : CUDA_R_16BF),

@@ -138,6 +138,8 @@ TEST(GpuKernels, Pictures) {
   check_cpu("ReluGrad", {}, {x, x});
   check_cpu("Sum", {}, {x, x, x});
   check_cpu("ReduceMean", {{"axes", Ints{2, 3}}, {"keepdims", std::int64_t{1}}}, {x});
+  for (const Ints& shape : {Ints{2, 8, 1, 1}, Ints{8, 1, 1}})
+    check_cpu("SumTo", {{"shape", shape}}, {x});
 }
 
 /// Of an operator without a kernel for the CPU.
