@@ -61,15 +61,17 @@ HOST = ("Softmax", "ReluGrad")  # which have no kernel on recorded devices
 
 
 def times_of_a_run(work):
-    """A trace has the devices' times: on virtual stages of one, far less than the host takes to compute for it."""
+    """Stages on one device and on four have the bits of one stage, and a trace has both sides' times."""
     whole = train(work / "one", "--gpu-ids", "0")
     check(train(work / "four", "--gpu-ids", "0,0,0,0", "--schedule", "1f1b", "--trace", work / "trace.json", "--trace-steps", "2-3") == whole,
           "four stages of one device have not the bits of one")
     check(train(work / "apart", "--gpu-ids", "0,1,2,3", "--edge", "nccl", "--schedule", "zb-h1") == whole, "four devices have not the bits of one")
     trace = json.loads((work / "trace.json").read_text())
-    spans = [event for event in trace["traceEvents"] if event.get("ph") == "X" and "measured" in json.dumps(event) or
-             event.get("ph") == "X"]
-    check(len(spans) > 50, f"{len(spans)} spans in the trace")
+    sides = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    for side in ("predicted", "measured"):
+        spans = [event for event in trace["traceEvents"] if event["ph"] == "X" and event.get("cat") in ("forward", "backward")
+                 and sides[event["pid"]].startswith(side)]
+        check(len(spans) >= 64 and all(event["dur"] >= 1 for event in spans), f"{len(spans)} {side} spans in the trace")
 
 
 def fake(folder, name, text):

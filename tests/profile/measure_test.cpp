@@ -309,6 +309,22 @@ TEST(MeasureDevice, RemembersWhatItsMakeTook) {
   EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0);
 }
 
+TEST(NodeKey, TellsLayoutsApart) {
+  std::set<std::string> keys;
+  const Layout layouts[] = {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16,
+                            Layout::kChannelsLast};
+  for (const Layout layout : layouts) {
+    Graph graph;
+    GraphBuilder builder = make_builder(graph);
+    builder.set_origin("relu", Part::kForward);
+    Value x;
+    x.type = {DType::kFloat32, Shape{2, 16, 4, 4}, layout};
+    const ValueId out = builder.add("Relu", {builder.add_value(x)});
+    keys.insert(node_key(graph, graph[graph[out].producer], {true, true}));
+  }
+  EXPECT_EQ(keys.size(), std::size(layouts));
+}
+
 TEST(SampleOf, KeepsIndicesBelowWhatTheyIndex) {
   TrainingGraph training;
   GraphBuilder builder = make_builder(training.graph);
