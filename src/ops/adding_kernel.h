@@ -22,6 +22,7 @@ class TouchedRows {
   explicit TouchedRows(std::int64_t rows) : is_touched_(static_cast<std::size_t>(rows), false) {
     list_.reserve(is_touched_.size());
   }
+  std::int64_t rows() const { return static_cast<std::int64_t>(is_touched_.size()); }
   /// What has been written since clear() is not known.
   bool all() const { return all_; }
   void set_all() { all_ = true; }

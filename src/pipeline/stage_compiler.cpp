@@ -334,14 +334,16 @@ class StageCompiler {
         }
       }
     }
+    stage_.touched_rows_.resize(stage_.accumulators_.size());
     for (const auto& [accumulation, sharing] : kernels) {
       const std::int64_t rows = sharing.front()->rows();
-      if (sharing.size() != variants[accumulation] ||
+      if (rows == 0 || sharing.size() != variants[accumulation] ||
           std::any_of(sharing.begin(), sharing.end(),
                       [&](const RowAddingKernel* kernel) { return kernel->rows() != rows; }))
         continue;
-      stage_.touched_rows_.push_back(std::make_unique<TouchedRows>(rows));
-      for (RowAddingKernel* kernel : sharing) kernel->share(*stage_.touched_rows_.back());
+      auto& touched = stage_.touched_rows_[static_cast<std::size_t>(accumulation)];
+      touched = std::make_unique<TouchedRows>(rows);
+      for (RowAddingKernel* kernel : sharing) kernel->share(*touched);
     }
   }
 
