@@ -12,7 +12,7 @@
 namespace pipetrain::test {
 namespace {
 
-HostTensor rounded(const HostTensor& wide) {
+HostTensor as_bfloat16(const HostTensor& wide) {
   HostTensor out(TensorType{DType::kBFloat16, wide.shape()});
   for (std::size_t i = 0; i < wide.span<float>().size(); ++i)
     out.view().as<std::uint16_t>()[i] = float_to_bfloat16(wide.span<float>()[i]);
@@ -271,7 +271,7 @@ TEST(GpuKernels, BesideProducts) {
       KernelRequest request{node, {}, {}};
       for (std::size_t i = 0; i < c.inputs.size(); ++i) {
         const HostTensor wide = random_tensor({DType::kFloat32, c.inputs[i]}, i + 1);
-        inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? rounded(wide) : wide);
+        inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? as_bfloat16(wide) : wide);
         request.inputs.push_back(inputs.back().type());
       }
       std::vector<TensorType> types = infer_op(c.op, c.attributes, request.inputs);
