@@ -181,7 +181,9 @@ class BatchNormGradient final : public NormKernel {
     tensors.dscale = or_scratch(out, 1, parts.next(channel_bytes()));
     tensors.dbias = or_scratch(out, 2, parts.next(channel_bytes()));
     void* const passed = parts.next(passed_bytes());
-    if (channels_.clips) {
+    if (shapes_.relu) {
+      tensors.bias = in[5].data;
+    } else if (channels_.clips) {
       spatial::launch_batch_norm_passed(channels_, numbers_at(in, 0), numbers_at(in, 1),
                                         numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
                                         numbers_at(in, 5),
@@ -197,7 +199,7 @@ class BatchNormGradient final : public NormKernel {
  private:
   /// What is left of dy where y was clipped.
   std::size_t passed_bytes() const {
-    if (!channels_.clips) return 0;
+    if (!channels_.clips || shapes_.relu) return 0;
     const std::size_t size = shapes_.numbers == NormShapes::Numbers::kFloat ? 4 : 2;
     return static_cast<std::size_t>(shapes_.images * shapes_.channels * shapes_.positions) * size;
   }
@@ -278,13 +280,19 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.epsilon = static_cast<float>(geometry.epsilon);
     shapes.bias = kind == NormKind::kLayer && !gradient && !is_absent(request.inputs, 2);
   }
-  // One graph for gradients of everything that these tell apart.
+  // One graph for gradients of everything that these tell apart. cuDNN knows a Relu in them with
+  // channels last only.
   if (gradient) {
     shapes.epsilon = 0;
-    shapes.bias = shapes.relu = false;
+    shapes.relu = shapes.relu && shapes.channels_last && channels.passes_from > 0;
+    shapes.bias = shapes.relu;
   }
   cudnnHandle_t handle = queue.libraries->cudnn(queue.stream);
   SharedGraph graph = graph_for(shapes, handle);
+  if (!graph && gradient && shapes.relu) {
+    shapes.bias = shapes.relu = false;
+    graph = graph_for(shapes, handle);
+  }
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;
   if (!gradient)

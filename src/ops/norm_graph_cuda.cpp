@@ -52,11 +52,20 @@ struct NormGraph::Content {
     return tensor;
   }
 
+  fe::DataType_t stored() const {
+    return shapes.numbers == NormShapes::Numbers::kBFloat16  ? fe::DataType_t::BFLOAT16
+           : shapes.numbers == NormShapes::Numbers::kFloat16 ? fe::DataType_t::HALF
+                                                             : fe::DataType_t::FLOAT;
+  }
+
+  /// What lies between nodes of the graph.
+  GraphTensor between(const GraphTensor& tensor) const {
+    if (states_sizes) tensor->set_dim(all()).set_stride(steps(all()));
+    return tensor;
+  }
+
   void describe() {
-    const auto stored = shapes.numbers == NormShapes::Numbers::kBFloat16  ? fe::DataType_t::BFLOAT16
-                        : shapes.numbers == NormShapes::Numbers::kFloat16 ? fe::DataType_t::HALF
-                                                                          : fe::DataType_t::FLOAT;
-    graph.set_io_data_type(stored)
+    graph.set_io_data_type(stored())
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     if (shapes.numbers == NormShapes::Numbers::kFloat)
@@ -94,14 +103,25 @@ struct NormGraph::Content {
           graph.batchnorm(x, scale, bias, fe::graph::Batchnorm_attributes().set_epsilon(epsilon));
       results = {moments[0], moments[1], moments[2]};
       if (shapes.relu) {
-        if (states_sizes) results[0]->set_dim(all()).set_stride(steps(all()));
         results[0] = graph.pointwise(
-            results[0], fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
+            between(results[0]),
+            fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
       }
     }
     y = result(results[0], all(), false);
     mean = result(results[1], statistics(), true);
     inverse = result(results[2], statistics(), true);
+  }
+
+  /// dy where y is positive; cuDNN's kernels know this form alone, with y computed once more.
+  GraphTensor passed_gradient() {
+    bias = parameter("bias", by_channel());
+    const GraphTensor again = between(graph.batchnorm_inference(
+        x, mean, inverse, scale, bias, fe::graph::Batchnorm_inference_attributes()));
+    const GraphTensor passed = between(graph.pointwise(
+        dy, again, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_BWD)));
+    passed->set_data_type(stored());
+    return passed;
   }
 
   void describe_gradient() {
@@ -113,6 +133,7 @@ struct NormGraph::Content {
                                        fe::graph::Rmsnorm_backward_attributes().has_dbias(false));
     } else {
       mean = parameter("mean", statistics());
+      const GraphTensor passed = shapes.relu ? passed_gradient() : dy;
       results =
           shapes.kind == NormKind::kLayer
               ? graph.layernorm_backward(
@@ -120,7 +141,7 @@ struct NormGraph::Content {
                     fe::graph::Layernorm_backward_attributes().set_saved_mean_and_inv_variance(
                         mean, inverse))
               : graph.batchnorm_backward(
-                    dy, x, scale,
+                    passed, x, scale,
                     fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(
                         mean, inverse));
       dbias = result(results[2], by_channel(), true);

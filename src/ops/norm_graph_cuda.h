@@ -26,9 +26,10 @@ struct NormShapes {
   NormKind kind;
   bool gradient;
   std::int64_t images, channels, positions;
-  float epsilon;  // of the forward pass, as the two below
-  bool bias;
-  bool relu;  // of kBatch: y is max(0, y)
+  float epsilon;  // of the forward pass
+  bool bias;      // of the forward pass, or to know in the gradient where y is positive
+  /// Of kBatch: y is max(0, y). In the gradient with channels last only.
+  bool relu;
   enum class Numbers : std::uint8_t { kFloat, kBFloat16, kFloat16 } numbers;
   bool channels_last = false;
 
@@ -37,7 +38,7 @@ struct NormShapes {
 };
 
 /// Memory of the tensors. Null: of kRootMeanSquare `mean`, `bias` and `dbias`; `bias` where shapes
-/// have none; y and bias in the gradient, the last four in the forward pass.
+/// have none; y in the gradient, the last four in the forward pass.
 struct NormTensors {
   void *x, *scale, *bias, *y, *mean, *inverse;
   void *dy, *dx, *dscale, *dbias;

@@ -84,6 +84,7 @@ int main(int count, char** arguments) {
       for (const bool gradient : {false, true}) {
         NormShapes shapes = shapes_of(c, gradient, static_cast<NormShapes::Numbers>(type));
         shapes.channels_last = channels_last;
+        if (channels_last && gradient && c.variant) shapes.bias = shapes.relu = true;
         NormGraph graph(shapes);
         std::string reason;
         if (!NormGraph::infers_sizes(shapes, &reason)) reason = "another size of " + reason;

@@ -12,7 +12,7 @@
 namespace pipetrain::test {
 namespace {
 
-HostTensor rounded(const HostTensor& wide) {
+HostTensor as_bfloat16(const HostTensor& wide) {
   HostTensor out(TensorType{DType::kBFloat16, wide.shape()});
   for (std::size_t i = 0; i < wide.span<float>().size(); ++i)
     out.view().as<std::uint16_t>()[i] = float_to_bfloat16(wide.span<float>()[i]);
@@ -84,7 +84,8 @@ TEST(GpuKernels, AroundBatchNormOfALibrary) {
                         {1, -2, 0.5F, 1},
                         {0, 1, -3, 0},
                         {4, 0.25F, 1e-7F, 0},
-                        {0, 0.5F, -1, 0}};
+                        {0, 0.5F, -1, 0},
+                        false};
   for (int i = 0; i < 3 * 4 * 50; ++i) {
     given.dy.push_back(static_cast<float>(i + 1));
     given.x.push_back(static_cast<float>(i * 37 % 101) / 25 - 2);
@@ -106,6 +107,15 @@ TEST(GpuKernels, AroundBatchNormOfALibrary) {
   }
   EXPECT_GT(kept, 100);
   EXPECT_LT(kept, 500);
+  AroundBatchNorm last = given;
+  last.channels_last = true;
+  const auto place = [](std::size_t i) { return (i / 200 * 50 + i % 50) * 4 + i / 50 % 4; };
+  for (std::size_t i = 0; i < given.x.size(); ++i) {
+    last.dy[place(i)] = given.dy[i];
+    last.x[place(i)] = given.x[i];
+  }
+  const std::vector<float> passed_last = emulated_around_batch_norm(last)[2];
+  for (std::size_t i = 0; i < passed.size(); ++i) EXPECT_EQ(passed_last[place(i)], passed[i]) << i;
 }
 
 // Each with channels last, too, and so many that threads move groups of eight.
@@ -261,7 +271,7 @@ TEST(GpuKernels, BesideProducts) {
       KernelRequest request{node, {}, {}};
       for (std::size_t i = 0; i < c.inputs.size(); ++i) {
         const HostTensor wide = random_tensor({DType::kFloat32, c.inputs[i]}, i + 1);
-        inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? rounded(wide) : wide);
+        inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? as_bfloat16(wide) : wide);
         request.inputs.push_back(inputs.back().type());
       }
       std::vector<TensorType> types = infer_op(c.op, c.attributes, request.inputs);

@@ -274,7 +274,8 @@ std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNo
                                 0,
                                 most,
                                 std::numeric_limits<float>::denorm_min(),
-                                true};
+                                true,
+                                given.channels_last};
   spatial::launch_batch_norm_passed(shape, given.dy.data(), given.x.data(), given.scale.data(),
                                     given.mean.data(), given.variance.data(), given.bias.data(),
                                     out[2].data(), kQueue);

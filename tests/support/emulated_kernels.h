@@ -47,6 +47,7 @@ struct AroundBatchNorm {
   std::int64_t images, channels, positions;
   float epsilon;
   std::vector<float> dy, x, scale, mean, variance, bias;
+  bool channels_last = false;
 };
 std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given);
 
