@@ -35,7 +35,7 @@ GPU_MODELS = {
     "resnet50": Model("ResNet-50, 224×224", "resnet50", {}, 64, 20, images=True, pipelined=True),
     # To see that everything runs, on any machine.
     "gpt-tiny": Model("GPT 4×32, T=16", "gpt", {"width": 32, "depth": 4, "heads": 2, "vocab": 64, "context": 16}, 8, 3, pipelined=True),
-    "resnet-tiny": Model("ResNet-50 of 8 channels, 32×32", "resnet50", {"image": 32, "width": 8, "classes": 10}, 8, 3, images=True,
+    "resnet-tiny": Model("ResNet-50 of 8 channels, 128×128", "resnet50", {"image": 128, "width": 8, "classes": 10}, 16, 3, images=True,
                          pipelined=True),
 }
 ALL_MODELS = {**MODELS, **GPU_MODELS}

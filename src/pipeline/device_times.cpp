@@ -84,7 +84,7 @@ void time_receives(const Program& program, std::span<std::vector<Event>> events)
   };
   std::map<Key, Place> computes;
   for (std::size_t d = 0; d < program.device.size(); ++d) {
-    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+    for (std::size_t i = 0; i < events[d].size(); ++i) {
       const Instruction& one = program.device[d][i];
       const bool gradient = one.kind == Kind::kBackward || one.kind == Kind::kBackwardInput;
       if (gradient || one.kind == Kind::kForward)
@@ -93,6 +93,7 @@ void time_receives(const Program& program, std::span<std::vector<Event>> events)
   }
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
+    if (events[d].empty()) continue;
     std::vector<double> free_at(list.size(), 0);  // when all instructions before are over
     for (std::size_t i = 1; i < list.size(); ++i) {
       const bool works = is_compute(list[i - 1].kind) || list[i - 1].kind == Kind::kUpdate;

@@ -92,7 +92,7 @@ class Rank {
     group_->end_group();
     stream_->record(*reached_);
     // NCCL may notice by itself, and says so; or not, and we give up after a while.
-    const auto limit = Clock::now() + std::chrono::seconds(5);
+    const auto limit = Clock::now() + std::chrono::seconds(2);
     std::string noticed = "nothing";
     try {
       while (Clock::now() < limit) {

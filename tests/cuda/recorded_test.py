@@ -97,7 +97,7 @@ def gpu_check(work):
     script = [sources / "scripts" / "gpu-check", "--build", build, "--status", status]
     # A limit of a second for what would sleep.
     short = work / "gpu-check"
-    names = "operators|optimizers|sanitizer|^one stage$|zb-v|chimera|profile|NCCL|copies|trace"
+    names = "operators|optimizers|sanitizer|^one stage$|zb-v|chimera|NCCL|copies"
     text = (sources / "scripts" / "gpu-check").read_text().replace('step 60 "optimizers', 'step 1 "optimizers')
     text = text.replace('"$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."', f'"{sources}"')
     short.write_text(text)
@@ -108,8 +108,8 @@ def gpu_check(work):
     for line in ("- passed: operators: own kernels", "  - 7 operators", "- FAILED: optimizers against the CPU (more than 1 s",
                  "- FAILED: compute-sanitizer memcheck (exit 1", "      it found something", "- passed: one stage (",
                  "- passed: zb-v on one GPU that stands for four: bits of one stage", "- passed: schedules/chimera-4x4",
-                 "- passed: profile by the GPU's clock", "- skipped: NCCL between two processes on one GPU: there is no NCCL",
-                 "- skipped: copies and NCCL between GPUs: one GPU", "- passed: times in a trace"):
+                 "- skipped: NCCL between two processes on one GPU: there is no NCCL",
+                 "- skipped: copies and NCCL between GPUs: one GPU"):
         check(line in report, f'"{line}" is not in the report:\n{report}', result)
     check(" 3 failed, 2 skipped" in report, "the sum of all steps", result)
     after = status.read_text()

@@ -106,6 +106,12 @@ TEST(DeviceTimes, ReceivesEndWhenTheDeviceThatWaitsGoesOn) {
   EXPECT_EQ(event_of("0RB0<1").start, 10);
   EXPECT_EQ(event_of("0RB0<1").end, 10.5);
   EXPECT_EQ(event_of("0RB1<1").end, 11);
+  // Where a device is another process's, what comes from it stays as it was.
+  events[0].clear();
+  event_of("1RF0<0").end = 2.5;
+  time_receives(program, events);
+  EXPECT_EQ(event_of("1RF0<0").end, 2.5);
+  EXPECT_TRUE(events[0].empty());
 }
 
 TEST(HostStaging, TakesPiecesThroughARingThatNobodyOverwritesTooEarly) {

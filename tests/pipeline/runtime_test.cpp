@@ -239,7 +239,8 @@ class PinnedUnits final : public UnitSource {
   };
   void overwrite(Slot& slot) {
     machine_.host_writes(slot.memory.data(), slot.memory.bytes());
-    std::memset(slot.memory.data(), 0, slot.memory.bytes());
+    // Too early it would be a race with the copy, so that it is only said.
+    if (!too_early_) std::memset(slot.memory.data(), 0, slot.memory.bytes());
   }
   test::RecordedMachine& machine_;
   test::FixedData& data_;
