@@ -1,5 +1,5 @@
-# What `cmake --install` puts where, and `cpack` in the build folder: pipetrain_*.deb and, where the plugin was built,
-# pipetrain-cuda_*.deb. The program finds its topologies in ../share/pipetrain and its plugin in ../lib/pipetrain.
+# What `cmake --install` puts where, and `cpack` in the build folder: pipetrain_*.deb and, where the plugins were built,
+# pipetrain-cuda_*.deb and pipetrain-mpi_*.deb. The program finds its topologies in ../share/pipetrain and its plugin in ../lib/pipetrain.
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME program)
 install(TARGETS pipetrain)
 install(FILES ${DOCUMENTS}/pipetrain.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
@@ -25,6 +25,10 @@ if(TARGET pipetrain_cuda)
   install_papers(pipetrain-cuda cuda)
   # The linker finds NVIDIA's libraries where their packages put them.
   install(TARGETS pipetrain_cuda LIBRARY DESTINATION lib/pipetrain COMPONENT cuda)
+endif()
+if(TARGET pipetrain_mpi)
+  install_papers(pipetrain-mpi mpi)
+  install(TARGETS pipetrain_mpi LIBRARY DESTINATION lib/pipetrain COMPONENT mpi)
 endif()
 
 set(CPACK_GENERATOR DEB)
@@ -54,6 +58,13 @@ if(TARGET pipetrain_cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
     "cuda-cudart-${CUDA_RELEASE}, cuda-nvrtc-${CUDA_RELEASE}, libcublas-${CUDA_RELEASE}, libcudnn9-cuda-${CUDA_MAJOR}, libnccl2")
   set(CPACK_DEBIAN_CUDA_DESCRIPTION "The part of pipetrain that trains on NVIDIA GPUs.")
+endif()
+if(TARGET pipetrain_mpi)
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+  set(CPACK_DEBIAN_MPI_PACKAGE_NAME pipetrain-mpi)
+  set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "pipetrain (= ${PROJECT_VERSION})")
+  set(CPACK_DEBIAN_MPI_DESCRIPTION "The part of pipetrain that trains in several processes, which mpirun or srun starts.")
 endif()
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/cmake/compress_manual.cmake)
 include(CPack)

@@ -10,6 +10,9 @@ fail() {
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev
   libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev liblzma-dev libpng-dev libjpeg62-turbo-dev libssl-dev)
 
+# For training in several processes (mpirun, srun): optional.
+MPI_PACKAGES=(openmpi-bin libopenmpi-dev)
+
 # need_packages NAME…: asks apt-get for those that are not installed; if there are none, it does not touch apt. Where
 # OFFLINE is set it only says what is missing.
 need_packages() {

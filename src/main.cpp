@@ -18,6 +18,8 @@
 #include "cli/config_file.h"
 #include "cli/option_documents.h"
 #include "cli/options.h"
+#include "cli/run_together.h"
+#include "device/processes.h"
 
 namespace {
 
@@ -106,6 +108,10 @@ int run(std::vector<std::string> arguments) {
     std::fputs(config_text(options, command, options.print_config == "all").c_str(), stdout);
     return 0;
   }
+  const int started = command == "train" ? 1 : launch_of_environment().size;
+  PT_CHECK(started == 1, kUsage,
+           "{} processes were started, but only training runs in several: pipetrain train",
+           started);
   for (const CommandSpec& spec : known) {
     if (spec.name == command) return spec.run(options);
   }
@@ -135,6 +141,7 @@ int main(int argc, char** argv) {
     flush_output();
     return result;
   } catch (const pipetrain::Error& error) {
+    pipetrain::let_the_first_speak();
     std::fprintf(stderr, "error: %s\n", error.what());
     if (error.kind() == pipetrain::ErrorKind::kInternal)
       std::fputs("this is a mistake in pipetrain; please report it\n", stderr);

@@ -23,11 +23,13 @@
 #include "cli/config_file.h"
 #include "cli/events.h"
 #include "cli/resume_command_line.h"
+#include "cli/run_together.h"
 #include "cli/status_file.h"
 #include "cli/step_recorder.h"
 #include "cli/tensorboard.h"
 #include "cli/terminal.h"
 #include "cli/time_shares.h"
+#include "device/process_group.h"
 #include "partition/plan_file.h"
 #include "pipeline/render.h"
 #include "profile/link_measure.h"
@@ -124,7 +126,7 @@ class Watcher final : public TrainingObserver {
         status_(status),
         signals_(signals) {}
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
-    account_.round(session_, program, result);
+    if (!session_.processes()) account_.round(session_, program, result);
     recorder_.round(step, program, result);
     if (!session_.asynchronous()) return;
     std::vector<double> busy;
@@ -210,10 +212,13 @@ void introduce(const Options& options, const Session& session) {
     break;
   }
   const bool one_each = session.stages() == session.devices();
-  log_info("train", "device   {} {}{} x {} thread{}{}", session.devices(),
+  log_info("train", "device   {} {}{} x {} thread{}{}{}", session.devices(),
            one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
            session.threads() == 1 ? "" : "s",
-           one_each ? "" : fmt::format(", {} stages", session.stages()));
+           one_each ? "" : fmt::format(", {} stages", session.stages()),
+           session.processes() ? fmt::format(", in {} processes ({})", session.processes()->size(),
+                                             session.processes()->processes().name())
+                               : "");
   for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
   log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
            session.profile().device,
@@ -225,7 +230,7 @@ void introduce(const Options& options, const Session& session) {
 
 /// What all devices could compute in a second; 0: unknown.
 double peak_flops(const Session& session) {
-  if (!session.config().pipeline.gpu_ids.empty()) return 0;
+  if (!session.config().pipeline.gpu_ids.empty() || session.processes()) return 0;
   const int threads = std::min(available_cores(), session.devices() * session.threads());
   return matrix_product_rate(threads, session.config().pipeline.profile_cache);
 }
@@ -321,15 +326,72 @@ int end_stopped(int signal, const TrainingSummary& summary, EventLog& events, St
   return code;
 }
 
-}  // namespace
+/// The checkpoint that process 0 has found, for all; `folder` is visible to them.
+std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGroup* processes) {
+  std::optional<FoundCheckpoint> found;
+  if (!processes || processes->leads()) found = checkpoint_to_resume(options);
+  if (!processes || options.resume.empty()) return found;
+  const std::string path = processes->broadcast(found ? fs::absolute(found->path).string() : "");
+  if (!processes->leads() && !path.empty()) found = find_checkpoint(path);
+  return found;
+}
 
-int train_command(Options& options) {
+/// Only asks.
+class Follower final : public TrainingObserver {
+ public:
+  explicit Follower(Signals& signals) : signals_(signals) {}
+  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
+
+ private:
+  Signals& signals_;
+};
+
+/// Puts into a started session what it begins with.
+void begin_with(const Options& options, Session& session, const FoundCheckpoint* found,
+                TrainingOptions& training, std::optional<ProgramCut>& cut) {
+  const bool goes_on = found && !options.resume_weights_only;
+  if (goes_on) {
+    session.start(first_round(session, found->checkpoint));
+    cut = restore(session, found->checkpoint);
+    training.resumed = &found->checkpoint;
+    training.cut = cut ? &*cut : nullptr;
+  } else {
+    session.start();
+    if (options.init == "random") {
+      for (const auto& [name, value] :
+           fresh_weights(session.model(), options.run.optimization.seed))
+        session.runtime().write(name, value);
+    }
+    if (found) restore_weights(session, found->checkpoint);
+  }
+  session.release_initial_weights();
+}
+
+/// What a process does that does not lead: train its stages. Files and words are process 0's.
+int follow(const Options& options, Session& session, const FoundCheckpoint* found,
+           Signals& signals) {
+  if (session.processes()->broadcast({}) == "nothing to do") return 0;
+  TrainingOptions training;
+  std::optional<ProgramCut> cut;
+  if (options.run.optimization.rate_by_time)
+    training.max_seconds = parse_duration("--max-time", options.max_time);
+  begin_with(options, session, found, training, cut);
+  Follower follower(signals);
+  signals.watch_stops();
+  const TrainingSummary summary = train(session, follower, training);
+  if (summary.end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
+  session.collect_weights();
+  return 0;
+}
+
+int train_in(Options& options, ProcessGroup* processes) {
   std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
   Signals signals;
-  resolve_verbosity(options);
+  const bool leads = !processes || processes->leads();
+  if (leads) resolve_verbosity(options);
   PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
            "--resume-weights-only says how to --resume; give that too");
-  const std::optional<FoundCheckpoint> found = checkpoint_to_resume(options);
+  const std::optional<FoundCheckpoint> found = same_checkpoint(options, processes);
   const bool goes_on = found && !options.resume_weights_only;
   if (goes_on) take_over(found->checkpoint, options);
   // The head has been replaced already, in the model of the run.
@@ -352,17 +414,24 @@ int train_command(Options& options) {
   // A new head makes another model, which is then trained, resumed and written like any other.
   std::optional<FolderLock> lock;
   std::optional<UnusedFolder> early;
-  if (options.num_classes > 0 && !goes_on) {
+  if (options.num_classes > 0 && !goes_on && leads) {
     const fs::path folder = make_run_folder(options, {});
     lock.emplace(folder);  // before anything of another run there is replaced
     early.emplace(folder, options.run_dir.empty());
     replace_classifier(options, (early->path() / "model.onnx").string());
   }
+  if (processes && options.num_classes > 0)
+    options.run.model.path = processes->broadcast(options.run.model.path);
+  PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
+           "--schedule auto looks for one process; see what it chooses (pipetrain plan --schedule "
+           "auto) and name that");
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
-  Session session(options.run);
+  Session session(options.run, SessionMode::kTrain, processes);
   session.open();
   session.plan();
+  if (!leads)
+    return options.dry_run ? 0 : follow(options, session, found ? &*found : nullptr, signals);
   check_one_file(session.model().file, options.output);
   introduce(options, session);
   if (goes_on) introduce_resume(session, *found);
@@ -379,6 +448,7 @@ int train_command(Options& options) {
   if (goes_on && found->checkpoint.step >= session.total_steps() && fs::exists(output)) {
     log_info("train", "done     nothing is left to do: all {} steps are in {}",
              session.total_steps(), printable(output));
+    if (processes) processes->broadcast("nothing to do");
     return 0;
   }
   const bool replaces_own = !resumed.empty() && fs::path(output) == folder / "trained.onnx";
@@ -425,21 +495,8 @@ int train_command(Options& options) {
     training.max_seconds = max_seconds;
     training.peak_flops = [&] { return peak_flops(session); };
     std::optional<ProgramCut> cut;
-    if (goes_on) {
-      session.start(first_round(session, found->checkpoint));
-      cut = restore(session, found->checkpoint);
-      training.resumed = &found->checkpoint;
-      training.cut = cut ? &*cut : nullptr;
-    } else {
-      session.start();
-      if (options.init == "random") {
-        for (const auto& [name, value] :
-             fresh_weights(session.model(), options.run.optimization.seed))
-          session.runtime().write(name, value);
-      }
-      if (found) restore_weights(session, found->checkpoint);
-    }
-    session.release_initial_weights();
+    if (processes) processes->broadcast("begin");
+    begin_with(options, session, found ? &*found : nullptr, training, cut);
     std::string memory, predicted;
     for (int s = 0; s < session.stages(); ++s) {
       const char* comma = s ? ", " : "";
@@ -455,7 +512,9 @@ int train_command(Options& options) {
     recorder.finish();
     if (was_estimate) write_plan_and_profile();
     if (summary.end == RunEnd::kStopped)
-      return end_stopped(signals.stop(), summary, events, status, folder);
+      return end_stopped(signals.stop() ? signals.stop() : SIGTERM, summary, events, status,
+                         folder);
+    session.collect_weights();
     write_output(options, session, output, (folder / "trained.onnx").string());
     if (!summary.save_failure.empty()) {
       log_info("train", "saved    {}  (run: {})",
@@ -529,6 +588,12 @@ int train_command(Options& options) {
              printable(options.run.model.path));
   stop_copying_log();
   return 0;
+}
+
+}  // namespace
+
+int train_command(Options& options) {
+  return run_together([&](ProcessGroup* processes) { return train_in(options, processes); });
 }
 
 }  // namespace pipetrain

@@ -12,7 +12,9 @@ namespace {
 /// Pictures whose channels lie last are reduced over height and width, with channels or without.
 bool takes_layout(const KernelRequest& request) {
   if (request.inputs[0].layout != Layout::kChannelsLast) return takes_types(request);
-  const Ints axes = request.node.attributes.ints("axes", {});
+  const Ints axes = request.node.op->name == "SumTo"
+                        ? axes_of_sum_to(request.inputs[0].shape, request.outputs[0].shape)
+                        : request.node.attributes.ints("axes", {});
   const auto reduces = [&](std::int64_t axis) {
     return std::find(axes.begin(), axes.end(), axis) != axes.end();
   };

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/reduce_plan.h"
 #include "ops/registry.h"
 #include "ops/reorder.h"
 
@@ -105,10 +106,16 @@ class LayoutPass {
 
   /// A reduction over height and width of what lies channels last.
   bool reduces_positions(const Node& node) const {
-    if (node.op->name != "ReduceMean" && node.op->name != "ReduceSum" &&
-        node.op->name != "ReduceMax")
-      return false;
-    return is_blocked(node.inputs[0]) && node.attributes.ints("axes") == Ints{2, 3};
+    const std::string_view op = node.op->name;
+    if (op != "ReduceMean" && op != "ReduceSum" && op != "ReduceMax" && op != "SumTo") return false;
+    if (!is_blocked(node.inputs[0])) return false;
+    const Ints axes = op == "SumTo" ? axes_of_sum_to(graph_[node.inputs[0]].type.shape,
+                                                     graph_[node.outputs[0]].type.shape)
+                                    : node.attributes.ints("axes");
+    const auto reduces = [&](std::int64_t axis) {
+      return std::find(axes.begin(), axes.end(), axis) != axes.end();
+    };
+    return reduces(2) && reduces(3);
   }
 
   /// Whether `id` is one of the node's tensors (N, C, H, W), not a number per channel and the like.

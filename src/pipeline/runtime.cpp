@@ -13,9 +13,22 @@
 #include "pipeline/device_thread.h"
 #include "pipeline/exchange.h"
 #include "pipeline/program_cut.h"
+#include "pipeline/remote_links.h"
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
+namespace {
+
+double busy_seconds(const std::vector<Instruction>& list, const std::vector<Event>& events) {
+  double sum = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
+      sum += events[i].end - events[i].start;
+  }
+  return sum;
+}
+
+}  // namespace
 
 Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
                  const RuntimeOptions& options)
@@ -55,8 +68,15 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     for (std::size_t r = 0; r < stages_[s].size(); ++r)
       stages_[s][r].device = program_->placement[s][r];
   }
-  barrier_ = std::make_unique<Barrier>(program_->devices);
   programs_ = programs;
+  for (int device = 0; device < program_->devices; ++device) {
+    workers_.push_back(is_here(device) ? std::make_unique<Worker>() : nullptr);
+    if (!workers_.back()) continue;
+    workers_.back()->device = device;
+    ++running_;
+  }
+  barrier_ = std::make_unique<Barrier>(running_);
+  if (options_.processes) connect_processes();
   if (options_.collectives && !options_.devices.empty() && options_.rehearsal.empty()) {
     exchange_ = std::make_unique<Exchange>(*options_.collectives, options_.devices,
                                            program_->placement, options_.timeout_seconds,
@@ -66,25 +86,28 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   units_.resize(at(program_->stages));
   unit_events_.resize(at(program_->stages));
 
-  running_ = program_->devices;
-  for (int device = 0; device < program_->devices; ++device) {
-    workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->device = device;
+  for (auto& worker : workers_) {
+    if (worker) worker->thread = std::thread([this, device = worker->device] { work(device); });
   }
-  for (auto& worker : workers_)
-    worker->thread = std::thread([this, device = worker->device] { work(device); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return running_ == 0; });
-  if (error_) {
+  lock.unlock();
+  try {
+    if (error_) std::rethrow_exception(error_);
+    share_memory();
+  } catch (...) {
+    lock.lock();
     stopping_ = true;
     lock.unlock();
     changed_.notify_all();
-    for (auto& worker : workers_) worker->thread.join();
-    std::rethrow_exception(error_);
+    for (auto& worker : workers_) {
+      if (worker) worker->thread.join();
+    }
+    throw;
   }
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const int replicas = static_cast<int>(stages_[s].size());
-    if (replicas == 1) continue;
+    if (replicas == 1 || !stages_[s].front().stage) continue;
     const std::vector<std::size_t> sizes = stages_[s].front().stage->gradient_sizes();
     if (options_.devices.empty()) {
       groups_[s] = std::make_unique<ReplicaGroup>(replicas, sizes);
@@ -113,8 +136,15 @@ Runtime::~Runtime() {
   }
   changed_.notify_all();
   for (auto& worker : workers_) {
-    if (worker->thread.joinable()) worker->thread.join();
+    if (worker && worker->thread.joinable()) worker->thread.join();
   }
+  if (!remote_ || !remote_->aborted()) return;
+  remote_.reset();
+  // Messages that were under way may still read and write; the process is about to end.
+  static auto& kept = *new std::vector<std::vector<std::vector<Copy>>>();
+  static std::mutex guard;
+  const std::lock_guard lock(guard);
+  kept.push_back(std::move(stages_));
 }
 
 void Runtime::compile(int device) {
@@ -122,6 +152,7 @@ void Runtime::compile(int device) {
   if (!options_.devices.empty()) {
     worker.compute = options_.devices[at(device)]->make_stream();
     worker.transfer = options_.devices[at(device)]->make_stream();
+    worker.times = std::make_unique<DeviceTimes>(*worker.compute);
   }
   for (int s = 0; s < stages(); ++s) {
     for (Copy& copy : stages_[at(s)]) {
@@ -133,13 +164,19 @@ void Runtime::compile(int device) {
           s, variants, options_.backend, capacity_[at(s)], options_.optimizer,
           StageStreams{worker.compute.get(), worker.transfer.get()});
       if (exchange_) allocate_received(copy, s);
+      if (remote_) allocate_remote(copy, s);
     }
   }
 }
 
 void Runtime::work(int device) {
   Worker& worker = *workers_[at(device)];
-  become_device(device, static_cast<int>(workers_.size()), options_.threads, options_.pin);
+  if (options_.sharing_devices > 0) {
+    become_device(options_.devices_before + device - first_device_here(), options_.sharing_devices,
+                  options_.threads, options_.pin);
+  } else {
+    become_device(device, static_cast<int>(workers_.size()), options_.threads, options_.pin);
+  }
   try {
     compile(device);
   } catch (...) {
@@ -158,6 +195,7 @@ void Runtime::work(int device) {
     const auto& list = program_->device[at(device)];
     std::size_t index = 0;
     try {
+      if (worker.times) worker.times->start(round_start_);
       for (; index < list.size(); ++index) {
         worker.at.store(static_cast<int>(index), std::memory_order_relaxed);
         execute(worker, list[index]);
@@ -165,6 +203,7 @@ void Runtime::work(int device) {
       }
       index = list.empty() ? 0 : list.size() - 1;
       worker.synchronize();
+      if (worker.times) worker.times->finish(worker.events);
       if (exchange_) exchange_->finish(device);
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
@@ -202,6 +241,7 @@ void Runtime::abort_waits() {
   }
   barrier_->abort();
   if (exchange_) exchange_->abort();
+  if (remote_) remote_->abort();
 }
 
 /// Where each edge's receive of each unit stands, to time it when its data are used.
@@ -228,7 +268,11 @@ void Runtime::start_round(const Program& program) {
   round_units_.assign(at(program.units), nullptr);
   if (stages_left_.size() < at(program.units))
     stages_left_ = std::vector<std::atomic<int>>(at(program.units));
-  for (int unit = 0; unit < program.units; ++unit) stages_left_[at(unit)] = program.stages;
+  for (int unit = 0; unit < program.units; ++unit) {
+    stages_left_[at(unit)] = program.stages;
+    for (int s = 0; remote_ && s < program.stages; ++s)
+      stages_left_[at(unit)] -= is_here(program.device_of(s, unit)) ? 0 : 1;
+  }
   for (auto& units : units_) {
     if (units.size() < at(program.units)) units.resize(at(program.units));
   }
@@ -250,8 +294,8 @@ void Runtime::start_round(const Program& program) {
     }
   }
   for (std::size_t d = 0; d < workers_.size(); ++d) {
+    if (!workers_[d]) continue;
     workers_[d]->events.assign(program.device[d].size(), Event{});
-    workers_[d]->busy_seconds = 0;
     workers_[d]->at = -1;
     workers_[d]->waits_for = Worker::kNobody;
   }
@@ -272,9 +316,11 @@ RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
 RoundResult Runtime::run_round(UnitSource& source) {
   const Program& program = *program_;
   source_ = &source;
+  if (remote_) start_remote_round();
   std::unique_lock lock(mutex_);
-  error_ = nullptr;
-  running_ = static_cast<int>(workers_.size());
+  if (!remote_) error_ = nullptr;  // processes go down together
+  running_ = static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& worker) { return !!worker; }));
   round_start_ = steady_seconds();
   ++round_;
   changed_.notify_all();
@@ -283,12 +329,17 @@ RoundResult Runtime::run_round(UnitSource& source) {
   while (running_ > 0) {
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; });
     if (running_ == 0) break;
+    if (remote_ && error_) {  // that came before the round
+      lock.unlock();
+      abort_waits();
+      lock.lock();
+    }
     const std::uint64_t progress = progress_.load();
     if (progress != seen) {
       seen = progress;
       last_progress = steady_seconds();
     } else if (steady_seconds() - last_progress > options_.timeout_seconds && !error_) {
-      const std::string text = describe_hang();
+      std::string text = describe_hang();
       if (text.empty()) continue;
       lock.unlock();
       fail(std::make_exception_ptr(Error(ErrorKind::kDevice, text)));
@@ -307,16 +358,40 @@ RoundResult Runtime::run_round(UnitSource& source) {
   result.skipped = skips_;
   if (program.gradient_sync)
     loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
-  for (auto& worker : workers_) {
-    result.events.push_back(worker->events);
-    result.busy_seconds.push_back(worker->busy_seconds);
-    result.cpu_seconds.push_back(worker->cpu_seconds);
+  for (std::size_t d = 0; d < workers_.size(); ++d) {
+    const auto& worker = workers_[d];
+    result.events.push_back(worker ? worker->events : std::vector<Event>());
+    result.busy_seconds.push_back(worker ? busy_seconds(program.device[d], worker->events) : 0);
+    result.cpu_seconds.push_back(worker ? worker->cpu_seconds : 0);
   }
+  if (remote_) finish_with_others(result);
+  if (!options_.devices.empty()) time_receives(program, result.events);
   return result;
 }
 
+void Runtime::finish_with_others(RoundResult& result) {
+  try {
+    remote_->finish_round();
+    share_results(result);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    throw;
+  }
+}
+
 std::string Runtime::describe_hang() const {
-  std::string text = fmt::format("no progress for {:.0f} s", options_.timeout_seconds);
+  const std::string waits = describe_waits();
+  if (waits.empty()) return {};
+  const std::string begin = fmt::format("no progress for {:.0f} s; ", options_.timeout_seconds);
+  if (!remote_) return begin + waits;
+  const std::string others = options_.processes->describe_hang(options_.timeout_seconds);
+  return others.empty() ? std::string() : begin + waits + "; " + others;
+}
+
+/// Whom every device here waits for; empty while one computes.
+std::string Runtime::describe_waits() const {
+  std::string text;
   const auto last = [&](const Worker& worker) -> std::string {
     const auto& list = program_->device[at(worker.device)];
     const int index = worker.at.load();
@@ -325,19 +400,25 @@ std::string Runtime::describe_hang() const {
                ? "its start"
                : to_text(*program_, list[at(index)]);
   };
+  const auto add = [&](const std::string& one) { text += (text.empty() ? "" : "; ") + one; };
   for (const auto& worker : workers_) {
+    if (!worker) continue;
     const int waits = worker->waits_for.load();
     if (waits == Worker::kNobody) return {};
     if (waits == Worker::kFinished) continue;
     if (waits == Worker::kEverybody) {
-      text += fmt::format("; device {} is at {} and waits for all others", worker->device,
-                          last(*worker));
-      continue;
+      add(fmt::format("device {} is at {} and waits for all others", worker->device,
+                      last(*worker)));
+    } else if (!workers_[at(waits)]) {
+      add(fmt::format("device {} is at {} and waits for device {} of {}", worker->device,
+                      last(*worker), waits,
+                      options_.processes->name_of(options_.process_of_device[at(waits)])));
+    } else {
+      add(fmt::format("device {} is at {} and waits for device {}, which is at {}", worker->device,
+                      last(*worker), waits, last(*workers_[at(waits)])));
     }
-    text += fmt::format("; device {} is at {} and waits for device {}, which is at {}",
-                        worker->device, last(*worker), waits, last(*workers_[at(waits)]));
   }
-  return text;
+  return text.empty() ? "all devices are done" : text;
 }
 
 }  // namespace pipetrain

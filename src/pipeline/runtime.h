@@ -25,6 +25,8 @@ namespace pipetrain {
 struct ProgramCut;
 class Collectives;
 class Exchange;
+class ProcessGroup;
+class RemoteLinks;
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
@@ -34,8 +36,15 @@ struct RuntimeOptions {
   /// What moves data between devices and adds up gradients over replicas on devices of their own;
   /// null: copies from device to device. Outlives the runtime.
   Collectives* collectives = nullptr;
+  /// The processes that run the programs together, each some of the devices; null: this one runs
+  /// all. Each has a runtime made from the same. Outlives the runtime.
+  ProcessGroup* processes = nullptr;
+  std::vector<int> process_of_device;
   int threads = 1;  // OpenMP threads of each stage
   bool pin = true;  // give each stage cores of its own when there are enough
+  /// Of all devices that share the cores of this process, with those of other processes: how many
+  /// come before its own, and how many there are; 0: its own alone.
+  int devices_before = 0, sharing_devices = 0;
   OptimizerSettings optimizer;
   double clip_norm = 0;         // 0: off
   LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
@@ -88,8 +97,9 @@ struct RoundResult {
   double gradient_norm = 0;  // of kSync rounds with clipping or asked for; of the loss unscaled
   double loss_scale = 1;     // that the round's backward passes began with
   bool skipped = false;      // some gradient was not finite: nothing has been changed
-  /// As the program's lists. A receive lasts from when its data leave to when they are there, or
-  /// when the device that waits for them goes on.
+  /// As the program's lists; by the devices' own clocks where there are devices. A receive lasts
+  /// from when its data leave to when they are there, or when the device that waits for them goes
+  /// on.
   std::vector<std::vector<Event>> events;
   std::vector<double> busy_seconds;  // per device: in compute instructions
   std::vector<double> cpu_seconds;   // per device: CPU time of the worker thread
@@ -112,12 +122,18 @@ class Runtime {
 
   int stages() const { return static_cast<int>(stages_.size()); }
   /// Of each replica of a stage.
-  const ArenaBytes& memory(int stage) const { return copy(stage, 0).stage->memory(); }
-  /// A parameter or running statistic by name; an empty tensor when no stage holds it.
+  const ArenaBytes& memory(int stage) const { return memory_[static_cast<std::size_t>(stage)]; }
+  /// Whether other processes run some of the stages. What is called "together" below is then
+  /// called by all of them, between rounds, and answered at process 0.
+  bool is_shared() const { return options_.processes != nullptr; }
+  /// Together: what contents() of every stage gives; elsewhere nothing.
+  std::vector<StageContent> contents() const;
+  /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
-  /// What a stage remembers, between rounds. In an asynchronous round it may be asked for inside
-  /// UnitSource::updated(), by the stage that has been updated, with the version named there.
+  /// What a stage of this process remembers, between rounds. In an asynchronous round it may be
+  /// asked for inside UnitSource::updated(), by the stage that has been updated, with the version
+  /// named there.
   StageContent content(int stage, int version = 0) const;
   /// Between rounds: puts the moving averages of all parameters in the place of the weights, and
   /// back.
@@ -136,6 +152,7 @@ class Runtime {
   /// Between rounds.
   std::vector<KernelTimes> take_kernel_times();
   /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
+  /// Together, and answered everywhere.
   std::string first_nonfinite() const;
 
  private:
@@ -149,6 +166,7 @@ class Runtime {
   struct Copy {
     int device = 0;
     std::vector<std::vector<ReceiveBuffer>> received;  // [links][receive slots of the program]
+    std::vector<std::vector<Buffer>> remote;           // the same of what other processes send
     std::unique_ptr<Stage> stage;
     int base_version = 0;       // copy of the weights that holds version 0 of the round
     bool accumulating = false;  // a unit of this step has already written the gradients
@@ -221,6 +239,23 @@ class Runtime {
   void abort_waits();
   /// What everybody waits for; empty while somebody computes.
   std::string describe_hang() const;
+  std::string describe_waits() const;
+
+  // Where other processes run some of the devices (runtime_processes.cpp).
+  void connect_processes();
+  bool is_here(int device) const;
+  int first_device_here() const;
+  /// Whether a unit goes from one stage to another by messages between processes.
+  bool is_remote(int from, int to, int unit) const;
+  void allocate_remote(Copy& copy, int stage);
+  void start_remote_round();
+  void send_remote(const ValueEdge& edge, const Copy& copy, int variant, int unit,
+                   const std::byte* base);
+  void exchange_tied_gradients();
+  void share_norms();
+  void share_memory();
+  void share_results(RoundResult& result);
+  void finish_with_others(RoundResult& result);
 
   RuntimeOptions options_;
   std::vector<RuntimeVariant> variants_;
@@ -229,7 +264,8 @@ class Runtime {
   std::vector<StageCapacity> capacity_;
   std::vector<std::vector<Copy>> stages_;              // [stage][replica]
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
-  std::vector<Link> links_;  // every pair of stages between which some variant hands values
+  std::vector<Link> links_;         // every pair of stages between which some variant hands values
+  std::vector<ArenaBytes> memory_;  // [stage]
   std::vector<std::unique_ptr<Worker>> workers_;
   LossScale loss_scale_;
   std::unique_ptr<Barrier> barrier_;
@@ -257,6 +293,7 @@ class Runtime {
   bool stopping_ = false;
   std::exception_ptr error_;
   std::atomic<std::uint64_t> progress_{0};
+  std::unique_ptr<RemoteLinks> remote_;  // null: this process runs all stages. Ends before the rest
 };
 
 }  // namespace pipetrain

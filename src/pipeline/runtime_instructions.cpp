@@ -13,6 +13,7 @@
 #include "pipeline/exchange.h"
 #include "pipeline/palette.h"
 #include "pipeline/program_cut.h"
+#include "pipeline/remote_links.h"
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
@@ -80,6 +81,11 @@ void Runtime::send(Worker& worker, const Instruction& instruction, bool gradient
       record(worker, instruction, gradient ? &UnitEvents::gradient : &UnitEvents::forward);
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
     if (edge.from != instruction.stage || edge.gradient != gradient) continue;
+    if (remote_ && is_remote(edge.from, edge.to, instruction.unit)) {
+      send_remote(edge, copy_on(instruction.stage, worker.device), unit.variant, instruction.unit,
+                  base);
+      continue;
+    }
     if (!is_exchanged(edge.from, edge.to, instruction.unit)) {
       channel(edge).send(instruction.unit, base, written);
       continue;
@@ -205,6 +211,10 @@ void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageU
     const StreamPoint* written = nullptr;
     const std::byte* base = channel(edge).receive(instruction.unit, &there_at, &written);
     note_receive(worker, edge, instruction.unit, asked, there_at);
+    if (!sender.stage) {  // another process has: these are bytes of our own
+      copy.stage->bind_buffer(unit.variant, edge, const_cast<std::byte*>(base), unit);
+      continue;
+    }
     copy.stage->bind_received(unit.variant, edge, *sender.stage, base, written, unit);
   }
 }
@@ -250,9 +260,13 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
 /// Tells the senders, and at last the source, that this stage is done with a unit.
 void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& copy) {
   const StreamPoint* read = record(worker, instruction, &UnitEvents::released);
-  for (const Link& link : links_) {
-    if (link.to == instruction.stage && !is_exchanged(link.from, link.to, instruction.unit))
-      link.channel->release(instruction.unit, read);
+  for (std::size_t l = 0; l < links_.size(); ++l) {
+    const Link& link = links_[l];
+    if (link.to != instruction.stage || is_exchanged(link.from, link.to, instruction.unit))
+      continue;
+    link.channel->release(instruction.unit, read);
+    if (remote_ && is_remote(link.from, link.to, instruction.unit))
+      remote_->release(static_cast<int>(l), instruction.unit);
   }
   if (exchange_) free_received(worker, instruction, copy);
   if (worker.compute) {
@@ -321,6 +335,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
   event.device = worker.device;
   event.index = index;
   event.start = steady_seconds() - round_start_;
+  // Receives are timed by those who compute.
+  if (instruction.kind != Kind::kReceive) worker.begin_work(round_start_);
   switch (instruction.kind) {
     case Kind::kSend:
       break;
@@ -350,9 +366,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
       }
     }
   }
+  worker.end_work();
   event.end = steady_seconds() - round_start_;
-  if (is_compute(instruction.kind) || instruction.kind == Kind::kUpdate)
-    worker.busy_seconds += event.end - event.start;
 }
 
 void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& copy) {
@@ -361,13 +376,14 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   receive_all(worker, instruction, unit, copy, /*gradient=*/false);
   const int entry =
       take_entry(worker, instruction, /*gradient=*/false, copy.forwards, copy.forward_entry);
-  Event& event = worker.event();
-  event.start = steady_seconds() - round_start_;
+  worker.begin_work(round_start_);
+  const Event& event = worker.event();
   const bool evaluates = program_->rule == UpdateRule::kNone;
   const bool replayed = cut_ && cut_->replayed[at(instruction.stage)][at(instruction.unit)];
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
     out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
+  worker.end_work();
   if (copy.stage->has_loss(unit.variant) && !worker.compute) {
     RoundUnit& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
@@ -390,8 +406,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   }
   const bool adds = adds_gradient(instruction.kind);
   if (adds) unit.completes = --copy.adding_left == 0;
-  Event& event = worker.event();
-  event.start = steady_seconds() - round_start_;
+  worker.begin_work(round_start_);
+  const Event& event = worker.event();
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
@@ -399,6 +415,7 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
   // Behind the send, since nobody waits for them.
   if (adds && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
+  worker.end_work();
   if (adds) release_all(worker, instruction, copy);
 }
 
@@ -469,14 +486,23 @@ void Runtime::sync_gradients(Worker& worker) {
   };
   const std::vector<Stage*> all = first_replicas();
   meet();  // all accumulators are complete
+  const bool speaks = remote_ && worker.device == first_device_here();
   each_copy([&](Copy& copy, bool) { copy.stage->fetch_remote(0, all); });
+  if (speaks) {
+    const Worker::Wait wait(worker, Worker::kEverybody);
+    exchange_tied_gradients();
+  }
   meet();  // and have been fetched
   each_copy([&](Copy& copy, bool first) {
     copy.stage->finish_gradients(0, copy.base_version);
     if (first) copy.stage->squared_norms(0, squared_norms_);
   });
   meet();  // all norms are there
-  if (worker.device == 0) {
+  if (speaks) {
+    const Worker::Wait wait(worker, Worker::kEverybody);
+    share_norms();
+  }
+  if (worker.device == first_device_here()) {
     const double squared = std::accumulate(squared_norms_.begin(), squared_norms_.end(), 0.0);
     gradient_norm_ = std::sqrt(squared) / loss_scale_.value;
     // The sum is double's: it is finite exactly if all gradients, which are floats, are.

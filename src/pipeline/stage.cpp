@@ -113,11 +113,11 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
     block.received = DeviceMemory();
     block.received = on_device_->device().allocate(on_device_->received_bytes[at]);
   }
-  if (written) transfer.wait(*written);
   for (const ValueId id : edge.values) {
     const StagePlace& place = on_device_->received_places[at][here.table.at(id)];
     std::byte* to = block.received.data() + place.offset;
-    transfer.copy(to, unit.table[place.table], place.bytes);
+    on_device_->fetch(sender.on_device_->device(), to, unit.table[place.table], place.bytes,
+                      written);
     unit.table[place.table] = to;
   }
   transfer.record(*block.copied);
@@ -421,13 +421,25 @@ void Stage::fetch_remote(int variant, std::span<Stage* const> stages) {
   for (const int i : compiled.slice->remote_accumulations) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
       const auto& local = compiled.slices->stages[s].accumulations;
-      if (std::find(local.begin(), local.end(), i) == local.end()) continue;
+      if (!stages[s] || std::find(local.begin(), local.end(), i) == local.end()) continue;
       const ValueId id = compiled.training->accumulations[static_cast<std::size_t>(i)].accumulator;
       move(accumulators_[static_cast<std::size_t>(i)],
            stages[s]->accumulators_[static_cast<std::size_t>(i)],
            compiled.training->graph[id].type.bytes());
     }
   }
+}
+
+std::string Stage::read_accumulator(int accumulation) const {
+  const TrainingGraph& training = *variants_.front()->training;
+  const auto i = static_cast<std::size_t>(accumulation);
+  std::string bytes(training.graph[training.accumulations[i].accumulator].type.bytes(), '\0');
+  move(bytes.data(), accumulators_[i], bytes.size());
+  return bytes;
+}
+
+void Stage::write_accumulator(int accumulation, std::string_view bytes) {
+  move(accumulators_[static_cast<std::size_t>(accumulation)], bytes.data(), bytes.size());
 }
 
 void Stage::finish_gradients(int variant, int version_copy) {

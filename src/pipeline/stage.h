@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.h"
@@ -125,8 +126,11 @@ class Stage {
   /// `contributes`: whether this one has run a unit since the last update.
   void reduce(std::span<Stage* const> all, bool contributes);
 
-  /// Copies the accumulators that other stages computed for tied weights.
+  /// Copies the accumulators that other stages computed for tied weights; null: a stage that
+  /// another process has, which hands them over as bytes.
   void fetch_remote(int variant, std::span<Stage* const> stages);
+  std::string read_accumulator(int accumulation) const;
+  void write_accumulator(int accumulation, std::string_view bytes);
   /// Runs what is done once a step: from accumulators to gradients.
   void finish_gradients(int variant, int version_copy);
   /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by

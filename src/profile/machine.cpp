@@ -25,6 +25,17 @@ int available_cores() {
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
 }
 
+std::string cores_text() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {};
+  std::string text;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) text += fmt::format("{},", core);
+  }
+  return text;
+}
+
 std::string build_name() {
   const dnnl_version_t* dnnl = dnnl_version();
   struct stat executable {};

@@ -9,6 +9,8 @@ namespace pipetrain {
 std::string processor_name();
 /// Cores that this process may use; at least 1.
 int available_cores();
+/// Which cores those are: the same text for processes of a machine that share them.
+std::string cores_text();
 /// Versions of the program and of oneDNN, and the size and time of the executable: another build
 /// may have other kernels.
 std::string build_name();

@@ -10,6 +10,7 @@
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 #include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
@@ -49,12 +50,17 @@ LoadedModel load_model(const ModelConfig& config) {
   return loaded;
 }
 
-Session::Session(const RunConfig& config, SessionMode mode)
-    : config_(config), mode_(mode), loss_(config.model.loss) {
+Session::Session(const RunConfig& config, SessionMode mode, ProcessGroup* processes)
+    : config_(config),
+      mode_(mode),
+      processes_(processes),
+      cores_(available_cores()),
+      loss_(config.model.loss) {
   programs_of_run_ = std::make_unique<ProgramMaker>(config_.pipeline);
   threads_ = config_.pipeline.threads > 0
                  ? config_.pipeline.threads
                  : std::max(1, available_cores() / programs_of_run_->devices());
+  if (processes_) share_cores();
 }
 
 Session::~Session() = default;
@@ -201,7 +207,9 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   }
   // The kernels of GPUs take narrow types as well.
   if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
+    fold_biases(*graph);
     fuse_elementwise(*graph, FusedTypes::kStored);
+    fuse_products(*graph);
     graph->graph.verify();
   }
   return graph;
@@ -285,6 +293,12 @@ bool Session::has_fixed_batch() const {
 }
 
 std::vector<std::string> Session::export_model(const std::string& path, bool overwrite_input) {
+  if (processes_) {
+    return export_weights(
+        model_, [&](const std::string& name) { return collected_[name]; },
+        describe_training(total_steps_ > 0, data_.synthetic, data_.class_names), path,
+        overwrite_input);
+  }
   const bool averaged = config_.optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
   const auto changes = export_weights(

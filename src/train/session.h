@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batch_memory.h"
 #include "data/open_data.h"
 #include "onnx_io/model.h"
 #include "partition/plan.h"
@@ -31,6 +32,8 @@ struct LoadedModel {
 
 LoadedModel load_model(const ModelConfig& config);
 
+class ProcessGroup;
+
 enum class SessionMode : std::uint8_t {
   kTrain,
   kEvaluate,  // forward only; all data are evaluated
@@ -38,7 +41,11 @@ enum class SessionMode : std::uint8_t {
 
 class Session {
  public:
-  explicit Session(const RunConfig& config, SessionMode mode = SessionMode::kTrain);
+  /// `processes`: those that have the same session and train together, each some of the devices;
+  /// null: this one alone. All of them then call what is below in the same order. Outlives the
+  /// session.
+  explicit Session(const RunConfig& config, SessionMode mode = SessionMode::kTrain,
+                   ProcessGroup* processes = nullptr);
   ~Session();
 
   /// Reads the model, builds the graph of the full micro-batch and binds the data: those of another
@@ -60,6 +67,11 @@ class Session {
   void release_initial_weights();
 
   const RunConfig& config() const { return config_; }
+  ProcessGroup* processes() const { return processes_; }
+  /// Whether this process writes files and speaks to people.
+  bool leads() const;
+  /// The process that has a device.
+  int process_of(int device) const;
   const LoadedModel& model() const { return model_; }
   const OpenedData& data() const { return data_; }
   const DataSpec& data_spec() const { return data_spec_; }
@@ -88,6 +100,8 @@ class Session {
   int batches_in_flight() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
+  /// Where mini-batches are to lie: memory that GPUs copy from by themselves, if there are any.
+  TakeMemory batch_memory() const;
   /// What float16 needs, and nothing else.
   LossScaling loss_scaling() const;
   int threads() const { return threads_; }
@@ -118,10 +132,10 @@ class Session {
   /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that
   /// the stages share.
   double predicted_step_seconds() const;
-  /// Whether there are fewer cores than stages times threads.
+  /// Whether there are fewer cores than stages times threads, or fewer GPUs than devices.
   bool shares_cores() const;
-  /// Stages that can compute at once on the cores of this machine; 0: as many as there are, on
-  /// devices that are not at hand.
+  /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
+  /// as there are, on devices that are not at hand.
   int processors() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
   /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.
@@ -132,6 +146,9 @@ class Session {
   const Program& predicted_program() const { return predicted_program_; }
   const PlanRequest& plan_request() const { return plan_request_; }
 
+  /// Brings the trained weights together at process 0, for export_model(). Alone there is nothing
+  /// to do.
+  void collect_weights();
   /// Writes the trained weights into a copy of the user's file; returns what was changed besides
   /// bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
@@ -142,6 +159,9 @@ class Session {
     bool evaluation = false;
     std::unique_ptr<TrainingGraph> graph;
   };
+  void share_cores();
+  void share_profile();
+  void check_agreement();
   void set_parameter_rates();
   void choose_micro_batch();
   std::unique_ptr<TrainingGraph> build(std::int64_t samples, bool training, bool with_gradients,
@@ -162,6 +182,10 @@ class Session {
 
   RunConfig config_;
   SessionMode mode_;
+  ProcessGroup* processes_;
+  int cores_;                                     // of all processes
+  int devices_before_ = 0, sharing_devices_ = 0;  // of those on the cores of this process
+  std::map<std::string, HostTensor> collected_;
   LoadedModel model_;
   LossOptions loss_;  // resolved: never "auto" after open()
   std::map<std::string, Shape> sample_shapes_;

@@ -131,6 +131,7 @@ void Session::start(std::int64_t first_step) {
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
   check_weights_are_written(graph());
+  if (processes_) check_agreement();
   runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
 }
 
@@ -160,7 +161,20 @@ RuntimeOptions Session::runtime_options() const {
     options.devices.back()->allow_tensor_floats(config_.model.tensor_floats);
   }
   options.collectives = exchange_of_gpus(config_.pipeline);
+  options.processes = processes_;
+  for (int device = 0; processes_ && device < devices(); ++device)
+    options.process_of_device.push_back(process_of(device));
+  options.devices_before = devices_before_;
+  options.sharing_devices = sharing_devices_;
   return options;
+}
+
+TakeMemory Session::batch_memory() const {
+  if (config_.pipeline.gpu_ids.empty()) return {};
+  return [&gpu = cuda_plugin().open(config_.pipeline.gpu_ids.front())](std::size_t bytes) {
+    auto memory = std::make_shared<DeviceMemory>(gpu.allocate_on_host(bytes));
+    return std::shared_ptr<std::byte>(memory, memory->data());
+  };
 }
 
 LossScaling Session::loss_scaling() const {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
+#include "device/process_group.h"
 #include "passes/gather_gradients.h"
 #include "profile/estimate.h"
 #include "train/batch_source.h"
@@ -117,10 +118,15 @@ class Training {
           summary_.end = RunEnd::kStalled;
       }
       const double before = now();
-      if (only_improved(improved, last) && saving_.defers()) {
-        saving_.defer(checkpoint_of(step, "best"));
-      } else if (const char* reason = decide_to_save(step, improved, last)) {
-        save(step, reason);
+      const bool defers = only_improved(improved, last) && saving_.defers();
+      const char* reason = defers ? "best" : decide_to_save(step, improved, last);
+      if (as_process_0(reason != nullptr)) {
+        Checkpoint checkpoint = checkpoint_of(step, reason);
+        if (defers) {
+          saving_.defer(std::move(checkpoint));
+        } else if (reason) {
+          saving_.save(std::move(checkpoint));
+        }
       } else {
         saving_.save_deferred();
       }
@@ -213,7 +219,8 @@ class Training {
     const Batch* batch = loader_.next();
     PT_CHECK(batch != nullptr, kInternal, "the data end before the run");
     const auto samples = static_cast<std::int64_t>(batch->samples);
-    const double rate = learning_rate_at(step);
+    double rate = learning_rate_at(step);
+    if (settings_.rate_by_time) rate = as_process_0(rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
     const Program& program = session_.program(session_.units_of(samples));
     const RoundResult result = session_.runtime().run(program, units_);
@@ -256,15 +263,41 @@ class Training {
 
   /// What signals and the clock ask for, kept until it is done.
   void look_at_requests() {
-    const RunRequests asked = observer_.requests();
-    save_wanted_ = save_wanted_ || asked.save;
-    if (asked.stop) {
+    struct {
+      RunRequests asked;
+      bool out_of_time;
+    } seen = {
+        observer_.requests(),
+        options_.max_seconds > 0 &&
+            (settings_.rate_by_time ? seconds_so_far() : now() - start_) >= options_.max_seconds};
+    if (ProcessGroup* processes = session_.processes()) {
+      // A signal may have reached any of them.
+      const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
+      const auto mine_too = seen;
+      for (const std::string& bytes : processes->all_gather(mine)) {
+        auto other = mine_too;
+        bytes.copy(reinterpret_cast<char*>(&other), sizeof other);
+        seen.asked.stop = seen.asked.stop || other.asked.stop;
+        seen.asked.save = seen.asked.save || other.asked.save;
+        seen.out_of_time = seen.out_of_time || other.out_of_time;
+      }
+    }
+    save_wanted_ = save_wanted_ || seen.asked.save;
+    if (seen.asked.stop) {
       summary_.end = RunEnd::kStopped;
-    } else if (options_.max_seconds > 0 && summary_.end == RunEnd::kDone &&
-               (settings_.rate_by_time ? seconds_so_far() : now() - start_) >=
-                   options_.max_seconds) {
+    } else if (seen.out_of_time && summary_.end == RunEnd::kDone) {
       summary_.end = RunEnd::kTime;
     }
+  }
+
+  /// What process 0 has found, where there are several: clocks and files are its own.
+  template <class T>
+  T as_process_0(T value) const {
+    if (ProcessGroup* processes = session_.processes()) {
+      processes->broadcast({reinterpret_cast<const char*>(&value), sizeof value})
+          .copy(reinterpret_cast<char*>(&value), sizeof value);
+    }
+    return value;
   }
 
   /// Before the first step, not after the first epoch.
@@ -308,15 +341,24 @@ class Training {
                                       session_.micro_batch(), shapes);
     }
     std::map<std::string, HostTensor> weights;
-    for (const auto& [name, rule] : session_.model().rules) {
-      if (HostTensor value = session_.runtime().read(name)) weights[name] = std::move(value);
+    if (session_.processes()) {
+      for (const StageContent& content : session_.runtime().contents())
+        weights.insert(content.weights.begin(), content.weights.end());
+    } else {
+      for (const auto& [name, rule] : session_.model().rules) {
+        if (HostTensor value = session_.runtime().read(name)) weights[name] = std::move(value);
+      }
+    }
+    report.k = k;
+    if (!session_.leads()) {
+      report.top_k = as_process_0(0.0);
+      return;
     }
     predictor_->set_weights(weights);
     const Confusion confusion = confuse(*predictor_, *session_.evaluation_data(), graph.loss.output,
                                         graph.loss.ignore_index, k);
-    report.k = k;
-    report.top_k = static_cast<double>(confusion.in_top_k) /
-                   static_cast<double>(std::max<std::int64_t>(1, confusion.counted));
+    report.top_k = as_process_0(static_cast<double>(confusion.in_top_k) /
+                                static_cast<double>(std::max<std::int64_t>(1, confusion.counted)));
     report.seconds += now() - start;
   }
 
@@ -364,12 +406,10 @@ class Training {
 
   /// Between rounds.
   Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
-    std::vector<StageContent> contents;
-    for (int s = 0; s < session_.stages(); ++s) contents.push_back(session_.runtime().content(s));
+    const std::vector<StageContent> contents = session_.runtime().contents();
+    if (!session_.leads()) return {};
     return completed(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
   }
-
-  void save(std::int64_t step, const char* reason) { saving_.save(checkpoint_of(step, reason)); }
 
   Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
     checkpoint.reason = reason;
@@ -512,7 +552,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   const std::int64_t total = session.evaluated_samples();
   BatchUnits units(session, /*evaluation=*/true);
   std::vector<std::size_t> indices;
-  std::vector<HostTensor> memory;
+  BatchMemory memory(session.batch_memory());
   std::vector<Tensor> columns;
   double loss_sum = 0, correct = 0;
   std::int64_t counted = 0;
@@ -521,12 +561,9 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
     const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
-    memory.clear();
     columns.clear();
-    for (const Column& column : dataset.columns()) {
-      memory.emplace_back(column.batch_type(indices.size()));
-      columns.push_back(memory.back().view());
-    }
+    for (const Column& column : dataset.columns())
+      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
     session.runtime().run(program, units);

@@ -341,7 +341,7 @@ void check_channels_last(const Make& make, const Node& node, const std::vector<H
   const std::string_view op = node.op->name;
   const auto laid_out = [&](const HostTensor& tensor, bool is_input) {
     if (!tensor || tensor.shape().rank() != 4 || tensor.type().count() == 0) return tensor;
-    if (op.starts_with("Reduce") && !is_input) return tensor;
+    if ((op.starts_with("Reduce") || op == "SumTo") && !is_input) return tensor;
     const bool small = (node.op->flags & kElementwise) && tensor.shape() != reference[0].shape();
     return small ? tensor : to_layout(tensor, Layout::kChannelsLast);
   };

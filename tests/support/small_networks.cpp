@@ -5,6 +5,8 @@
 #include "base/random.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 
 namespace pipetrain::test {
 namespace {
@@ -141,6 +143,20 @@ std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64
   options.fuse_elementwise = training;
   return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));
+}
+
+std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
+                                              DType precision) {
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.precision = precision;
+  if (precision != DType::kFloat32) options.picture_layout = Layout::kChannelsLast;
+  auto training = std::make_unique<TrainingGraph>(
+      build_training_graph(model, classify_tensors(model, {}), options));
+  fold_biases(*training);
+  fuse_elementwise(*training, FusedTypes::kStored);
+  fuse_products(*training);
+  return training;
 }
 
 FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {

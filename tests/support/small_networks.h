@@ -27,6 +27,9 @@ OnnxModel table_network();
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,
                                               DType precision = DType::kFloat32);
+/// The same as GPUs train it.
+std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
+                                              DType precision);
 
 /// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of
 /// `batch`.

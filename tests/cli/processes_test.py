@@ -1,0 +1,174 @@
+"""Training in several processes, started by mpirun: the bits of one, and how all of them end."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case
+
+MPIRUN = shutil.which("mpirun")
+PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
+RUN = ["train", "--device", "cpu", "--threads", "1", "--no-pin", "--log-every", "1"]
+DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "4"]
+
+
+class Processes(Case):
+    def setUp(self):
+        if not MPIRUN or not PLUGIN.exists():
+            self.skipTest("needs mpirun (Debian: openmpi-bin) and libpipetrain_mpi.so (libopenmpi-dev)")
+        super().setUp()
+
+    def start_in(self, count, *arguments, environment=None):
+        """mpirun with so many processes; its own session, so that nothing is left of it afterwards."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
+        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(count), PROGRAM, *arguments],
+                                   cwd=self.folder, env=clean | (environment or {}), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def run_in(self, count, *arguments, **options):
+        """Returns exit code, stdout and stderr."""
+        process = self.start_in(count, *arguments, **options)
+        out, err = process.communicate(timeout=SECONDS)
+        return process.returncode, out.decode(), err.decode()
+
+    def train_in(self, count, *arguments, **options):
+        code, _, err = self.run_in(count, *arguments, **options)
+        self.assertEqual(code, 0, err)
+        return err
+
+    def content(self, run):
+        return (self.folder / run / "trained.onnx").read_bytes()
+
+    def ranks(self, process):
+        """Identifiers of the processes that mpirun has started, in the order of their ranks."""
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        found = {}
+        for child in children:
+            try:
+                environment = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            for one in environment:
+                if one.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(one.split(b"=")[1])] = int(child)
+        return [found[rank] for rank in sorted(found)]
+
+    def wait_for(self, path, process):
+        end = time.monotonic() + SECONDS
+        while not (self.folder / path).exists():
+            self.assertIsNone(process.poll(), "it has ended")
+            self.assertLess(time.monotonic(), end, "it does not get on")
+            time.sleep(0.01)
+
+    def test_the_bits_are_those_of_one_process(self):
+        more = ["--clip-norm", "1", "--val-split", "0.2", "--epochs", "2", "--save-every", "never"]
+        for schedule, count in (("gpipe", 2), ("1f1b", 4), ("zb-h1", 2)):
+            run = [*DIGITS, *more, "--schedule", schedule]
+            self.succeed(*run, "--run-dir", f"{schedule}-1")
+            err = self.train_in(count, *run, "--run-dir", schedule)
+            self.assertEqual(self.content(schedule), self.content(f"{schedule}-1"), schedule)
+            self.assertIn(f"in {count} processes (Open MPI", err)
+            self.assertEqual(err.count("done "), 1, err)  # one process speaks
+            steps = [[line for line in (self.folder / name / "events.jsonl").read_text().splitlines() if '"evaluation"' in line]
+                     for name in (schedule, f"{schedule}-1")]
+            self.assertEqual(len(steps[0]), len(steps[1]))
+
+    def test_tied_weights_dropout_and_averages(self):
+        self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",
+                     "--context", "8")
+        run = [*RUN, "-m", "gpt.onnx", "--max-steps", "6", "--batch-size", "16", "--stages", "3", "--ema", "0.9", "--overwrite"]
+        self.succeed(*run, "--run-dir", "one")
+        self.train_in(3, *run, "--run-dir", "several")
+        self.assertEqual(self.content("several"), self.content("one"))
+
+    def test_a_run_goes_on_in_any_number_of_processes(self):
+        run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]
+        self.train_in(2, *run, "--run-dir", "whole")
+        half = str(self.folder / "whole" / "checkpoints" / "step-000006")
+        self.train_in(4, *run, f"--resume={half}", "--run-dir", "four")
+        self.succeed(*run, f"--resume={half}", "--run-dir", "one")
+        self.assertEqual(self.content("four"), self.content("whole"))
+        self.assertEqual(self.content("one"), self.content("whole"))
+
+    def test_a_killed_process_ends_all_and_loses_nothing(self):
+        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--run-dir", "run")
+        self.wait_for("run/checkpoints/latest", process)
+        start = time.monotonic()
+        os.kill(self.ranks(process)[1], signal.SIGKILL)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertLess(time.monotonic() - start, 20)
+        _, err = self.succeed(*DIGITS, "--resume=run", "--max-time", "1s")
+        self.assertIn("resume   ", err)
+
+    def test_a_stopped_process_is_missed(self):
+        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--comm-timeout", "2", "--run-dir", "run")
+        self.wait_for("run/events.jsonl", process)
+        end = time.monotonic() + SECONDS
+        while '"step"' not in (self.folder / "run" / "events.jsonl").read_text():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        stopped = self.ranks(process)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            try:
+                os.kill(stopped, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.assertEqual(process.returncode, 7, err.decode())
+        self.assertIn("process 1 on ", err.decode())
+        self.assertIn("has not been heard of", err.decode())
+
+    def test_a_signal_saves_and_stops(self):
+        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "never", "--run-dir", "run")
+        self.wait_for("run/events.jsonl", process)
+        end = time.monotonic() + SECONDS
+        while '"step"' not in (self.folder / "run" / "events.jsonl").read_text():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        os.kill(self.ranks(process)[1], signal.SIGTERM)  # whichever of them
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 143, err.decode())
+        self.assertIn("stopped  by TERM after step", err.decode())
+        self.assertTrue((self.folder / "run" / "checkpoints" / "latest").exists())
+
+    def test_an_error_is_said_once_with_its_code(self):
+        for kind, says, arguments in (
+                ("model", "no-such.onnx", [*RUN, "-m", "no-such.onnx", "--stages", "2"]),
+                ("usage", "--no-such-flag", [*RUN, "-m", MODEL, "--no-such-flag", "--stages", "2"]),
+                ("usage", "2 processes were started for 1 stage;", [*RUN, "-m", MODEL, "--stages", "1"]),
+                ("usage", "which several processes cannot do yet", [*DIGITS, "--schedule", "pipedream"])):
+            code, _, err = self.run_in(2, *arguments)
+            self.assertEqual(code, EXIT[kind], err)
+            self.assertEqual(err.count("error: "), 1, err)
+            self.assertIn(says, err)
+
+    def test_without_the_plugin_it_is_said(self):
+        code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})
+        self.assertEqual(code, EXIT["resource"], err)
+        self.assertIn("has no support for several processes: there is no libpipetrain_mpi.so", err)
+
+    def test_other_commands_are_for_one_process(self):
+        code, _, err = self.run_in(2, "eval", "-m", MODEL, "--data", DATA)
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertIn("only training runs in several", err)
+
+    def test_one_process_under_mpirun_is_an_ordinary_run(self):
+        run = [*DIGITS, "--max-steps", "3"]
+        self.train_in(1, *run, "--run-dir", "under")
+        self.succeed(*run, "--run-dir", "alone")
+        self.assertEqual(self.content("under"), self.content("alone"))
+
+
+if __name__ == "__main__":
+    unittest.main()

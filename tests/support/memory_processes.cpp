@@ -1,0 +1,103 @@
+#include "support/memory_processes.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/index.h"
+
+namespace pipetrain::test {
+
+class MemoryWorld::One final : public Processes {
+ public:
+  One(MemoryWorld& world, int rank) : world_(world), rank_(rank) {}
+  std::string name() const override { return "memory"; }
+  std::string host() const override { return "here"; }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(world_.processes_.size()); }
+
+  Request post_send(const void* from, std::size_t bytes, int peer, int tag) override {
+    const std::lock_guard lock(world_.mutex_);
+    const int number = ++world_.last_;
+    Pending pending{rank_, number, from, nullptr, bytes, {}};
+    if (world_.muted_[at(rank_)]) return number;
+    if (bytes <= 64 && world_.random_() % 2 == 0) {
+      pending.copy.assign(static_cast<const char*>(from), bytes);
+      pending.from = nullptr;
+      world_.done_[at(rank_)][number] = 0;
+    }
+    const Key key{rank_, peer, tag};
+    world_.sent_[key].push_back(std::move(pending));
+    world_.deliver(key);
+    return number;
+  }
+  Request post_receive(void* to, std::size_t bytes, int peer, int tag) override {
+    const std::lock_guard lock(world_.mutex_);
+    const int number = ++world_.last_;
+    const Key key{peer, rank_, tag};
+    world_.wanted_[key].push_back({rank_, number, nullptr, to, bytes, {}});
+    world_.deliver(key);
+    return number;
+  }
+  bool test(Request number) override {
+    const std::lock_guard lock(world_.mutex_);
+    auto& done = world_.done_[at(rank_)];
+    const auto found = done.find(number);
+    if (found == done.end() || found->second-- > 0) return false;
+    done.erase(found);
+    return true;
+  }
+  void cancel(Request number) override {
+    const std::lock_guard lock(world_.mutex_);
+    for (auto& [key, wanted] : world_.wanted_)
+      std::erase_if(wanted, [&](const Pending& one) { return one.number == number; });
+  }
+  void leave() override {}
+  void abort(int) noexcept override {
+    const std::lock_guard lock(world_.mutex_);
+    ++world_.aborts_;
+  }
+
+ private:
+  MemoryWorld& world_;
+  int rank_;
+};
+
+MemoryWorld::MemoryWorld(int size, std::uint64_t seed)
+    : random_(seed), done_(at(size)), muted_(at(size)) {
+  for (int rank = 0; rank < size; ++rank) processes_.push_back(std::make_unique<One>(*this, rank));
+}
+MemoryWorld::~MemoryWorld() = default;
+
+Processes& MemoryWorld::process(int rank) { return *processes_[at(rank)]; }
+
+void MemoryWorld::mute(int rank) {
+  const std::lock_guard lock(mutex_);
+  muted_[at(rank)] = true;
+}
+int MemoryWorld::aborts() const {
+  const std::lock_guard lock(mutex_);
+  return aborts_;
+}
+std::uint64_t MemoryWorld::messages() const {
+  const std::lock_guard lock(mutex_);
+  return messages_;
+}
+
+void MemoryWorld::deliver(const Key& key) {
+  auto& sent = sent_[key];
+  auto& wanted = wanted_[key];
+  while (!sent.empty() && !wanted.empty()) {
+    const Pending& from = sent.front();
+    const Pending& to = wanted.front();
+    PT_CHECK(from.bytes == to.bytes, kInternal, "a message of {} bytes, where {} are expected",
+             from.bytes, to.bytes);
+    if (from.bytes > 0) std::memcpy(to.to, from.from ? from.from : from.copy.data(), from.bytes);
+    if (from.from) done_[at(from.rank)][from.number] = static_cast<int>(random_() % 3);
+    done_[at(to.rank)][to.number] = static_cast<int>(random_() % 3);
+    sent.pop_front();
+    wanted.pop_front();
+    ++messages_;
+  }
+}
+
+}  // namespace pipetrain::test

@@ -1,0 +1,55 @@
+// Processes that are threads of one test: messages between them are copies in memory.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "device/processes.h"
+
+namespace pipetrain::test {
+
+/// Messages leave when both ends are there, which each end learns some calls of test() later; small
+/// ones sometimes leave at once.
+class MemoryWorld {
+ public:
+  MemoryWorld(int size, std::uint64_t seed);
+  ~MemoryWorld();
+  Processes& process(int rank);
+  /// From now on nothing that the process sends arrives, as if it had been stopped.
+  void mute(int rank);
+  /// How often a process was asked to end all.
+  int aborts() const;
+  std::uint64_t messages() const;
+
+ private:
+  class One;
+  struct Pending {
+    int rank = 0, number = 0;  // whose request
+    const void* from = nullptr;
+    void* to = nullptr;
+    std::size_t bytes = 0;
+    std::string copy;  // of a message that has left already
+  };
+  using Key = std::tuple<int, int, int>;  // from, to, tag
+
+  void deliver(const Key& key);
+
+  mutable std::mutex mutex_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<One>> processes_;
+  std::map<Key, std::deque<Pending>> sent_, wanted_;
+  std::vector<std::map<int, int>>
+      done_;  // [rank]: requests that are done, and calls until it is said
+  std::vector<bool> muted_;
+  int last_ = 0, aborts_ = 0;
+  std::uint64_t messages_ = 0;
+};
+
+}  // namespace pipetrain::test
