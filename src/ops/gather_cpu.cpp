@@ -10,6 +10,7 @@
 #include "ops/adding_kernel.h"
 #include "ops/element_types.h"
 #include "ops/gather.h"
+#include "ops/narrow_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -57,16 +58,31 @@ struct RowOfSlice {
   }
 };
 
+/// A gradient stored in float, or narrow: then what widens it.
+struct Slices {
+  const void* data;
+  std::int64_t slice;  // elements
+  void (*widen)(const std::uint16_t*, float*, std::int64_t);
+
+  /// Elements [begin, begin + count) of a slice; `room` is for as many.
+  const float* at(std::int64_t index, std::int64_t begin, std::int64_t count, float* room) const {
+    const std::int64_t place = index * slice + begin;
+    if (!widen) return static_cast<const float*>(data) + place;
+    widen(static_cast<const std::uint16_t*>(data) + place, room, count);
+    return room;
+  }
+};
+
 /// Adds the slices of one row, in their order, and the sum to the row.
-void add_slices(const RowOfSlice* from, const RowOfSlice* end, const float* dy, std::int64_t slice,
+void add_slices(const RowOfSlice* from, const RowOfSlice* end, const Slices& dy,
                 float* __restrict row, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kColumns = 256;
-  float sums[kColumns];
+  float sums[kColumns], room[kColumns];
   for (std::int64_t begin = first; begin < last; begin += kColumns) {
     const std::int64_t count = std::min(kColumns, last - begin);
     std::fill_n(sums, count, 0.0F);
     for (const RowOfSlice* one = from; one < end; ++one) {
-      const float* __restrict x = dy + one->slice * slice + begin;
+      const float* __restrict x = dy.at(one->slice, begin, count, room);
 #pragma omp simd
       for (std::int64_t i = 0; i < count; ++i) sums[i] += x[i];
     }
@@ -77,7 +93,10 @@ void add_slices(const RowOfSlice* from, const RowOfSlice* end, const float* dy, 
 
 class SlicesGradient final : public RowAddingKernel {
  public:
-  explicit SlicesGradient(const SliceGather& gather) : gather_(gather) {}
+  SlicesGradient(const SliceGather& gather, DType gradient) : gather_(gather) {
+    if (gradient == DType::kBFloat16) widen_ = widen_bfloat16;
+    if (gradient == DType::kFloat16) widen_ = widen_float16;
+  }
 
   std::size_t workspace_bytes() const override {
     return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices());
@@ -108,14 +127,14 @@ class SlicesGradient final : public RowAddingKernel {
     const std::int64_t share = (gather_.slice + threads - 1) / threads;
     const std::int64_t columns = std::max<std::int64_t>(16, (share + 15) / 16 * 16);
     const std::int64_t blocks = (gather_.slice + columns - 1) / columns;
-    const auto* dy = in[0].as<float>();
+    const Slices dy{in[0].data, gather_.slice, widen_};
 #pragma omp parallel for schedule(static) if (in[0].count() > kParallelElements)
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t last = std::min(gather_.slice, (block + 1) * columns);
       for (std::int64_t i = 0; i < slices();) {
         std::int64_t end = i + 1;
         while (end < slices() && sorted[end].row == sorted[i].row) ++end;
-        add_slices(sorted + i, sorted + end, dy, gather_.slice, sum + sorted[i].row * gather_.slice,
+        add_slices(sorted + i, sorted + end, dy, sum + sorted[i].row * gather_.slice,
                    block * columns, last);
         i = end;
       }
@@ -135,6 +154,7 @@ class SlicesGradient final : public RowAddingKernel {
   }
 
   SliceGather gather_;
+  void (*widen_)(const std::uint16_t*, float*, std::int64_t) = nullptr;
   TouchedRows* touched_ = nullptr;
 };
 
@@ -142,7 +162,8 @@ std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
   if (!gather_gradient_adds(request)) return nullptr;
   const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
   return std::make_unique<SlicesGradient>(
-      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape));
+      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape),
+      request.inputs[0].dtype);
 }
 
 template <class T>
@@ -252,7 +273,9 @@ constexpr KernelEntry kKernels[] = {
 }  // namespace
 
 bool gather_gradient_adds(const KernelRequest& request) {
-  return is_row_major(request) && request.inputs[0].dtype == DType::kFloat32;
+  const DType dy = request.inputs[0].dtype;
+  return is_row_major(request) && request.outputs[0].dtype == DType::kFloat32 &&
+         (dy == DType::kFloat32 || dy == DType::kBFloat16 || dy == DType::kFloat16);
 }
 
 std::span<const KernelEntry> gather_cpu_kernels() { return kKernels; }

@@ -5,6 +5,7 @@
 #include <dnnl.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/error.h"
@@ -103,6 +104,15 @@ bool use_own_gemm(const MatMulPlan& plan) {
          plan.m >= (plan.trans_a ? kNarrow : kManyRows);
 }
 
+/// Products of narrow operands run piece by piece, whatever they make (ops/narrow_kernel.h).
+bool is_float32(const KernelRequest& request) {
+  const auto is = [](const TensorType& type) {
+    return type.dtype == DType::kFloat32 || type.dtype == DType::kUndefined;
+  };
+  return std::all_of(request.inputs.begin(), request.inputs.end(), is) &&
+         request.outputs[0].dtype == DType::kFloat32;
+}
+
 std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan, bool has_bias) {
   const GemmShape shape{plan.m, plan.n, plan.k};
   const int threads = omp_get_max_threads();
@@ -180,8 +190,7 @@ std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k) {
 
 bool matmul_adds(const KernelRequest& request) {
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
-  if (has_bias || !is_row_major(request) || request.outputs[0].dtype != DType::kFloat32)
-    return false;
+  if (has_bias || !is_row_major(request) || !is_float32(request)) return false;
   const MatMulPlan plan = matmul_plan(request);
   return use_own_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
 }
@@ -189,7 +198,7 @@ bool matmul_adds(const KernelRequest& request) {
 bool packing_pays(const KernelRequest& request) {
   constexpr std::int64_t kFewest = 8, kNarrow = 48, kMostRows = 512;
   constexpr std::int64_t kSmall = 1 << 20;
-  if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return false;
+  if (!is_row_major(request) || !is_float32(request)) return false;
   if (request.inputs[1].shape.rank() != 2) return false;
   const MatMulPlan plan = matmul_plan(request);
   if (plan.products() != 1 || plan.trans_a || plan.m > kMostRows) return false;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/gather.h"
 #include "ops/narrow_cpu.h"
 #include "ops/narrow_pieces.h"
 
@@ -321,6 +322,10 @@ std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest&
   if (request.node.op->name == "Cast") {
     return backend == Backend::kCpu ? make_cast(request) : nullptr;
   }
+  const std::string_view op = request.node.op->name;
+  if (backend == Backend::kCpu && (op == "GatherGrad" || op == "GatherNDGrad") &&
+      gather_gradient_adds(request))
+    return nullptr;
   return std::make_unique<NarrowKernel>(backend, request);
 }
 

@@ -124,6 +124,39 @@ TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
   }
 }
 
+TEST(Gather, NarrowGradientsAreAddedAsTheyAre) {
+  for (const DType narrow : {DType::kBFloat16, DType::kFloat16}) {
+    HostTensor dy(TensorType{narrow, {4, 300}}), wide(TensorType{DType::kFloat32, {4, 300}});
+    const HostTensor exact = random_tensor(wide.type(), 3);
+    for (std::size_t i = 0; i < 1200; ++i) {
+      const float x = exact.span<float>()[i];
+      const bool brain = narrow == DType::kBFloat16;
+      const std::uint16_t bits = brain ? float_to_bfloat16(x) : float_to_half(x);
+      dy.span<std::uint16_t>()[i] = bits;
+      wide.span<float>()[i] = brain ? bfloat16_to_float(bits) : half_to_float(bits);
+    }
+    Node node;
+    node.op = find_op("GatherGrad");
+    node.attributes = with_shape(axis(0), {6, 300});
+    const HostTensor rows = int64s({4}, {2, 5, 2, -6});
+    HostTensor sum(TensorType{DType::kFloat32, {6, 300}});
+    const auto kernel = make_kernel(Backend::kCpu, {node, {dy.type(), rows.type()}, {sum.type()}});
+    EXPECT_NE(dynamic_cast<RowAddingKernel*>(kernel.get()), nullptr);
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(std::vector<Tensor>{dy.view(), rows.view()}, std::vector<Tensor>{sum.view()},
+                context);
+    HostTensor expected(sum.type());
+    const std::int64_t places[] = {2, 5, 2, 0};
+    for (std::int64_t i = 0; i < 4; ++i) {
+      for (std::int64_t c = 0; c < 300; ++c)
+        expected.view().as<float>()[places[i] * 300 + c] += wide.view().as<float>()[i * 300 + c];
+    }
+    expect_same_bits(sum, expected);
+  }
+}
+
 TEST(Gather, NamesTheWrongIndex) {
   for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
     expect_error(ErrorKind::kData, "index 3 at position 1 is outside an axis of 3 entries", [&] {

@@ -335,5 +335,18 @@ TEST(GemmImport, BiasFormsAndFactors) {
   });
 }
 
+// A product of narrow operands may make floats: a model's output.
+TEST(MatMul, OnlyFloatWeightsArePacked) {
+  const auto pays = [](DType operands) {
+    Node node;
+    node.op = find_op("MatMul");
+    return packing_pays({node,
+                         {{operands, Shape{32, 512}}, {operands, Shape{512, 512}}},
+                         {{DType::kFloat32, Shape{32, 512}}}});
+  };
+  EXPECT_TRUE(pays(DType::kFloat32));
+  EXPECT_FALSE(pays(DType::kBFloat16));
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -118,11 +118,11 @@ OnnxModel table_network() {
   OnnxBuilder builder("table");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
-  builder.initializer("scale", HostTensor::scalar<float>(17));
+  builder.initializer("scale", HostTensor::scalar<float>(4999));
   builder.node("Mul", {"x", "scale"}, {"scaled"}, {}, "mul");
   builder.node("Abs", {"scaled"}, {"positive"}, {}, "abs");
   builder.node("Cast", {"positive"}, {"places"}, {OnnxAttribute::of_int("to", 7)}, "cast");
-  builder.initializer("table", random_weight({50, 12}, 3, 0.5F));
+  builder.initializer("table", random_weight({5000, 12}, 3, 0.5F));
   builder.node("Gather", {"table", "places"}, {"found"}, {}, "gather");
   builder.node("Flatten", {"found"}, {"rows"}, {}, "flatten");
   builder.initializer("head.weight", random_weight({5, 12 * kImage}, 4, 0.05F));

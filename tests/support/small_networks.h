@@ -19,7 +19,8 @@ OnnxModel difficult_network(bool tied);
 /// be the CPU's own.
 OnnxModel wide_network();
 
-/// The same input and output with a table of 50 rows, looked up at numbers made from the input.
+/// The same input and output with a table of 5000 rows, looked up at a few numbers made from the
+/// input.
 OnnxModel table_network();
 
 /// A graph of the network for micro-batches of `samples`.
