@@ -28,11 +28,24 @@ MODELS = {
     "lstm": Model("LSTM LM 2×512, T=64", "lstm", {"width": 512, "depth": 2, "vocab": 256, "context": 64}, 32, 4),
 }
 
+# For GPUs: too large for a CPU to be timed on.
+GPU_MODELS = {
+    "gpt2": Model("GPT-2 of 12×768, T=1024", "gpt", {"width": 768, "depth": 12, "heads": 12, "vocab": 50257, "context": 1024}, 8, 20,
+                  pipelined=True),
+    "resnet50": Model("ResNet-50, 224×224", "resnet50", {}, 64, 20, images=True, pipelined=True),
+    # To see that everything runs, on any machine.
+    "gpt-tiny": Model("GPT 4×32, T=16", "gpt", {"width": 32, "depth": 4, "heads": 2, "vocab": 64, "context": 16}, 8, 3, pipelined=True),
+    "resnet-tiny": Model("ResNet-50 of 8 channels, 32×32", "resnet50", {"image": 32, "width": 8, "classes": 10}, 8, 3, images=True,
+                         pipelined=True),
+}
+ALL_MODELS = {**MODELS, **GPU_MODELS}
+
 # What `pipetrain new` takes where nothing is asked for (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {
     "mlp": {"image": 28, "channels": 1, "classes": 10},
     "lenet": {"image": 28, "channels": 1, "classes": 10},
     "resnet18": {"image": 32, "channels": 3, "classes": 10, "width": 64},
+    "resnet50": {"image": 224, "channels": 3, "classes": 1000, "width": 64},
     "vgg": {"image": 32, "channels": 3, "classes": 10, "width": 64},
     "mobilenet": {"image": 32, "channels": 3, "classes": 10, "width": 32},
     "unet": {"image": 64, "channels": 3, "classes": 2, "width": 32, "depth": 4},

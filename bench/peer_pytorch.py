@@ -22,12 +22,12 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "parity"))
 import zoo_networks  # noqa: E402
-from models import MODELS, MOMENTUM, sizes_of  # noqa: E402
+from models import ALL_MODELS, MODELS, MOMENTUM, sizes_of  # noqa: E402
 
 
 def load(name, folder):
     """The network and the batch."""
-    model = MODELS[name]
+    model = ALL_MODELS[name]
     network = zoo_networks.build(model.network, np.load(folder / "weights.npz"), **sizes_of(model)).train()
     batch = np.load(folder / "batch.npz")
     return network, torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])

@@ -48,26 +48,28 @@ def peer(python, script, *flags):
     return {**answer, "foreign": used["foreign"]}
 
 
-def training_flags(model, folder, threads, micro_batches, bf16):
+def training_flags(model, folder, threads, micro_batches, bf16, gpu_ids=None):
+    place = ["--device", "cpu", "--threads", threads] if gpu_ids is None else ["--device", "cuda", "--gpu-ids", gpu_ids]
     flags = ["--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
-             "--device", "cpu", "--threads", threads, "--batch-size", model.batch, "--micro-batches", micro_batches,
+             *place, "--batch-size", model.batch, "--micro-batches", micro_batches,
              "--loss", "cross-entropy", "--optimizer", "sgd", "--lr", model.rate, "--momentum", MOMENTUM,
              "--lr-schedule", "constant"]
     return flags + (["--precision", "bf16"] if bf16 else [])
 
 
 def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None, micro_batches=1, bf16=False, cache=None,
-              quiet=True):
+              quiet=True, gpu_ids=None):
     """Trains for one step and `steps` timed ones; a step lasts from the end of the one before to its own.
 
+    `gpu_ids` puts the stages on GPUs, as --gpu-ids does; `stages` is then for nothing.
     `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
     """
     events = folder / "events.jsonl"
     # One batch is an epoch, at whose end pipetrain would save a checkpoint; peers save none.
-    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16), "--save-every", "never",
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids), "--save-every", "never",
                "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
-    command += ["--gpus", stages] if stages > 1 else []
+    command += ["--gpus", stages] if stages > 1 and gpu_ids is None else []
     command += ["--schedule", schedule] if schedule else []
     command += ["-q"] if quiet else []
     environment = {"PIPETRAIN_CACHE_DIR": str(folder / (cache or f"cache-{time.time_ns()}"))}

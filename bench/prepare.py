@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from models import MODELS, sizes_of
+from models import ALL_MODELS, sizes_of
 
 
 def batch_of(model):
@@ -29,7 +29,7 @@ def main():
     name, folder = sys.argv[1], Path(sys.argv[2])
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(folder / "model.onnx").graph.initializer}
     np.savez(folder / "weights.npz", **{key: value for key, value in weights.items() if value.dtype == np.float32})
-    x, y = batch_of(MODELS[name])
+    x, y = batch_of(ALL_MODELS[name])
     np.savez(folder / "batch.npz", x=x, y=y)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import report
 import where_time_goes
-from models import MODELS, new_flags
+from models import ALL_MODELS, MODELS, new_flags
 from pipetrain_run import RunFailed, peer, pipetrain, run
 
 PARTS = ["single", "forward", "pipeline", "tax", "time"]
@@ -49,7 +49,7 @@ class Bench:
         """The network's file, its weights as arrays, and one batch."""
         folder = self.folder / name
         folder.mkdir()
-        model = MODELS[name]
+        model = ALL_MODELS[name]
         run([self.arguments.pipetrain, "new", model.network, *new_flags(model), "-q", "-o", folder / "model.onnx"])
         run([self.arguments.torch_python, Path(__file__).with_name("prepare.py"), name, folder])
         return folder

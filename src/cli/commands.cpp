@@ -50,7 +50,7 @@ const std::vector<CommandSpec>& commands() {
       {"export", "CHECKPOINT",
        "write a checkpoint's weights into the model, also while it is trained", export_command},
       {"new", "NAME",
-       "write an untrained model: mlp, lenet, resnet18, vgg, mobilenet, unet, bert, gpt",
+       "write an untrained model: mlp, lenet, resnet18, resnet50, vgg, mobilenet, unet, bert, gpt",
        new_command},
       {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
        "what a data set is, the same in another format, or one to try things with", data_command},

@@ -40,9 +40,9 @@ void describe_pipeline(Table& table, Options& options) {
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
               "what the stages run on", kModelCommands)
       .environment = "PIPETRAIN_DEVICE";
-  OptionSpec& ids =
-      table.add("--gpu-ids", "N,N,…",
-                "which GPUs, one a device; one may stand several times (0,0,0,0)", "train eval");
+  OptionSpec& ids = table.add("--gpu-ids", "N,N,…",
+                              "which GPUs, one a device; one may stand several times (0,0,0,0)",
+                              "train eval profile plan");
   ids.set = [&pipeline](const std::string& v) {
     pipeline.gpu_ids.clear();
     for (std::size_t begin = 0; begin <= v.size();) {

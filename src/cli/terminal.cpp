@@ -151,7 +151,10 @@ std::string plan_table(const Session& session) {
     out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);
   if (session.shares_cores()) {
-    out += fmt::format(" · {} devices share the cores of this machine", session.devices());
+    out += fmt::format(" · {} devices share {}", session.devices(),
+                       session.config().pipeline.gpu_ids.empty() ? "the cores of this machine"
+                       : session.processors() == 1               ? "one GPU"
+                                                                 : "the GPUs");
   }
   return out + "\n";
 }

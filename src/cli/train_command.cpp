@@ -493,7 +493,7 @@ int train_in(Options& options, ProcessGroup* processes) {
     TrainingOptions training;
     training.save = save_settings(options, session, folder);
     training.max_seconds = max_seconds;
-    training.peak_flops = peak_flops(session);
+    training.peak_flops = [&] { return peak_flops(session); };
     std::optional<ProgramCut> cut;
     if (processes) processes->broadcast("begin");
     begin_with(options, session, found ? &*found : nullptr, training, cut);

@@ -1,7 +1,9 @@
 #include "cuda/device_cuda.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -29,11 +31,12 @@ void cuda_check(cudaError_t status, const char* what) {
 
 namespace {
 
-class CudaPoint final : public StreamPoint {
+class CudaPoint final : public TimedPoint {
  public:
-  explicit CudaPoint(const CudaDevice& device) {
+  /// `flags`: of the event; without cudaEventDisableTiming it keeps its time.
+  CudaPoint(const CudaDevice& device, unsigned flags) {
     device.enter();
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+    cuda_check(cudaEventCreateWithFlags(&event, flags), "making an event");
   }
   ~CudaPoint() override { cudaEventDestroy(event); }
   CudaPoint(const CudaPoint&) = delete;
@@ -44,6 +47,13 @@ class CudaPoint final : public StreamPoint {
     if (status == cudaErrorNotReady) return false;
     cuda_check(status, "while it computed");
     return true;
+  }
+  double seconds_since(const TimedPoint& earlier) override {
+    float milliseconds = 0;
+    cuda_check(
+        cudaEventElapsedTime(&milliseconds, static_cast<const CudaPoint&>(earlier).event, event),
+        "telling the time");
+    return static_cast<double>(milliseconds) * 1e-3;
   }
 
   cudaEvent_t event = nullptr;
@@ -164,6 +174,24 @@ class CheckedKernel final : public Kernel {
 
 }  // namespace
 
+namespace {
+
+/// Driver and libraries, and the plugin itself, whose kernels are others in another build.
+std::string versions() {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  Dl_info plugin{};
+  struct stat file {};
+  if (dladdr(reinterpret_cast<const void*>(&stream_of), &plugin) == 0 ||
+      stat(plugin.dli_fname, &file) != 0)
+    file = {};
+  return fmt::format("driver {}, CUDA {}, cuBLASLt {}, cuDNN {}, plugin of {} bytes, {}", driver,
+                     runtime, cublasLtGetVersion(), cudnnGetVersion(), file.st_size, file.st_mtime);
+}
+
+}  // namespace
+
 cudaStream_t stream_of(Stream& stream) { return queue_of(stream).stream; }
 
 CudaDevice::CudaDevice(int index) : index_(index) {
@@ -172,6 +200,8 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   cuda_check(cudaGetDeviceProperties(&properties, index), "telling what it is");
   name_ = fmt::format("cuda:{} ({})", index, properties.name);
   multiprocessors_ = properties.multiProcessorCount;
+  cache_bytes_ = static_cast<std::size_t>(properties.l2CacheSize);
+  make_ = fmt::format("{} x {}, {}", properties.name, multiprocessors_, versions());
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
@@ -182,16 +212,28 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "counting devices");
   for (int other = 0; other < count; ++other) {
-    int possible = 0;
-    if (other == index || cudaDeviceCanAccessPeer(&possible, index, other) != cudaSuccess) continue;
-    if (possible && cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess) cudaGetLastError();
+    int possible = other == index;
+    if (other != index && cudaDeviceCanAccessPeer(&possible, index, other) != cudaSuccess)
+      cudaGetLastError();
+    reached_.push_back(possible != 0);
+    if (other == index || !possible) continue;
+    if (cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess) cudaGetLastError();
   }
 }
 
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
 
 std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(*this); }
-std::unique_ptr<StreamPoint> CudaDevice::make_point() { return std::make_unique<CudaPoint>(*this); }
+std::unique_ptr<StreamPoint> CudaDevice::make_point() {
+  return std::make_unique<CudaPoint>(*this, cudaEventDisableTiming);
+}
+std::unique_ptr<TimedPoint> CudaDevice::make_timed_point() {
+  return std::make_unique<CudaPoint>(*this, cudaEventDefault);
+}
+
+bool CudaDevice::reaches(const Device& other) const {
+  return reached_.at(static_cast<std::size_t>(static_cast<const CudaDevice&>(other).index_));
+}
 
 std::unique_ptr<Kernel> CudaDevice::make_kernel(Stream& stream, const KernelRequest& request) {
   enter();

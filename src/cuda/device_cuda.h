@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
 #include "device/kernel_compiler_cuda.h"
@@ -31,6 +32,10 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
   std::unique_ptr<Stream> make_stream() override;
   std::unique_ptr<StreamPoint> make_point() override;
+  std::unique_ptr<TimedPoint> make_timed_point() override;
+  std::string make() const override { return make_; }
+  std::size_t cache_bytes() const override { return cache_bytes_; }
+  bool reaches(const Device& other) const override;
   std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override;
   void set(Stream& stream, float* to, float value) override;
   void add(Stream& stream, float* to, const float* from, std::size_t count) override;
@@ -50,7 +55,9 @@ class CudaDevice final : public Device {
   int multiprocessors_ = 1;
   std::unique_ptr<KernelCompiler> compiler_;
   bool tensor_floats_ = false;
-  std::string name_;
+  std::string name_, make_;
+  std::size_t cache_bytes_ = 0;
+  std::vector<bool> reached_;  // by index
 };
 
 }  // namespace pipetrain

@@ -8,7 +8,7 @@
 namespace pipetrain {
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uint64_t first_step,
-               std::uint64_t end_step, int workers)
+               std::uint64_t end_step, int workers, const TakeMemory& memory)
     : dataset_(std::move(dataset)),
       sampler_(std::move(sampler)),
       next_step_(first_step),
@@ -17,9 +17,10 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uin
       end_step_(end_step),
       slots_(static_cast<std::size_t>(std::max(workers, 1)) + 1) {
   for (Slot& slot : slots_) {
-    for (const Column& column : dataset_->columns()) {
-      slot.memory.emplace_back(column.batch_type(sampler_.options().batch_size));
-    }
+    slot.memory = BatchMemory(memory);
+    for (std::size_t column = 0; column < dataset_->columns().size(); ++column)
+      slot.memory.column(column,
+                         dataset_->columns()[column].batch_type(sampler_.options().batch_size));
   }
   for (int worker = 0; worker < std::max(workers, 1); ++worker) {
     threads_.emplace_back([this](std::stop_token stop) { read_ahead(std::move(stop)); });
@@ -87,9 +88,9 @@ void Loader::fill(Slot& slot, std::uint64_t step) {
   batch.indices = sampler_.batch_indices(step);
   batch.samples = batch.indices.size();
   batch.columns.clear();
-  for (std::size_t column = 0; column < slot.memory.size(); ++column) {
+  for (std::size_t column = 0; column < dataset_->columns().size(); ++column) {
     batch.columns.push_back(
-        {dataset_->columns()[column].batch_type(batch.samples), slot.memory[column].view().data});
+        slot.memory.column(column, dataset_->columns()[column].batch_type(batch.samples)));
   }
   gather_batch(*dataset_, step, batch.indices, batch.columns);
 }

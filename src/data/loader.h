@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "data/batch_memory.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/tensor.h"
@@ -33,8 +34,9 @@ struct Batch {
 class Loader {
  public:
   /// Batches of steps [first_step, end_step), in order. No bit depends on the number of workers.
+  /// They lie in memory that `memory` gives.
   Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uint64_t first_step,
-         std::uint64_t end_step, int workers = 1);
+         std::uint64_t end_step, int workers = 1, const TakeMemory& memory = {});
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -48,7 +50,7 @@ class Loader {
  private:
   struct Slot {
     Batch batch;
-    std::vector<HostTensor> memory;
+    BatchMemory memory;
     std::exception_ptr failure;
     bool full = false;
   };

@@ -30,6 +30,14 @@ class StreamPoint {
   virtual bool reached() = 0;
 };
 
+/// A point that keeps when the device came by it, by the device's own clock.
+class TimedPoint : public StreamPoint {
+ public:
+  /// Seconds from an earlier point of any stream of the same device to this one; both have been
+  /// reached.
+  virtual double seconds_since(const TimedPoint& earlier) = 0;
+};
+
 /// Work that a device does in order. One thread at a time puts work in; nothing waits but
 /// synchronize(). Memory that is named here must live until the work is done.
 class Stream {
@@ -92,6 +100,14 @@ class Device {
   virtual std::string name() const = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<StreamPoint> make_point() = 0;
+  virtual std::unique_ptr<TimedPoint> make_timed_point() = 0;
+  /// What decides how long its kernels take: the model of the device, the versions of driver and
+  /// libraries. Not which of several equal ones it is.
+  virtual std::string make() const = 0;
+  /// Of the largest cache before its memory.
+  virtual std::size_t cache_bytes() const = 0;
+  /// Whether it copies from and to the other one's memory without the host in between.
+  virtual bool reaches(const Device& other) const = 0;
   DeviceMemory allocate(std::size_t bytes) { return {*this, bytes, /*on_host=*/false}; }
   DeviceMemory allocate_on_host(std::size_t bytes) { return {*this, bytes, /*on_host=*/true}; }
 

@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <limits>
-#include <optional>
 #include <set>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "onnx_io/graph_checks.h"
+#include "onnx_io/lean_file.h"
 #include "onnx_io/local_functions.h"
 #include "onnx_io/model_file.h"
 #include "onnx_io/subgraph.h"
@@ -92,7 +92,7 @@ class ModelDecoder {
   OnnxSubgraph decode(onnx::Graph& graph, const OnnxNode& owner) {
     OnnxSubgraph out;
     OnnxModel tensors;
-    read_initializers(graph, tensors);
+    read_initializers(graph, {}, tensors);
     out.initializers = std::move(tensors.initializers);
     for (FileNode& node : read_node_list(*graph.mutable_node(), "")) {
       PT_CHECK(node.references.empty(), kModel,
@@ -105,7 +105,8 @@ class ModelDecoder {
     return out;
   }
 
-  OnnxModel decode(onnx::Model& file) {
+  /// `raw_data`: what was taken out of the graph's initializers.
+  OnnxModel decode(onnx::Model& file, std::span<const std::span<const std::byte>> raw_data) {
     OnnxModel model;
     read_header(file, model);
     onnx::Graph& graph = *file.mutable_graph();
@@ -116,7 +117,7 @@ class ModelDecoder {
       if (value.metadata_props().empty()) continue;
       model.value_metadata.emplace(value.name(), metadata_of(value.metadata_props()));
     }
-    read_initializers(graph, model);
+    read_initializers(graph, raw_data, model);
     read_values(graph, model);
     read_nodes(file, model);
     model.warnings.insert(model.warnings.end(), tensors_.warnings.begin(), tensors_.warnings.end());
@@ -167,12 +168,16 @@ class ModelDecoder {
         bytes_text(tensors_.unwritten_bytes)));
   }
 
-  void read_initializers(onnx::Graph& graph, OnnxModel& model) {
+  void read_initializers(onnx::Graph& graph, std::span<const std::span<const std::byte>> raw_data,
+                         OnnxModel& model) {
     model.initializers.reserve(static_cast<std::size_t>(graph.initializer_size()));
     for (onnx::Tensor& tensor : *graph.mutable_initializer()) {
       OnnxInitializer out;
       out.name = tensor.name();
-      DecodedTensor decoded = tensors_.decode(tensor, out.name);
+      const std::size_t index = model.initializers.size();
+      DecodedTensor decoded =
+          tensors_.decode(tensor, out.name,
+                          index < raw_data.size() ? raw_data[index] : std::span<const std::byte>());
       out.value = std::move(decoded.value);
       out.file_dtype = decoded.dtype;
       out.shape = std::move(decoded.shape);
@@ -435,19 +440,29 @@ OnnxModel naming(const std::string& name, Body&& body) {
   }
 }
 
-onnx::Model parse(std::span<const std::byte> bytes, const std::string& name) {
+OnnxModel parse(std::span<const std::byte> bytes, const std::string& name,
+                const std::filesystem::path& directory, const ReadOptions& options) {
   PT_CHECK(bytes.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
            kModel, "{} is larger than the 2 GiB an ONNX file may have", printable(name));
   refuse_other_formats(bytes, name);
   scan_wire(bytes, name);
+  LeanFile lean = without_weights(bytes);
   onnx::Model file;
-  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
-  google::protobuf::io::CodedInputStream input(&stream);
-  input.SetRecursionLimit(100);
-  input.SetTotalBytesLimit(std::numeric_limits<std::int32_t>::max());
-  PT_CHECK(file.ParseFromCodedStream(&input) && input.ConsumedEntireMessage(), kModel,
-           "{} is not an ONNX file: its protobuf does not parse", printable(name));
-  return file;
+  {
+    google::protobuf::io::ArrayInputStream stream(lean.bytes.data(),
+                                                  static_cast<int>(lean.bytes.size()));
+    google::protobuf::io::CodedInputStream input(&stream);
+    input.SetRecursionLimit(100);
+    input.SetTotalBytesLimit(std::numeric_limits<std::int32_t>::max());
+    PT_CHECK(file.ParseFromCodedStream(&input) && input.ConsumedEntireMessage(), kModel,
+             "{} is not an ONNX file: its protobuf does not parse", printable(name));
+  }
+  lean.bytes = {};
+  OnnxModel model =
+      naming(name, [&] { return ModelDecoder(directory, options).decode(file, lean.raw_data); });
+  model.file_bytes = bytes.size();
+  model.file_hash = hash_bytes(bytes);
+  return model;
 }
 
 }  // namespace
@@ -466,29 +481,16 @@ OnnxSubgraph read_subgraph(const OnnxNode& node, std::string_view attribute) {
 }
 
 OnnxModel read_onnx(const std::filesystem::path& path, const ReadOptions& options) {
-  const std::string name = path.string();
-  std::optional<Buffer> buffer = read_model_file(path);
-  const std::span<const std::byte> bytes(buffer->data(), buffer->bytes());
-  onnx::Model file = parse(bytes, name);
-  const std::uint64_t size = bytes.size();
-  const std::uint64_t hash = hash_bytes(bytes);
-  buffer.reset();  // the message has all of it
+  const Buffer buffer = read_model_file(path);
   const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
-  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
+  OnnxModel model = parse({buffer.data(), buffer.bytes()}, path.string(), directory, options);
   model.path = path;
-  model.file_bytes = size;
-  model.file_hash = hash;
   return model;
 }
 
 OnnxModel read_onnx_bytes(std::span<const std::byte> bytes, const std::filesystem::path& directory,
                           const ReadOptions& options) {
-  const std::string name = "the model";
-  onnx::Model file = parse(bytes, name);
-  OnnxModel model = naming(name, [&] { return ModelDecoder(directory, options).decode(file); });
-  model.file_bytes = bytes.size();
-  model.file_hash = hash_bytes(bytes);
-  return model;
+  return parse(bytes, "the model", directory, options);
 }
 
 }  // namespace pipetrain

@@ -131,7 +131,8 @@ TensorDecoder::TensorDecoder(std::filesystem::path directory, ExternalDataRules 
                              std::uint64_t maximum_bytes)
     : directory_(std::move(directory)), rules_(rules), maximum_bytes_(maximum_bytes) {}
 
-DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::string& name) {
+DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::string& name,
+                                    std::span<const std::byte> raw_data) {
   const std::string what = fmt::format("tensor '{}'", printable(name));
   DecodedTensor out;
   out.shape = checked_shape({tensor.dims().begin(), tensor.dims().end()}, what);
@@ -146,7 +147,9 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
     return out;
   }
   const std::uint64_t needed = TensorType{out.dtype, out.shape}.bytes();
+  if (raw_data.empty()) raw_data = std::as_bytes(std::span(tensor.raw_data()));
   if (out.external) {
+    PT_CHECK(raw_data.empty(), kModel, "{} has data both in the model and outside", what);
     read_external(tensor, name, what, out, needed);
   } else {
     if (tensor.external_data_size() > 0) {
@@ -154,7 +157,7 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
                          " names external data but is stored in the model; the model's own "
                          "data are used");
     }
-    read_inline(tensor, what, out, needed);
+    read_inline(tensor, raw_data, what, out, needed);
   }
   if (out.dtype == DType::kBool && out.value) {  // other bytes than 0 and 1 are no bool in C++
     for (std::uint8_t& byte : out.value.span<std::uint8_t>()) byte = byte != 0;
@@ -195,15 +198,15 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
               std::as_writable_bytes(std::span(static_cast<char*>(out.value.view().data), needed)));
 }
 
-void TensorDecoder::read_inline(const onnx::Tensor& tensor, const std::string& what,
-                                DecodedTensor& out, std::uint64_t needed) {
+void TensorDecoder::read_inline(const onnx::Tensor& tensor, std::span<const std::byte> raw_data,
+                                const std::string& what, DecodedTensor& out, std::uint64_t needed) {
   // Which field holds values, and how many.
   struct Payload {
     const char* field;
     std::size_t count;
   };
   const std::array<Payload, 7> payloads = {{
-      {"raw_data", tensor.raw_data().size()},
+      {"raw_data", raw_data.size()},
       {"float_data", static_cast<std::size_t>(tensor.float_data_size())},
       {"int32_data", static_cast<std::size_t>(tensor.int32_data_size())},
       {"int64_data", static_cast<std::size_t>(tensor.int64_data_size())},
@@ -242,7 +245,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, const std::string& w
     if (needed > 0) std::memcpy(value.view().data, from, needed);
   };
   if (payload == &payloads[0]) {
-    copy_bytes(tensor.raw_data().data());
+    copy_bytes(raw_data.data());
     out.value = value;
     return;
   }

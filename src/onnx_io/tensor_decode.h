@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,10 @@ class TensorDecoder {
                 std::uint64_t maximum_bytes);
 
   /// Decodes `tensor`, which is called `name` in errors and warnings. Error (kModel) for
-  /// everything that is not exactly one payload of exactly the right length.
-  DecodedTensor decode(const onnx::Tensor& tensor, const std::string& name);
+  /// everything that is not exactly one payload of exactly the right length. `raw_data`: the field
+  /// of that name, where it was taken out of the message.
+  DecodedTensor decode(const onnx::Tensor& tensor, const std::string& name,
+                       std::span<const std::byte> raw_data = {});
 
   std::vector<std::string> warnings;
   /// Bytes of the tensors in data files to which nothing was ever written.
@@ -59,8 +62,8 @@ class TensorDecoder {
   HostTensor allocate(const DecodedTensor& tensor, const std::string& what);
   void read_external(const onnx::Tensor& tensor, const std::string& name, const std::string& what,
                      DecodedTensor& out, std::uint64_t needed);
-  void read_inline(const onnx::Tensor& tensor, const std::string& what, DecodedTensor& out,
-                   std::uint64_t needed);
+  void read_inline(const onnx::Tensor& tensor, std::span<const std::byte> raw_data,
+                   const std::string& what, DecodedTensor& out, std::uint64_t needed);
   void warn_of_non_finite(const HostTensor& value, const std::string& what);
 
   std::filesystem::path directory_;

@@ -20,6 +20,7 @@ std::span<const OpFamily* const> all_families() {
       &layer_norm_family(),
       &linear_attention_family(),
       &loss_family(),
+      &matmul_epilogue_family(),
       &matmul_family(),
       &movement_family(),
       &pool_family(),

@@ -18,6 +18,7 @@ const OpFamily& grid_sample_family();
 const OpFamily& layer_norm_family();
 const OpFamily& linear_attention_family();
 const OpFamily& loss_family();
+const OpFamily& matmul_epilogue_family();
 const OpFamily& matmul_family();
 const OpFamily& movement_family();
 const OpFamily& pool_family();

@@ -1,17 +1,9 @@
 #include "ops/broadcast_plan.h"
 
 #include "base/error.h"
+#include "ops/reorder.h"
 
 namespace pipetrain {
-namespace {
-
-std::int64_t block_of(Layout layout) {
-  if (layout == Layout::kBlocked8) return 8;
-  return layout == Layout::kBlocked16 ? 16 : 1;
-}
-
-}  // namespace
-
 std::int64_t BroadcastPlan::count() const {
   std::int64_t product = 1;
   for (const std::int64_t dim : dims) product *= dim;
@@ -48,7 +40,7 @@ void merge_dimensions(BroadcastPlan& plan) {
 
 BroadcastPlan plan_broadcast(const TensorType& output, std::span<const TensorType> operands) {
   const std::size_t rank = output.shape.rank();
-  const std::int64_t block = block_of(output.layout);
+  const std::int64_t block = channel_block(output);
   PT_CHECK(block == 1 || rank == 4, kInternal, "{} cannot have a blocked layout", output.text());
 
   BroadcastPlan plan;

@@ -8,6 +8,7 @@
 #include "ops/elementwise_list_cuda.h"
 #include "ops/library_kernels_cuda.h"
 #include "ops/reduce_launch_cuda.h"
+#include "ops/reorder_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain {
@@ -24,15 +25,23 @@ ConvShapes shapes_of(const ConvGeometry& geometry, const Shape& x, const Shape& 
   return shapes;
 }
 
+/// Of the workspace: for a bias in the type of the operands, and for a result on its way to float32
+/// or, of a weight's gradient, to row-major.
+struct ConvStaging {
+  std::size_t bias_bytes, result_bytes;
+  Stored operands;
+  reorder::Matrices weights;  // no matrices: a result keeps its order
+};
+
 class ConvKernel final : public Kernel {
  public:
-  /// Of the workspace: for a bias in the type of the operands, and for a result on its way to
-  /// float32.
-  ConvKernel(ConvPass pass, const ConvShapes& shapes, std::size_t bias_bytes,
-             std::size_t narrow_bytes, const CudaQueue& queue)
+  ConvKernel(ConvPass pass, const ConvShapes& shapes, const ConvStaging& staging,
+             const CudaQueue& queue)
       : pass_(pass),
-        bias_bytes_(bias_bytes),
-        narrow_bytes_(narrow_bytes),
+        bias_bytes_(staging.bias_bytes),
+        narrow_bytes_(staging.result_bytes),
+        stored_(staging.operands),
+        weights_(staging.weights),
         graph_(pass, shapes),
         handle_(queue.libraries->cudnn(queue.stream)),
         queue_(queue) {
@@ -45,19 +54,18 @@ class ConvKernel final : public Kernel {
     bias_.reduced_dimensions = 2;
     std::int64_t positions = 1;
     for (std::size_t d = 2; d < shapes.y.size(); ++d) positions *= shapes.y[d];
-    bias_.kept_strides[0] = positions;
+    bias_.kept_strides[0] = shapes.channels_last ? 1 : positions;
     bias_.reduced_sizes[0] = shapes.y[0];
     bias_.reduced_strides[0] = shapes.y[1] * positions;
     bias_.reduced_sizes[1] = positions;
-    bias_.reduced_strides[1] = 1;
+    bias_.reduced_strides[1] = shapes.channels_last ? shapes.y[1] : 1;
     bias_.reduced = shapes.y[0] * positions;
-    bias_.innermost_is_reduced = true;
+    bias_.innermost_is_reduced = !shapes.channels_last;
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     std::byte* const workspace = context.workspace + bias_bytes_ + narrow_bytes_;
-    const Stored stored = stored_as(in[0].type.dtype);
     void* result = out[0].data;
     if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
     if (pass_ == ConvPass::kWeightGradient) {
@@ -66,15 +74,18 @@ class ConvKernel final : public Kernel {
     } else {
       void* bias = in.size() > 2 ? in[2].data : nullptr;
       if (bias_bytes_ > 0) {
-        elementwise::launch_restore(numbers_at(in, 2), Places(context.workspace, stored),
+        elementwise::launch_restore(numbers_at(in, 2), Places(context.workspace, stored_),
                                     in[2].count(), queue_);
         bias = context.workspace;
       }
       graph_.run(handle_, in[0].data, in[1].data, bias, result, workspace);
     }
-    if (narrow_bytes_ > 0 && out[0])
-      elementwise::launch_restore(Numbers(result, stored), places_at(out, 0), out[0].count(),
+    if (weights_.matrices > 0 && out[0]) {
+      reorder::launch_transpose(weights_, Numbers(result, stored_), places_at(out, 0), queue_);
+    } else if (narrow_bytes_ > 0 && out[0]) {
+      elementwise::launch_restore(Numbers(result, stored_), places_at(out, 0), out[0].count(),
                                   queue_);
+    }
     if (pass_ == ConvPass::kWeightGradient && out.size() > 1 && out[1])
       reduce::launch_reduce(reduce::Reduction::kSum, bias_, numbers_at(in, 1), places_at(out, 1),
                             reinterpret_cast<float*>(context.workspace), queue_);
@@ -87,16 +98,33 @@ class ConvKernel final : public Kernel {
  private:
   ConvPass pass_;
   std::size_t bias_bytes_, narrow_bytes_;
+  Stored stored_;
+  reorder::Matrices weights_;
   ConvGraph graph_;
   cudnnHandle_t handle_;
   CudaQueue queue_;
   reduce::ReduceWalk bias_;
 };
 
+/// Whether a weight lies in memory alike in both layouts.
+bool lies_both_ways(const Shape& w) { return w[1] == 1 || w.count(2, w.rank()) == 1; }
+
+/// Pictures and weight row-major; or pictures channels last and a weight that an operand is, too,
+/// or can be taken for. A weight's gradient is row-major always.
+bool takes_layouts(const KernelRequest& request, ConvPass pass, const Shape& w) {
+  const Layout layout = request.inputs[0].layout;
+  if (layout != Layout::kRowMajor && layout != Layout::kChannelsLast) return false;
+  const TensorType& second = request.inputs[1];
+  const TensorType& result = request.outputs[0];
+  if (pass == ConvPass::kWeightGradient)
+    return second.layout == layout &&
+           (result.dtype == DType::kUndefined || result.layout == Layout::kRowMajor);
+  return result.layout == layout && (second.layout == layout || lies_both_ways(w));
+}
+
 }  // namespace
 
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue) {
-  if (!takes_types(request)) return nullptr;
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
       if (type.dtype == DType::kUndefined) continue;
@@ -119,6 +147,7 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
   const Shape& y = pass == ConvPass::kForward         ? result
                    : pass == ConvPass::kInputGradient ? first
                                                       : second;
+  if (!takes_layouts(request, pass, w)) return nullptr;
   ConvShapes shapes = shapes_of(conv_geometry(request.node.attributes, x, w), x, w, y);
   shapes.bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
   shapes.numbers = operands == DType::kBFloat16  ? ConvNumbers::kBFloat16
@@ -131,10 +160,17 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
   };
   const bool narrow = operands != DType::kFloat32;
   shapes.float_bias = shapes.float_result = !narrow;
-  const std::size_t bias_bytes = narrow && shapes.bias ? aligned(w[0]) : 0;
-  const std::size_t narrow_bytes =
-      narrow && stored == DType::kFloat32 ? aligned(result.count()) : 0;
-  return std::make_unique<ConvKernel>(pass, shapes, bias_bytes, narrow_bytes, queue);
+  shapes.channels_last = request.inputs[0].layout == Layout::kChannelsLast;
+  const bool turns =
+      pass == ConvPass::kWeightGradient && shapes.channels_last && !lies_both_ways(w);
+  ConvStaging staging{};
+  staging.operands = stored_as(operands);
+  if (narrow && shapes.bias) staging.bias_bytes = aligned(w[0]);
+  if ((narrow && stored == DType::kFloat32) || turns)
+    staging.result_bytes = aligned(result.count());
+  // From (M, kernel, C) to (M, C, kernel).
+  if (turns) staging.weights = {w[0], w.count(2, w.rank()), w[1]};
+  return std::make_unique<ConvKernel>(pass, shapes, staging, queue);
 }
 
 }  // namespace pipetrain

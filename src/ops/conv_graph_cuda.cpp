@@ -5,9 +5,16 @@
 namespace pipetrain {
 namespace {
 
-std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& dims) {
-  std::vector<std::int64_t> strides(dims.size(), 1);
-  for (std::size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
+using Sizes = std::vector<std::int64_t>;
+
+Sizes strides_of(const Sizes& dims, bool channels_last) {
+  Sizes strides(dims.size(), 1);
+  std::int64_t inner = channels_last ? dims[1] : 1;
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    if (channels_last && d == 1) continue;
+    strides[d] = inner;
+    inner *= dims[d];
+  }
   return strides;
 }
 
@@ -28,9 +35,11 @@ struct ConvGraph::Content {
   LibraryGraph graph;
   GraphTensor first, second, bias, out;
 
-  GraphTensor input(const char* name, const std::vector<std::int64_t>& dims) {
+  Sizes strides(const Sizes& dims) const { return strides_of(dims, shapes.channels_last); }
+
+  GraphTensor input(const char* name, const Sizes& dims) {
     return graph.tensor(
-        fe::graph::Tensor_attributes().set_name(name).set_dim(dims).set_stride(strides_of(dims)));
+        fe::graph::Tensor_attributes().set_name(name).set_dim(dims).set_stride(strides(dims)));
   }
 
   fe::DataType_t operand_type() const {
@@ -73,7 +82,7 @@ struct ConvGraph::Content {
         result = &shapes.w;
         break;
     }
-    out->set_dim(*result).set_stride(strides_of(*result));
+    out->set_dim(*result).set_stride(strides(*result));
     if (shapes.bias && pass == ConvPass::kForward) {
       std::vector<std::int64_t> dims(shapes.y.size(), 1);
       dims[1] = shapes.y[1];
@@ -81,7 +90,7 @@ struct ConvGraph::Content {
       if (shapes.float_bias) bias->set_data_type(fe::DataType_t::FLOAT);
       const auto add = fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD);
       out = graph.pointwise(out, bias, add);
-      out->set_dim(*result).set_stride(strides_of(*result));
+      out->set_dim(*result).set_stride(strides(*result));
     }
     out->set_output(true);
     if (shapes.numbers == ConvNumbers::kFloat)

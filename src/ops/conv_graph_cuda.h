@@ -21,7 +21,8 @@ enum class ConvNumbers : std::uint8_t {
   kFloat16,
 };
 
-/// Row-major tensors. x: (N, C, spatial…)   w: (M, C / group, kernel…)   y: (N, M, …)
+/// x: (N, C, spatial…)   w: (M, C / group, kernel…)   y: (N, M, …), all of them row-major or all of
+/// them with axis 1 innermost.
 struct ConvShapes {
   std::vector<std::int64_t> x, w, y;
   std::vector<std::int64_t> pad_begin, pad_end, stride, dilation;
@@ -29,6 +30,7 @@ struct ConvShapes {
   ConvNumbers numbers = ConvNumbers::kFloat;
   /// Whether bias and result are stored in float32 where operands are narrow.
   bool float_bias = true, float_result = false;
+  bool channels_last = false;
 };
 
 class ConvGraph {

@@ -16,10 +16,10 @@ using In = std::span<const Tensor>;
 bool all_float(const KernelRequest& request) {
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
-      if (!is_stored_float(type.dtype) || type.layout != Layout::kRowMajor) return false;
+      if (!is_stored_float(type.dtype)) return false;
     }
   }
-  return true;
+  return lies_alike(request);
 }
 
 Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
@@ -78,7 +78,7 @@ Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
 Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
   if (!is_stored_float(request.inputs[0].dtype) || !is_stored_float(request.inputs[1].dtype) ||
-      !takes_types(request) || !strided(request, plan))
+      !lies_alike(request) || !strided(request, plan))
     return nullptr;
   Coded function;
   visit_comparison<float>(request.node.op->name,
@@ -95,7 +95,7 @@ Made make_where(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
   if (size > 8 || request.inputs[1].dtype != request.outputs[0].dtype ||
-      request.inputs[2].dtype != request.outputs[0].dtype || !is_row_major(request) ||
+      request.inputs[2].dtype != request.outputs[0].dtype || !lies_alike(request) ||
       !strided(request, plan))
     return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {

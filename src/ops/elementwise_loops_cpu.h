@@ -26,7 +26,10 @@ struct Elements {
 /// what the loop is called with.
 UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
                           ErasedFunction& function);
-/// The same for a gradient operator: (dy, y or x).
+/// The same with Cast, Not and IsNaN, from and to other types.
+UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes, DType from, DType to,
+                          ErasedFunction& function);
+/// The loop of a gradient operator: (dy, y or x).
 BinaryLoop find_gradient_loop(std::string_view op, const Attributes& attributes,
                               ErasedFunction& function);
 

@@ -59,16 +59,20 @@ UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
   return loop;
 }
 
+UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes, DType from, DType to,
+                          ErasedFunction& function) {
+  if (op == "Cast") return cast_loop(from, to);
+  if (op == "Not") return unary_loop<std::uint8_t, std::uint8_t, IsZero>;
+  if (from != DType::kFloat32) return nullptr;
+  if (op == "IsNaN") return unary_loop<float, std::uint8_t, IsNaN>;
+  return find_unary_loop(op, attributes, function);
+}
+
 std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request) {
-  const std::string_view op = request.node.op->name;
   const DType from = request.inputs[0].dtype;
-  UnaryLoop loop = nullptr;
   ErasedFunction function;
-  if (op == "Cast") loop = cast_loop(from, request.outputs[0].dtype);
-  if (op == "Not") loop = unary_loop<std::uint8_t, std::uint8_t, IsZero>;
-  if (op == "IsNaN" && from == DType::kFloat32) loop = unary_loop<float, std::uint8_t, IsNaN>;
-  if (from == DType::kFloat32 && loop == nullptr)
-    loop = find_unary_loop(op, request.node.attributes, function);
+  const UnaryLoop loop = find_unary_loop(request.node.op->name, request.node.attributes, from,
+                                         request.outputs[0].dtype, function);
   if (loop == nullptr) return nullptr;
   const auto in_size = static_cast<std::int64_t>(size_of(from));
   const auto out_size = static_cast<std::int64_t>(size_of(request.outputs[0].dtype));

@@ -16,56 +16,61 @@ namespace pipetrain {
 namespace {
 
 /// Operators whose result at one place depends on the operands at that place, with a loop over
-/// float32 of their own; and Cast.
+/// float32 of their own; and those of masks (kMasks below) and Cast.
 bool is_known_step(std::string_view op) {
-  static const std::set<std::string_view> kSteps = {"Abs",
-                                                    "Add",
-                                                    "Cast",
-                                                    "Ceil",
-                                                    "Clip",
-                                                    "ClipGrad",
-                                                    "Div",
-                                                    "Dropout",
-                                                    "Elu",
-                                                    "EluGrad",
-                                                    "Erf",
-                                                    "ErfGrad",
-                                                    "Exp",
-                                                    "Floor",
-                                                    "Gelu",
-                                                    "GeluGrad",
-                                                    "HardSigmoid",
-                                                    "HardSigmoidGrad",
-                                                    "HardSwish",
-                                                    "HardSwishGrad",
-                                                    "LeakyRelu",
-                                                    "LeakyReluGrad",
-                                                    "Log",
-                                                    "Max",
-                                                    "Min",
-                                                    "Mul",
-                                                    "Neg",
-                                                    "PowScalar",
-                                                    "PowScalarGrad",
-                                                    "Reciprocal",
-                                                    "ReciprocalGrad",
-                                                    "Relu",
-                                                    "ReluGrad",
-                                                    "Round",
-                                                    "Sigmoid",
-                                                    "SigmoidGrad",
-                                                    "Sign",
-                                                    "Silu",
-                                                    "SiluGrad",
-                                                    "Softplus",
-                                                    "SoftplusGrad",
-                                                    "Sqrt",
-                                                    "SqrtGrad",
-                                                    "Sub",
-                                                    "Sum",
-                                                    "Tanh",
-                                                    "TanhGrad"};
+  static const std::set<std::string_view> kSteps = {"Abs",           "Add",
+                                                    "And",           "Cast",
+                                                    "Ceil",          "Clip",
+                                                    "ClipGrad",      "Div",
+                                                    "Dropout",       "Elu",
+                                                    "EluGrad",       "Equal",
+                                                    "Erf",           "ErfGrad",
+                                                    "Exp",           "Floor",
+                                                    "Gelu",          "GeluGrad",
+                                                    "Greater",       "GreaterOrEqual",
+                                                    "HardSigmoid",   "HardSigmoidGrad",
+                                                    "HardSwish",     "HardSwishGrad",
+                                                    "IsNaN",         "LeakyRelu",
+                                                    "LeakyReluGrad", "Less",
+                                                    "LessOrEqual",   "Log",
+                                                    "Max",           "Min",
+                                                    "Mul",           "Neg",
+                                                    "Not",           "Or",
+                                                    "PowScalar",     "PowScalarGrad",
+                                                    "Reciprocal",    "ReciprocalGrad",
+                                                    "Relu",          "ReluGrad",
+                                                    "Round",         "Sigmoid",
+                                                    "SigmoidGrad",   "Sign",
+                                                    "Silu",          "SiluGrad",
+                                                    "Softplus",      "SoftplusGrad",
+                                                    "Sqrt",          "SqrtGrad",
+                                                    "Sub",           "Sum",
+                                                    "Tanh",          "TanhGrad",
+                                                    "Where",         "Xor"};
   return kSteps.contains(op);
+}
+
+bool is_comparison(std::string_view op) {
+  return op == "Equal" || op == "Greater" || op == "GreaterOrEqual" || op == "Less" ||
+         op == "LessOrEqual";
+}
+
+/// Whether a step takes operands of these types and makes this one: what the CPU has loops for.
+bool has_mask_loop(std::string_view op, std::span<const DType> in, DType out) {
+  using enum DType;
+  const auto all = [&](std::span<const DType> types, DType type) {
+    return std::all_of(types.begin(), types.end(), [&](DType one) { return one == type; });
+  };
+  if (is_comparison(op))
+    return out == kBool &&
+           (all(in, kFloat32) || all(in, kInt64) || (op == "Equal" && all(in, kBool)));
+  if (op == "And" || op == "Or" || op == "Xor" || op == "Not") return out == kBool && all(in, out);
+  if (op == "IsNaN") return out == kBool && all(in, kFloat32);
+  if (op == "Where")
+    return in[0] == kBool && all(in.subspan(1), out) && (out == kFloat32 || out == kInt64);
+  if (op == "Cast")
+    return in[0] != out && (in[0] == kBool || out == kBool || in[0] == kFloat32 || out == kFloat32);
+  return out == kFloat32 && all(in, out);
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -96,7 +101,8 @@ Attributes::Value value_of(std::string_view text) {
 constexpr std::string_view kAs = "as";
 
 DType stored_type(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kBool, DType::kInt64}) {
     if (name == name_of(dtype)) return dtype;
   }
   PT_FAIL(kModel, "a fused step cannot be stored as \"{}\"", printable(std::string(name)));
@@ -118,6 +124,7 @@ struct ValueText {
 
 bool is_taken(DType dtype, FusedTypes types) {
   if (dtype == DType::kFloat32) return true;
+  if (types == FusedTypes::kMasks) return dtype == DType::kBool || dtype == DType::kInt64;
   return types == FusedTypes::kStored && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
 }
 
@@ -127,7 +134,8 @@ void infer_fused(InferContext& context) {
       fused_program(context.attributes, static_cast<int>(context.inputs.size()));
   TensorType out = context.inputs[0];
   for (const TensorType& type : context.inputs) {
-    PT_CHECK(is_float(type.dtype), kModel, "expected floats, got {}", type.text());
+    PT_CHECK(is_float(type.dtype) || is_taken(type.dtype, FusedTypes::kMasks), kModel,
+             "expected floats, bool or int64, got {}", type.text());
     out.shape = broadcast(out.shape, type.shape);
   }
   for (const TensorType& type : context.inputs) {
@@ -225,10 +233,14 @@ bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
   if (node.op->name == "Cast" && types == FusedTypes::kFloat32) return false;
   const TensorType& out = graph[node.outputs[0]].type;
   if (!is_taken(out.dtype, types) || out.count() == 0) return false;
+  std::vector<DType> operands;
   for (const ValueId id : node.inputs) {
     if (!id || !is_taken(graph[id].type.dtype, types)) return false;
     if (graph[id].type.shape == out.shape && graph[id].type.layout != out.layout) return false;
+    operands.push_back(graph[id].type.dtype);
   }
+  if (types == FusedTypes::kMasks && !has_mask_loop(node.op->name, operands, out.dtype))
+    return false;
   if (node.op->name == "Dropout" && out.layout != Layout::kRowMajor) return false;
   for (const auto& [name, value] : node.attributes.items()) {
     if (std::holds_alternative<Ints>(value) || std::holds_alternative<Reals>(value) ||

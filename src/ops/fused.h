@@ -5,9 +5,9 @@
 //   Add 0 1; Gelu 2 approximate=tanh; Dropout 3 key=4 ratio=0.1     results: [4]
 //
 // Numbers in front are operands: first the node's inputs (here 0 and 1), then the steps in their
-// order. All steps have the shape of the outputs; inputs broadcast to it. A step's result is
-// rounded to the type that it is stored in alone where that is not the inputs': `Mul 0 1
-// as=bfloat16`.
+// order. All steps have the shape of the outputs; inputs broadcast to it. A step says what it is
+// stored in alone where that is not the inputs' type, and is rounded to it: `Mul 0 1 as=bfloat16`,
+// `Greater 0 1 as=bool`.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,7 @@ inline constexpr int kMostFusedOperands = 24;
 enum class FusedTypes : std::uint8_t {
   kFloat32,
   kStored,  // float32, bfloat16 and float16 in any mix, and casts between them
+  kMasks,   // float32, and bool and int64 in comparisons, logic, choices and casts: the CPU
 };
 
 /// Whether a node can be a step of a fused program: known operator, types that are taken, one

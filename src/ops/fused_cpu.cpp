@@ -1,6 +1,6 @@
-// Fused programs over float32: all steps on one block of elements after the other, so that what
-// lies between them stays in the first cache. Each step is the loop that its operator has alone, so
-// that fusing changes no bit.
+// Fused programs over float32, bool and int64: all steps on one block of elements after the other,
+// so that what lies between them stays in the first cache. Each step is the loop that its operator
+// has alone, so that fusing changes no bit.
 #include <omp.h>
 
 #include <algorithm>
@@ -21,25 +21,26 @@ using elementwise::find_gradient_loop;
 using elementwise::find_unary_loop;
 
 constexpr std::int64_t kBlock = 1024;  // a multiple of kDropoutGroup
+constexpr std::int64_t kBlockBytes = kBlock * 8;
 // Blocks that a program holds at a time; more operands than this have no places that die.
 constexpr int kMostBlocks = 16;
 constexpr std::size_t kMostResults = 4;
 
-template <class F>
-void arithmetic_loop(const ErasedFunction& function, const void* left, const void* right, void* out,
-                     std::int64_t count) {
+template <class In, class Out, class F>
+void binary_loop(const ErasedFunction& function, const void* left, const void* right, void* out,
+                 std::int64_t count) {
   const F f = function.as<F>();
-  const float* __restrict a = static_cast<const float*>(left);
-  const float* __restrict b = static_cast<const float*>(right);
-  float* __restrict y = static_cast<float*>(out);
-  for (std::int64_t i = 0; i < count; ++i) y[i] = f(a[i], b[i]);
+  const In* __restrict a = static_cast<const In*>(left);
+  const In* __restrict b = static_cast<const In*>(right);
+  Out* __restrict y = static_cast<Out*>(out);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<Out>(f(a[i], b[i]));
 }
 
 BinaryLoop find_arithmetic_loop(std::string_view op, ErasedFunction& function) {
   using namespace elementwise;
   const auto loop = [&]<class F>(F f) -> BinaryLoop {
     function = ErasedFunction(f);
-    return arithmetic_loop<F>;
+    return binary_loop<float, float, F>;
   };
   if (op == "Add") return loop(Add<float>{});
   if (op == "Sub") return loop(Sub<float>{});
@@ -50,10 +51,67 @@ BinaryLoop find_arithmetic_loop(std::string_view op, ErasedFunction& function) {
   return nullptr;
 }
 
+using Bool = std::uint8_t;
+struct LogicalAnd {
+  bool operator()(Bool a, Bool b) const { return (a != 0) & (b != 0); }
+};
+struct LogicalOr {
+  bool operator()(Bool a, Bool b) const { return (a | b) != 0; }
+};
+struct LogicalXor {
+  bool operator()(Bool a, Bool b) const { return (a != 0) != (b != 0); }
+};
+
+/// Comparisons and logic.
+BinaryLoop find_mask_loop(std::string_view op, DType in) {
+  using namespace elementwise;
+  BinaryLoop loop = nullptr;
+  if (in == DType::kFloat32)
+    visit_comparison<float>(op, [&]<class F>(F) { loop = binary_loop<float, Bool, F>; });
+  if (in == DType::kInt64) {
+    visit_comparison<std::int64_t>(op,
+                                   [&]<class F>(F) { loop = binary_loop<std::int64_t, Bool, F>; });
+  }
+  if (in == DType::kBool) {
+    if (op == "And") return binary_loop<Bool, Bool, LogicalAnd>;
+    if (op == "Or") return binary_loop<Bool, Bool, LogicalOr>;
+    if (op == "Xor") return binary_loop<Bool, Bool, LogicalXor>;
+    if (op == "Equal") return binary_loop<Bool, Bool, Equal<Bool>>;
+  }
+  return loop;
+}
+
+/// y[i] = condition[i] ? a[i] : b[i].
+using Choice = void (*)(const Bool* condition, const void* a, const void* b, void* y,
+                        std::int64_t count);
+
+template <class T>
+void choose(const Bool* __restrict condition, const void* yes, const void* no, void* out,
+            std::int64_t count) {
+  const T* __restrict a = static_cast<const T*>(yes);
+  const T* __restrict b = static_cast<const T*>(no);
+  T* __restrict y = static_cast<T*>(out);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // Both are loaded first, so that the choice is a blend and not a branch.
+    const T here = a[i], there = b[i];
+    y[i] = condition[i] ? here : there;
+  }
+}
+
+/// Calls body with an unsigned number of `size` bytes.
+template <class Body>
+void with_size(std::int64_t size, Body body) {
+  if (size == 1) return body(std::uint8_t{});
+  if (size == 4) return body(std::uint32_t{});
+  body(std::uint64_t{});
+}
+
 struct Step {
   UnaryLoop unary = nullptr;
   BinaryLoop binary = nullptr;
+  Choice choice = nullptr;
   ErasedFunction function;
+  std::int64_t size = 4;  // bytes of an element of its result
   bool is_dropout = false;
   DropoutParameters dropout;
   PhiloxKey key;              // of this run
@@ -65,8 +123,9 @@ struct Step {
 /// How an input becomes a block of the result's elements.
 struct Operand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
-  int block = -1;      // kScalar, kRepeated
-  BroadcastPlan plan;  // kRepeated
+  std::int64_t size = 4;  // bytes of an element
+  int block = -1;         // kScalar, kRepeated
+  BroadcastPlan plan;     // kRepeated
 };
 
 /// Blocks for what dies before the program ends: free ones are taken first.
@@ -91,8 +150,11 @@ class FusedKernel final : public Kernel {
   FusedKernel(const KernelRequest& request, const FusedProgram& program)
       : count_(request.outputs[0].count()), results_(program.results.size()) {
     BlockPool pool;
+    std::vector<DType> types;  // of inputs, then steps
     for (const TensorType& type : request.inputs) {
       Operand operand;
+      operand.size = static_cast<std::int64_t>(size_of(type.dtype));
+      types.push_back(type.dtype);
       if (type.shape != request.outputs[0].shape) {
         operand.kind = type.count() == 1 ? Operand::Kind::kScalar : Operand::Kind::kRepeated;
         operand.block = pool.take();
@@ -101,7 +163,11 @@ class FusedKernel final : public Kernel {
       }
       operands_.push_back(std::move(operand));
     }
-    for (const FusedStep& from : program.steps) steps_.push_back(step_of(from));
+    for (const FusedStep& from : program.steps) {
+      const DType out = program.stored(static_cast<int>(steps_.size()), request.inputs);
+      steps_.push_back(step_of(from, types, out));
+      types.push_back(out);
+    }
     place_steps(program, pool);
     blocks_ = pool.count();
   }
@@ -111,7 +177,7 @@ class FusedKernel final : public Kernel {
     return blocks_ <= kMostBlocks && results_ <= kMostResults &&
            std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
              const std::size_t n = step.operands.size();
-             return (step.unary && n == 1) || (step.binary && n == 2) ||
+             return (step.unary && n == 1) || (step.binary && n == 2) || (step.choice && n == 3) ||
                     (step.is_dropout && n == 1) || is_sum(step);
            });
   }
@@ -129,13 +195,15 @@ class FusedKernel final : public Kernel {
     const std::int64_t blocks = (count_ + kBlock - 1) / kBlock;
 #pragma omp parallel if (count_ > elementwise::kParallelElements)
     {
-      alignas(64) float memory[kMostBlocks][kBlock];
-      alignas(64) float results[kMostResults][kBlock];
-      const float* values[kMostFusedOperands];
+      alignas(64) std::byte memory[kMostBlocks][kBlockBytes];
+      alignas(64) std::byte results[kMostResults][kBlockBytes];
+      const void* values[kMostFusedOperands];
       for (std::size_t i = 0; i < operands_.size(); ++i) {
         if (operands_[i].kind != Operand::Kind::kScalar) continue;
         values[i] = memory[operands_[i].block];
-        std::fill_n(memory[operands_[i].block], kBlock, *in[i].as<float>());
+        with_size(operands_[i].size, [&]<class T>(T) {
+          std::fill_n(reinterpret_cast<T*>(memory[operands_[i].block]), kBlock, *in[i].as<T>());
+        });
       }
 #pragma omp for schedule(static)
       for (std::int64_t block = 0; block < blocks; ++block) {
@@ -148,19 +216,27 @@ class FusedKernel final : public Kernel {
 
  private:
   static bool is_sum(const Step& step) {
-    return !step.unary && !step.binary && !step.is_dropout && step.operands.size() > 2;
+    return !step.unary && !step.binary && !step.choice && !step.is_dropout &&
+           step.operands.size() > 2;
   }
 
-  static Step step_of(const FusedStep& from) {
+  /// `types`: of inputs and steps so far.
+  static Step step_of(const FusedStep& from, const std::vector<DType>& types, DType out) {
+    const DType in = types[static_cast<std::size_t>(from.operands.back())];
     Step step;
     step.operands = from.operands;
+    step.size = static_cast<std::int64_t>(size_of(out));
     if (from.op == "Dropout") {
       step.is_dropout = true;
       step.dropout = dropout_parameters(from.attributes);
     } else if (from.op == "Sum") {
       if (from.operands.size() == 2) step.binary = find_arithmetic_loop("Add", step.function);
+    } else if (from.op == "Where") {
+      with_size(step.size, [&]<class T>(T) { step.choice = choose<T>; });
     } else if (from.operands.size() == 1) {
-      step.unary = find_unary_loop(from.op, from.attributes, step.function);
+      step.unary = find_unary_loop(from.op, from.attributes, in, out, step.function);
+    } else if (out == DType::kBool) {
+      step.binary = find_mask_loop(from.op, in);
     } else {
       step.binary = find_arithmetic_loop(from.op, step.function);
       if (!step.binary) step.binary = find_gradient_loop(from.op, from.attributes, step.function);
@@ -189,24 +265,28 @@ class FusedKernel final : public Kernel {
   }
 
   void run_block(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
-                 std::int64_t first, std::int64_t count, float (*memory)[kBlock],
-                 float (*results)[kBlock], bool in_place, const float** values) const {
+                 std::int64_t first, std::int64_t count, std::byte (*memory)[kBlockBytes],
+                 std::byte (*results)[kBlockBytes], bool in_place, const void** values) const {
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
-      if (operand.kind == Operand::Kind::kWhole) values[i] = in[i].as<float>() + first;
+      const auto* from = in[i].as<std::byte>();
+      if (operand.kind == Operand::Kind::kWhole) values[i] = from + first * operand.size;
       if (operand.kind != Operand::Kind::kRepeated) continue;
-      expand(operand.plan, in[i].as<float>(), first, count, memory[operand.block]);
+      with_size(operand.size, [&]<class T>(T) {
+        expand(operand.plan, reinterpret_cast<const T*>(from), first, count,
+               reinterpret_cast<T*>(memory[operand.block]));
+      });
       values[i] = memory[operand.block];
     }
     const std::size_t inputs = operands_.size();
     for (std::size_t k = 0; k < steps_.size(); ++k) {
       const Step& step = steps_[k];
-      float* y = nullptr;
+      std::byte* y = nullptr;
       if (step.result < 0) {
         y = memory[step.block];
       } else {
-        float* to = out[static_cast<std::size_t>(step.result)].as<float>();
-        y = in_place || !to ? results[step.result] : to + first;
+        auto* to = out[static_cast<std::size_t>(step.result)].as<std::byte>();
+        y = in_place || !to ? results[step.result] : to + first * step.size;
       }
       const auto x = [&](std::size_t o) {
         return values[static_cast<std::size_t>(step.operands[o])];
@@ -215,41 +295,49 @@ class FusedKernel final : public Kernel {
         step.unary(step.function, x(0), y, count);
       } else if (step.binary) {
         step.binary(step.function, x(0), x(1), y, count);
+      } else if (step.choice) {
+        step.choice(static_cast<const Bool*>(x(0)), x(1), x(2), y, count);
       } else if (step.is_dropout) {
         drop_out(step.dropout, step.key, context.first_sample, elements_per_sample(count_, context),
-                 first, count, x(0), y);
+                 first, count, static_cast<const float*>(x(0)), reinterpret_cast<float*>(y));
       } else {
-        sum(step, values, y, count);
+        sum(step, values, reinterpret_cast<float*>(y), count);
       }
       values[inputs + k] = y;
     }
     if (!in_place) return;
-    for (std::size_t r = 0; r < out.size(); ++r) {
-      if (out[r].data) std::copy_n(results[r], count, out[r].as<float>() + first);
+    for (const Step& step : steps_) {
+      if (step.result < 0) continue;
+      auto* to = out[static_cast<std::size_t>(step.result)].as<std::byte>();
+      if (to) std::copy_n(results[step.result], count * step.size, to + first * step.size);
     }
   }
 
-  static void sum(const Step& step, const float* const* values, float* __restrict y,
+  static void sum(const Step& step, const void* const* values, float* __restrict y,
                   std::int64_t count) {
-    const float* __restrict a = values[static_cast<std::size_t>(step.operands[0])];
-    const float* __restrict b = values[static_cast<std::size_t>(step.operands[1])];
+    const auto operand = [&](std::size_t o) {
+      return static_cast<const float*>(values[static_cast<std::size_t>(step.operands[o])]);
+    };
+    const float* __restrict a = operand(0);
+    const float* __restrict b = operand(1);
     for (std::int64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
     for (std::size_t o = 2; o < step.operands.size(); ++o) {
-      const float* __restrict c = values[static_cast<std::size_t>(step.operands[o])];
+      const float* __restrict c = operand(o);
       for (std::int64_t i = 0; i < count; ++i) y[i] += c[i];
     }
   }
 
   /// The operand's elements under the result's elements [first, first + count).
-  static void expand(const BroadcastPlan& plan, const float* from, std::int64_t first,
-                     std::int64_t count, float* to) {
+  template <class T>
+  static void expand(const BroadcastPlan& plan, const T* from, std::int64_t first,
+                     std::int64_t count, T* to) {
     const std::size_t inner = plan.dims.size() - 1;
     const std::int64_t columns = plan.dims[inner];
     const std::int64_t stride = plan.strides[0][inner];
     std::int64_t column = first % columns, row = first / columns;
     for (std::int64_t done = 0; done < count; ++row) {
       const std::int64_t size = std::min(columns - column, count - done);
-      const float* at = from + column * stride;
+      const T* at = from + column * stride;
       std::int64_t rest = row;
       for (std::size_t axis = inner; axis-- > 0;) {
         at += rest % plan.dims[axis] * plan.strides[0][axis];
@@ -258,7 +346,7 @@ class FusedKernel final : public Kernel {
       if (stride == 0) {
         std::fill_n(to + done, size, *at);
       } else if (stride == 1) {
-        std::memcpy(to + done, at, static_cast<std::size_t>(size) * sizeof(float));
+        std::memcpy(to + done, at, static_cast<std::size_t>(size) * sizeof(T));
       } else {
         for (std::int64_t i = 0; i < size; ++i) to[done + i] = at[i * stride];
       }
@@ -277,13 +365,16 @@ class FusedKernel final : public Kernel {
 std::unique_ptr<Kernel> make_fused(const KernelRequest& request) {
   const FusedProgram program =
       fused_program(request.node.attributes, static_cast<int>(request.inputs.size()));
+  const auto is_taken = [](DType dtype) {
+    return dtype == DType::kFloat32 || dtype == DType::kBool || dtype == DType::kInt64;
+  };
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
-      if (type.dtype != DType::kFloat32) return nullptr;
+      if (!is_taken(type.dtype)) return nullptr;
     }
   }
   for (const FusedStep& step : program.steps) {
-    if (step.stored != DType::kUndefined || step.op == "Cast") return nullptr;
+    if (step.stored != DType::kUndefined && !is_taken(step.stored)) return nullptr;
   }
   auto kernel = std::make_unique<FusedKernel>(request, program);
   if (!kernel->is_complete()) return nullptr;

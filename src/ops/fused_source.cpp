@@ -112,12 +112,11 @@ class Writer {
  public:
   Writer(const FusedProgram& program, const std::vector<TensorType>& inputs,
          const std::vector<TensorType>& outputs)
-      : program_(program), inputs_(inputs), outputs_(outputs) {
-    for (const TensorType& type : inputs) operands_.push_back(operand_of(type, outputs[0]));
-  }
+      : program_(program), inputs_(inputs), outputs_(outputs) {}
 
   FusedSource run() {
     if (!is_possible()) return {};
+    for (const TensorType& type : inputs_) operands_.push_back(operand_of(type, outputs_[0]));
     add("#include \"ops/fused_access_cuda.h\"\n\nnamespace pipetrain::elementwise {{\n\n");
     write_element();
     write_kernel();
@@ -132,8 +131,12 @@ class Writer {
   }
 
   bool is_possible() const {
-    const auto stored = [](const TensorType& type) {
-      return !stored_text(type.dtype).empty() && type.layout == Layout::kRowMajor;
+    const TensorType& first = outputs_[0];
+    if (first.layout != Layout::kRowMajor && first.layout != Layout::kChannelsLast) return false;
+    const auto stored = [&](const TensorType& type) {
+      const bool whole = type.shape == first.shape;
+      return !stored_text(type.dtype).empty() &&
+             type.layout == (whole ? first.layout : Layout::kRowMajor);
     };
     const auto dropouts = std::count_if(program_.steps.begin(), program_.steps.end(),
                                         [](const FusedStep& step) { return step.op == "Dropout"; });

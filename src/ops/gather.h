@@ -50,6 +50,9 @@ ElementGather element_gather(const Attributes& attributes, const Shape& data, co
 /// Error (kData) naming the first index that is out of range.
 void resolve_elements(const ElementGather& gather, const Tensor& indices, std::int64_t* offsets);
 
+/// Whether the CPU's kernel for a GatherGrad or GatherNDGrad is an AddingKernel.
+bool gather_gradient_adds(const KernelRequest& request);
+
 std::span<const KernelEntry> gather_reference_kernels();
 std::span<const KernelEntry> gather_cpu_kernels();
 

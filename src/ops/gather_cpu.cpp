@@ -1,11 +1,13 @@
 // Gathers of whole slices, shared out to the threads. The gradient splits the columns, not the
-// indices, so that every sum is added in index order whatever the number of threads.
+// indices, so that every sum is added in index order whatever the number of threads; of a table
+// that several micro-batches look up it writes only the rows that they use.
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "graph/op.h"
+#include "ops/adding_kernel.h"
 #include "ops/element_types.h"
 #include "ops/gather.h"
 
@@ -47,40 +49,100 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
       index_bytes(gather));
 }
 
-void add_slices(const SliceGather& gather, const std::int64_t* rows, const float* dy, float* sum,
-                std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = 0; i < gather.outer * gather.count; ++i) {
-    const float* __restrict from = dy + i * gather.slice;
-    float* __restrict to = sum + source_of(gather, rows, i) * gather.slice;
+/// A gradient's slice and the row of the result that it is added to.
+struct RowOfSlice {
+  std::int64_t row, slice;
+  bool operator<(const RowOfSlice& other) const {
+    return row != other.row ? row < other.row : slice < other.slice;
+  }
+};
+
+/// Adds the slices of one row, in their order, and the sum to the row.
+void add_slices(const RowOfSlice* from, const RowOfSlice* end, const float* dy, std::int64_t slice,
+                float* __restrict row, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kColumns = 256;
+  float sums[kColumns];
+  for (std::int64_t begin = first; begin < last; begin += kColumns) {
+    const std::int64_t count = std::min(kColumns, last - begin);
+    std::fill_n(sums, count, 0.0F);
+    for (const RowOfSlice* one = from; one < end; ++one) {
+      const float* __restrict x = dy + one->slice * slice + begin;
 #pragma omp simd
-    for (std::int64_t column = begin; column < end; ++column) to[column] += from[column];
+      for (std::int64_t i = 0; i < count; ++i) sums[i] += x[i];
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) row[begin + i] += sums[i];
   }
 }
 
-std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
-  if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
-  const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
-  const SliceGather gather =
-      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape);
-  return make_kernel(
-      [gather](Tensors in, Tensors out, const RunContext& context) {
-        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
-        resolve_rows(gather, in[1], rows);
-        float* sum = out[0].as<float>();
-        const std::int64_t count = out[0].count();
-#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
-        for (std::int64_t i = 0; i < count; ++i) sum[i] = 0;
-        const std::int64_t share =
-            (gather.slice + omp_get_max_threads() - 1) / omp_get_max_threads();
-        const std::int64_t columns = std::max<std::int64_t>(16, (share + 15) / 16 * 16);
-        const std::int64_t blocks = (gather.slice + columns - 1) / columns;
+class SlicesGradient final : public RowAddingKernel {
+ public:
+  explicit SlicesGradient(const SliceGather& gather) : gather_(gather) {}
+
+  std::size_t workspace_bytes() const override {
+    return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices());
+  }
+  std::int64_t rows() const override { return gather_.outer * gather_.rows(); }
+  void share(TouchedRows& rows) override { touched_ = &rows; }
+
+  void run(Tensors in, Tensors out, const RunContext& context) override {
+    add(in, out, context, /*anew=*/true);
+  }
+  void run_adding(Tensors in, Tensors out, const RunContext& context) override {
+    add(in, out, context, /*anew=*/false);
+  }
+
+ private:
+  std::int64_t slices() const { return gather_.outer * gather_.count; }
+
+  void add(Tensors in, Tensors out, const RunContext& context, bool anew) {
+    auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+    resolve_rows(gather_, in[1], rows);
+    auto* sorted = reinterpret_cast<RowOfSlice*>(context.workspace + index_bytes(gather_));
+    for (std::int64_t i = 0; i < slices(); ++i) sorted[i] = {source_of(gather_, rows, i), i};
+    std::sort(sorted, sorted + slices());
+    auto* sum = out[0].as<float>();
+    if (anew) clear(sum, out[0].count());
+    for (std::int64_t i = 0; touched_ && i < slices(); ++i) touched_->add(sorted[i].row);
+    const std::int64_t threads = omp_get_max_threads();
+    const std::int64_t share = (gather_.slice + threads - 1) / threads;
+    const std::int64_t columns = std::max<std::int64_t>(16, (share + 15) / 16 * 16);
+    const std::int64_t blocks = (gather_.slice + columns - 1) / columns;
+    const auto* dy = in[0].as<float>();
 #pragma omp parallel for schedule(static) if (in[0].count() > kParallelElements)
-        for (std::int64_t block = 0; block < blocks; ++block) {
-          add_slices(gather, rows, in[0].as<float>(), sum, block * columns,
-                     std::min(gather.slice, (block + 1) * columns));
-        }
-      },
-      index_bytes(gather));
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t last = std::min(gather_.slice, (block + 1) * columns);
+      for (std::int64_t i = 0; i < slices();) {
+        std::int64_t end = i + 1;
+        while (end < slices() && sorted[end].row == sorted[i].row) ++end;
+        add_slices(sorted + i, sorted + end, dy, gather_.slice, sum + sorted[i].row * gather_.slice,
+                   block * columns, last);
+        i = end;
+      }
+    }
+  }
+
+  void clear(float* sum, std::int64_t count) {
+    const bool few = touched_ && !touched_->all();
+    if (few) {
+      for (const std::int64_t row : touched_->list())
+        std::fill_n(sum + row * gather_.slice, gather_.slice, 0.0F);
+    } else {
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+      for (std::int64_t i = 0; i < count; ++i) sum[i] = 0;
+    }
+    if (touched_) touched_->clear();
+  }
+
+  SliceGather gather_;
+  TouchedRows* touched_ = nullptr;
+};
+
+std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
+  if (!gather_gradient_adds(request)) return nullptr;
+  const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
+  return std::make_unique<SlicesGradient>(
+      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape));
 }
 
 template <class T>
@@ -188,6 +250,10 @@ constexpr KernelEntry kKernels[] = {
 };
 
 }  // namespace
+
+bool gather_gradient_adds(const KernelRequest& request) {
+  return is_row_major(request) && request.inputs[0].dtype == DType::kFloat32;
+}
 
 std::span<const KernelEntry> gather_cpu_kernels() { return kKernels; }
 

@@ -7,9 +7,10 @@ namespace pipetrain {
 const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels() {
   static const auto table = [] {
     std::map<std::string_view, MakeCudaKernel> out;
-    for (const auto family : {attention_cuda_kernels(), elementwise_cuda_kernels(),
-                              fused_cuda_kernels(), movement_cuda_kernels(), reduce_cuda_kernels(),
-                              row_cuda_kernels(), spatial_cuda_kernels()}) {
+    for (const auto family :
+         {attention_cuda_kernels(), elementwise_cuda_kernels(), fused_cuda_kernels(),
+          movement_cuda_kernels(), recurrent_cuda_kernels(), reduce_cuda_kernels(),
+          reorder_cuda_kernels(), row_cuda_kernels(), spatial_cuda_kernels()}) {
       for (const CudaKernelEntry& entry : family) out.emplace(entry.op, entry.make);
     }
     return out;

@@ -24,7 +24,9 @@ std::span<const CudaKernelEntry> attention_cuda_kernels();
 std::span<const CudaKernelEntry> elementwise_cuda_kernels();
 std::span<const CudaKernelEntry> fused_cuda_kernels();
 std::span<const CudaKernelEntry> movement_cuda_kernels();
+std::span<const CudaKernelEntry> recurrent_cuda_kernels();
 std::span<const CudaKernelEntry> reduce_cuda_kernels();
+std::span<const CudaKernelEntry> reorder_cuda_kernels();
 std::span<const CudaKernelEntry> row_cuda_kernels();
 std::span<const CudaKernelEntry> spatial_cuda_kernels();
 

@@ -6,7 +6,9 @@ namespace pipetrain {
 
 std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const CudaQueue& queue) {
   const std::string_view op = request.node.op->name;
-  if (op == "MatMul") return make_matmul_cuda(request, queue);
+  if (op == "MatMul" || op == "MatMulActivation" || op == "MatMulSums")
+    return make_matmul_cuda(request, queue);
+  if (op == "RecurrentWeightGrad") return make_recurrent_product_cuda(request, queue);
   if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad")
     return make_conv_cuda(request, queue);
   if (op == "Attention" || op == "AttentionGrad") return make_sdpa_cuda(request, queue);

@@ -13,6 +13,8 @@ namespace pipetrain {
 std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const CudaQueue& queue);
 
 std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const CudaQueue& queue);
+std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request,
+                                                    const CudaQueue& queue);
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
 /// Attention over narrow types.
 std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);

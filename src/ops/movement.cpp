@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/reorder.h"
 
 namespace pipetrain {
 namespace {
@@ -33,7 +34,7 @@ std::size_t axis_of(const Attributes& attributes, std::size_t rank) {
 /// Concat and Split keep a blocked layout when they cut between samples or blocks of channels.
 void expect_whole_blocks(const TensorType& type, std::size_t axis) {
   if (type.layout == Layout::kRowMajor) return;
-  const std::int64_t block = type.layout == Layout::kBlocked8 ? 8 : 16;
+  const std::int64_t block = type.layout == Layout::kChannelsLast ? 1 : channel_block(type);
   PT_CHECK(axis == 0 || (axis == 1 && type.shape[1] % block == 0), kInternal,
            "cannot cut {} along axis {} in blocks", type.text(), axis);
 }
@@ -312,11 +313,25 @@ constexpr OpDef kOps[] = {
 /// The shape of a tensor as its memory lies: (N, C / block, H, W, block) when it is blocked.
 Shape shape_in_memory(const TensorType& type) {
   if (type.layout == Layout::kRowMajor) return type.shape;
-  const std::int64_t block = type.layout == Layout::kBlocked8 ? 8 : 16;
+  const std::int64_t block = channel_block(type);
   std::vector<std::int64_t> dims = type.shape.dims();
   dims[1] /= block;
   dims.push_back(block);
   return Shape(std::move(dims));
+}
+
+/// The axis of shape_in_memory() along which a cut goes: with channels last they are the innermost.
+std::size_t axis_in_memory(const TensorType& type, std::size_t axis) {
+  return type.layout == Layout::kChannelsLast && axis == 1 ? type.shape.rank() : axis;
+}
+
+/// Where a slice of a tensor of this type lies in its shape_in_memory(). Slices of blocked tensors
+/// take whole blocks of channels, whose place does not depend on the layout.
+std::vector<BoxAxis> box_in_memory(const TensorType& type, std::vector<BoxAxis> axes) {
+  if (type.layout != Layout::kChannelsLast) return axes;
+  axes.push_back(axes[1]);
+  axes[1] = {};
+  return axes;
 }
 
 }  // namespace
@@ -328,16 +343,14 @@ movement::Movement movement::movement_of(const KernelRequest& request) {
   const Shape out = shape_in_memory(request.outputs[0]);
   if (op == "Transpose") return {{{0, 0, plan_transpose(in, attributes.ints("perm"))}}};
   if (op == "Expand") return {{{0, 0, plan_expand(in, out)}}};
-  // Slices of blocked tensors take whole blocks of channels, whose place does not depend on the
-  // layout.
-  const Shape& whole_in = request.inputs[0].shape;
-  const Shape& whole_out = request.outputs[0].shape;
-  if (op == "Slice") {
-    return {{{0, 0, plan_read_box(whole_in, whole_out, slice_box(attributes, whole_in).axes)}}};
-  }
-  if (op == "SliceGrad") {
-    return {{{0, 0, plan_write_box(whole_in, whole_out, slice_box(attributes, whole_out).axes)}},
-            /*fills=*/true};
+  if (op == "Slice" || op == "SliceGrad") {
+    const TensorType& whole = op == "Slice" ? request.inputs[0] : request.outputs[0];
+    const auto axes = box_in_memory(whole, slice_box(attributes, whole.shape).axes);
+    const bool last = whole.layout == Layout::kChannelsLast;
+    const Shape& from = last ? in : request.inputs[0].shape;
+    const Shape& to = last ? out : request.outputs[0].shape;
+    if (op == "Slice") return {{{0, 0, plan_read_box(from, to, axes)}}};
+    return {{{0, 0, plan_write_box(from, to, axes)}}, /*fills=*/true};
   }
   std::vector<BoxAxis> box(in.rank());
   if (op == "Pad") {
@@ -346,7 +359,8 @@ movement::Movement movement::movement_of(const KernelRequest& request) {
     return {{{0, 0, plan_write_box(in, out, box)}}, /*fills=*/true, attributes.real("value", 0)};
   }
   Movement movement;
-  const auto axis = static_cast<std::size_t>(attributes.integer("axis"));
+  const std::size_t axis =
+      axis_in_memory(request.inputs[0], static_cast<std::size_t>(attributes.integer("axis")));
   if (op == "Concat") {
     for (std::size_t i = 0; i < request.inputs.size(); ++i) {
       const Shape part = shape_in_memory(request.inputs[i]);

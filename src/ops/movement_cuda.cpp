@@ -23,8 +23,9 @@ enum class Elements {
   kUnknown,
 };
 
-Elements elements_of(const KernelRequest& request, std::size_t operands) {
-  if (!is_row_major(request)) return Elements::kUnknown;
+Elements elements_of(const KernelRequest& request, std::size_t operands,
+                     Layout pictures = Layout::kRowMajor) {
+  if (pictures == Layout::kRowMajor && !is_row_major(request)) return Elements::kUnknown;
   bool kept = true, floats = true;
   const DType first = request.outputs[0].dtype;
   const auto look = [&](const TensorType& type) {
@@ -52,6 +53,20 @@ std::uint64_t bits_of(double number, DType dtype) {
   return bits;
 }
 
+/// The layout that all tensors of a node have that puts boxes together or takes them apart.
+Layout layout_of_boxes(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  if (op != "Concat" && op != "Slice" && op != "SliceGrad" && op != "Split")
+    return Layout::kRowMajor;
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      if (type.dtype != DType::kUndefined && type.layout != Layout::kChannelsLast)
+        return Layout::kRowMajor;
+    }
+  }
+  return Layout::kChannelsLast;
+}
+
 /// A copy of a node with its walk as kernels take it.
 struct Walk {
   std::size_t input, output;
@@ -61,7 +76,7 @@ struct Walk {
 
 Made make_movement(const KernelRequest& request, const CudaQueue& queue) {
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  const Elements elements = elements_of(request, request.inputs.size());
+  const Elements elements = elements_of(request, request.inputs.size(), layout_of_boxes(request));
   if (elements == Elements::kUnknown) return nullptr;
   const Movement movement = movement_of(request);
   std::vector<Walk> walks;

@@ -10,6 +10,7 @@
 
 #include "graph/op.h"
 #include "ops/batch_norm.h"
+#include "ops/elementwise_list_cuda.h"
 #include "ops/layer_norm.h"
 #include "ops/library_kernels_cuda.h"
 #include "ops/norm_graph_cuda.h"
@@ -91,9 +92,14 @@ class NormKernel : public Kernel {
 /// Any of the three, forward.
 class NormForward final : public NormKernel {
  public:
-  NormForward(const NormShapes& shapes, SharedGraph graph, cudnnHandle_t handle,
-              const CudaQueue& queue)
-      : NormKernel(shapes, std::move(graph), handle), queue_(queue) {}
+  /// Batch normalization clips y as `channels` say, behind the graph what that does not.
+  NormForward(const NormShapes& shapes, const spatial::Channels& channels, SharedGraph graph,
+              cudnnHandle_t handle, const CudaQueue& queue)
+      : NormKernel(shapes, std::move(graph), handle), queue_(queue) {
+    using namespace elementwise;
+    if (channels.clips && !shapes.relu)
+      clip_ = encode(Clip<float, StandardMath>{channels.low, channels.high}, UnaryFunctions());
+  }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
@@ -111,6 +117,9 @@ class NormForward final : public NormKernel {
     // Batch normalization keeps the variance.
     tensors.inverse = batch ? inverse : or_scratch(out, centred ? 2 : 1, inverse);
     graph_->run(handle_, tensors, parts.next(0));
+    if (clip_.place >= 0)
+      elementwise::launch_unary(clip_, numbers_at(out, 0), places_at(out, 0), out[0].count(),
+                                queue_);
     if (batch && out.size() > 2 && out[2])
       spatial::launch_variances(shapes_.channels, shapes_.epsilon,
                                 static_cast<const float*>(tensors.inverse), out[2].as<float>(),
@@ -122,6 +131,7 @@ class NormForward final : public NormKernel {
 
  private:
   CudaQueue queue_;
+  elementwise::Coded clip_;
 };
 
 /// dx of layer and root-mean-square normalization.
@@ -229,7 +239,8 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
                                                       : NormKind::kRootMeanSquare;
   const DType stored = request.inputs[first].dtype;
   // Large tensors of one type, everything else float32; y or dx and the scale must be there.
-  if (!takes_types(request) || !is_stored_float(stored) || request.inputs[first].count() == 0)
+  if (!takes_types(request, picture_layout(request)) || !is_stored_float(stored) ||
+      request.inputs[first].count() == 0)
     return nullptr;
   if (!are(stored, request.inputs, {0}) || !are(stored, request.outputs, {0}) ||
       is_absent(request.inputs, first + 1) || !rest_is_float(request.inputs, first + 1) ||
@@ -249,18 +260,18 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
                 static_cast<float>(limits.low),
                 static_cast<float>(limits.high),
                 static_cast<float>(limits.passes_from),
-                limits.any()};
-    // cuDNN clips to nothing but a Relu's limits.
-    if (!gradient && limits.any() && (limits.low != 0 || std::isfinite(limits.high)))
-      return nullptr;
+                limits.any(),
+                picture_layout(request) == Layout::kChannelsLast};
     shapes.images = shape.images;
     shapes.channels = shape.channels;
     shapes.positions = shape.positions;
     shapes.epsilon = channels.epsilon;
-    shapes.relu = limits.any();
+    // cuDNN clips to nothing but a Relu's limits.
+    shapes.relu = limits.any() && limits.low == 0 && !std::isfinite(limits.high);
     shapes.bias = true;
+    shapes.channels_last = channels.channels_last;
   } else {
-    if (stored == DType::kFloat32) return nullptr;
+    if (stored == DType::kFloat32 || !takes_types(request)) return nullptr;
     const LayerNormGeometry geometry = layer_norm_geometry(attributes, x);
     shapes.images = geometry.rows;
     shapes.channels = geometry.width;
@@ -276,7 +287,8 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
   SharedGraph graph = graph_for(shapes, handle);
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;
-  if (!gradient) return std::make_unique<NormForward>(shapes, std::move(graph), handle, queue);
+  if (!gradient)
+    return std::make_unique<NormForward>(shapes, channels, std::move(graph), handle, queue);
   if (kind == NormKind::kBatch)
     return std::make_unique<BatchNormGradient>(shapes, channels, std::move(graph), handle, queue);
   return std::make_unique<NormInputGradient>(shapes, std::move(graph), handle);

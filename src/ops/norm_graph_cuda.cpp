@@ -30,9 +30,14 @@ struct NormGraph::Content {
     return shapes.kind == NormKind::kBatch ? by_channel() : Sizes{shapes.images, 1, 1, 1};
   }
 
+  Sizes steps(const Sizes& sizes) const {
+    if (!shapes.channels_last) return steps_of(sizes);
+    return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  }
+
   GraphTensor input(const char* name, const Sizes& sizes) {
     return graph.tensor(
-        fe::graph::Tensor_attributes().set_name(name).set_dim(sizes).set_stride(steps_of(sizes)));
+        fe::graph::Tensor_attributes().set_name(name).set_dim(sizes).set_stride(steps(sizes)));
   }
   GraphTensor parameter(const char* name, const Sizes& sizes) {
     GraphTensor tensor = input(name, sizes);
@@ -42,7 +47,7 @@ struct NormGraph::Content {
   GraphTensor result(const GraphTensor& tensor, const Sizes& sizes, bool is_float) const {
     if (!tensor) return tensor;
     tensor->set_output(true);
-    if (states_sizes) tensor->set_dim(sizes).set_stride(steps_of(sizes));
+    if (states_sizes) tensor->set_dim(sizes).set_stride(steps(sizes));
     if (is_float) tensor->set_data_type(fe::DataType_t::FLOAT);
     return tensor;
   }
@@ -89,7 +94,7 @@ struct NormGraph::Content {
           graph.batchnorm(x, scale, bias, fe::graph::Batchnorm_attributes().set_epsilon(epsilon));
       results = {moments[0], moments[1], moments[2]};
       if (shapes.relu) {
-        if (states_sizes) results[0]->set_dim(all()).set_stride(steps_of(all()));
+        if (states_sizes) results[0]->set_dim(all()).set_stride(steps(all()));
         results[0] = graph.pointwise(
             results[0], fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
       }

@@ -18,10 +18,10 @@ enum class NormKind : std::uint8_t {
   kRootMeanSquare,  // over channels, not centred
 };
 
-/// x, y and their gradients: (images, channels, positions), row-major; of layer norms channels are
-/// what is normalized together, and there is one position. Everything else is float32: per channel
-/// scale, bias and their gradients; per channel (kBatch) or image mean and inverse deviation,
-/// 1 / sqrt(biased variance + epsilon).
+/// x, y and their gradients: (images, channels, positions), row-major or, of kBatch, with channels
+/// innermost; of layer norms channels are what is normalized together, and there is one position.
+/// Everything else is float32: per channel scale, bias and their gradients; per channel (kBatch) or
+/// image mean and inverse deviation, 1 / sqrt(biased variance + epsilon).
 struct NormShapes {
   NormKind kind;
   bool gradient;
@@ -30,6 +30,7 @@ struct NormShapes {
   bool bias;
   bool relu;  // of kBatch: y is max(0, y)
   enum class Numbers : std::uint8_t { kFloat, kBFloat16, kFloat16 } numbers;
+  bool channels_last = false;
 
   std::int64_t statistics() const { return kind == NormKind::kBatch ? channels : images; }
   auto operator<=>(const NormShapes&) const = default;

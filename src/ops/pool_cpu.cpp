@@ -25,7 +25,7 @@ struct PoolShape {
 PoolShape pool_shape(const Attributes& attributes, const TensorType& x, const TensorType& y) {
   PoolShape out;
   out.axes = three_axes(pool_window(attributes, x.shape));
-  out.planes = x.shape[0] * x.shape[1] / channel_block(x.layout);
+  out.planes = x.shape[0] * x.shape[1] / channel_block(x);
   out.x_positions = x.shape.count(2, x.shape.rank());
   out.y_positions = y.shape.count(2, y.shape.rank());
   out.parallel = x.count() >= 1 << 15;
@@ -342,6 +342,8 @@ std::unique_ptr<Kernel> by_layout(const KernelRequest& request) {
       return make_8(request);
     case Layout::kBlocked16:
       return make_16(request);
+    case Layout::kChannelsLast:
+      break;
   }
   return nullptr;
 }

@@ -1,4 +1,6 @@
 // Reductions on GPUs.
+#include <algorithm>
+
 #include "ops/kernels_cuda.h"
 #include "ops/reduce.h"
 #include "ops/reduce_launch_cuda.h"
@@ -7,9 +9,22 @@
 namespace pipetrain::reduce {
 namespace {
 
+/// Pictures whose channels lie last are reduced over height and width, with channels or without.
+bool takes_layout(const KernelRequest& request) {
+  if (request.inputs[0].layout != Layout::kChannelsLast) return takes_types(request);
+  const Ints axes = request.node.op->name == "SumTo"
+                        ? axes_of_sum_to(request.inputs[0].shape, request.outputs[0].shape)
+                        : request.node.attributes.ints("axes", {});
+  const auto reduces = [&](std::int64_t axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+  };
+  return reduces(2) && reduces(3) && request.outputs[0].layout == Layout::kRowMajor &&
+         is_stored_float(request.outputs[0].dtype);
+}
+
 std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queue) {
   const TensorType& x = request.inputs[0];
-  if (!is_stored_float(x.dtype) || !takes_types(request)) return nullptr;
+  if (!is_stored_float(x.dtype) || !takes_layout(request)) return nullptr;
   const ReducePlan plan = plan_of(request);
   if (plan.kept * plan.reduced == 0) return nullptr;
   ReduceWalk walk;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/reorder.h"
 
 namespace pipetrain {
 namespace {
@@ -25,7 +26,7 @@ ReducePlan plan_reduction(const TensorType& input, const std::vector<std::int64_
   if (input.layout != Layout::kRowMajor) {
     PT_CHECK(memory.size() == 4 && memory[2].reduced && memory[3].reduced, kInternal,
              "cannot reduce {} in a blocked layout but over height and width", input.text());
-    const std::int64_t block = input.layout == Layout::kBlocked8 ? 8 : 16;
+    const std::int64_t block = channel_block(input);
     memory[1].size /= block;
     memory.push_back({block, memory[1].reduced});
   }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/narrow_kernel.h"
+#include "ops/row_major_kernel.h"
 
 namespace pipetrain {
 namespace {
@@ -65,6 +66,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
       [&] {
         std::unique_ptr<Kernel> kernel;
+        if (op != "Reorder" && has_channels_last(request))
+          return make_row_major_kernel(backend, request);
         // A fused program says itself which of its steps are rounded.
         if (has_narrow(request) && !only_moves_narrow(request) && op != "Fused")
           kernel = make_narrow_kernel(backend, request);

@@ -2,20 +2,24 @@
 // works channel-blocked begins or ends.
 #include "ops/reorder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/all_ops.h"
 #include "ops/registry.h"
 
 namespace pipetrain {
 
-std::int64_t channel_block(Layout layout) {
-  switch (layout) {
+std::int64_t channel_block(const TensorType& type) {
+  switch (type.layout) {
     case Layout::kRowMajor:
       return 1;
     case Layout::kBlocked8:
       return 8;
     case Layout::kBlocked16:
       return 16;
+    case Layout::kChannelsLast:
+      return std::max<std::int64_t>(1, type.shape[1]);
   }
   return 1;
 }
@@ -25,14 +29,17 @@ namespace {
 void infer(InferContext& context) {
   const TensorType& x = context.inputs[0];
   const std::int64_t number = context.attributes.integer("layout");
-  PT_CHECK(number >= 0 && number <= static_cast<std::int64_t>(Layout::kBlocked16), kModel,
+  PT_CHECK(number >= 0 && number <= static_cast<std::int64_t>(Layout::kChannelsLast), kModel,
            "Reorder knows no layout {}", number);
   const auto layout = static_cast<Layout>(number);
-  PT_CHECK(layout == Layout::kRowMajor ||
-               (x.shape.rank() == 4 && x.shape[1] % channel_block(layout) == 0),
+  const TensorType y{x.dtype, x.shape, layout};
+  PT_CHECK(layout != Layout::kChannelsLast || x.shape.rank() == 4, kModel,
+           "Reorder to channels last needs (N, C, H, W), got {}", x.text());
+  PT_CHECK(layout == Layout::kRowMajor || layout == Layout::kChannelsLast ||
+               (x.shape.rank() == 4 && x.shape[1] % channel_block(y) == 0),
            kModel, "Reorder to blocks of {} channels needs (N, C, H, W) with whole blocks, got {}",
-           channel_block(layout), x.text());
-  context.outputs = {{x.dtype, x.shape, layout}};
+           channel_block(y), x.text());
+  context.outputs = {y};
 }
 
 void differentiate(GradientContext& context) {

@@ -20,8 +20,9 @@ std::unique_ptr<Kernel> make(const KernelRequest& request) {
         const std::size_t size = size_of(x.dtype);
         const std::int64_t channels = x.shape[1];
         const std::int64_t positions = x.shape.count(2, x.shape.rank());
-        const auto offset = [&](Layout layout, std::int64_t n, std::int64_t c, std::int64_t p) {
-          const std::int64_t block = channel_block(layout);
+        const auto offset = [&](const TensorType& type, std::int64_t n, std::int64_t c,
+                                std::int64_t p) {
+          const std::int64_t block = channel_block(type);
           return static_cast<std::size_t>((n * channels + c / block * block) * positions +
                                           p * block + c % block) *
                  size;
@@ -29,7 +30,7 @@ std::unique_ptr<Kernel> make(const KernelRequest& request) {
         for (std::int64_t n = 0; n < x.shape[0]; ++n) {
           for (std::int64_t c = 0; c < channels; ++c) {
             for (std::int64_t p = 0; p < positions; ++p) {
-              std::memcpy(to + offset(y.layout, n, c, p), from + offset(x.layout, n, c, p), size);
+              std::memcpy(to + offset(y, n, c, p), from + offset(x, n, c, p), size);
             }
           }
         }

@@ -12,7 +12,7 @@ using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
 bool floats(const KernelRequest& request) {
-  return is_stored_float(request.inputs[0].dtype) && takes_types(request);
+  return is_stored_float(request.inputs[0].dtype) && takes_types(request, picture_layout(request));
 }
 
 Pool pool_of(const KernelRequest& request, const Shape& x) {
@@ -23,7 +23,9 @@ Pool pool_of(const KernelRequest& request, const Shape& x) {
   const Ints overhang = attributes.ints("overhang", Ints(window.size(), 0));
   const std::size_t added = 3 - window.size();
   Pool pool{};
-  pool.planes = x[0] * x[1];
+  const bool last = picture_layout(request) == Layout::kChannelsLast;
+  pool.planes = last ? x[0] : x[0] * x[1];
+  pool.inner = last ? x[1] : 1;
   for (std::size_t d = 0; d < 3; ++d) {
     const WindowAxis& a = axes[d];
     const std::int64_t over = d < added ? 0 : overhang.at(d - added);
@@ -83,7 +85,8 @@ Channels channels_of(const KernelRequest& request, const Shape& x) {
           static_cast<float>(limits.low),
           static_cast<float>(limits.high),
           static_cast<float>(limits.passes_from),
-          limits.any()};
+          limits.any(),
+          picture_layout(request) == Layout::kChannelsLast};
 }
 
 template <bool kTraining>

@@ -2,6 +2,7 @@
 // timing. Batch normalization: a block for each channel.
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "ops/grid_cuda.h"
 #include "ops/spatial_launch_cuda.h"
@@ -73,36 +74,89 @@ __device__ __forceinline__ std::int64_t index_of(const Pool& pool, const Place& 
   return (window.at[0] * pool.axes[1].output + window.at[1]) * pool.axes[2].output + window.at[2];
 }
 
-__global__ void max_pool(Pool pool, Numbers x, Places y, std::int32_t* index) {
-  const std::int64_t outputs = outputs_of(pool);
-  for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
-    const Numbers plane = x + o / outputs * inputs_of(pool);
-    float best = -std::numeric_limits<float>::infinity();
-    std::int64_t place = -1;
-    for_taps(pool, place_of(o % outputs, pool.axes[1].output, pool.axes[2].output),
-             [&](std::int64_t i) {
-               const float value = plane[i];
-               if (place >= 0 && !(value > best) && value == value) return;
-               best = value;
-               place = i;
-             });
-    y[o] = best;
-    if (index) index[o] = static_cast<std::int32_t>(place);
+/// A thread works on kLanes neighbours among the inner ones at once: 1 or kWide.
+template <int kLanes>
+struct Lanes {
+  float values[kLanes];
+};
+template <int kLanes>
+__device__ __forceinline__ Lanes<kLanes> load_lanes(const Numbers& from, std::int64_t group) {
+  Lanes<kLanes> out;
+  if constexpr (kLanes == kWide) {
+    const WideNumbers wide = load_wide(from, group);
+    for (int l = 0; l < kLanes; ++l) out.values[l] = wide.values[l];
+  } else {
+    out.values[0] = from[group];
+  }
+  return out;
+}
+template <int kLanes>
+__device__ __forceinline__ void store_lanes(const Places& to, std::int64_t group,
+                                            const Lanes<kLanes>& from) {
+  if constexpr (kLanes == kWide) {
+    WideNumbers wide;
+    for (int l = 0; l < kLanes; ++l) wide.values[l] = from.values[l];
+    store_wide(to, group, wide);
+  } else {
+    to[group] = from.values[0];
   }
 }
 
+/// A group of lanes: which of the inner ones, which position, which plane.
+struct Group {
+  std::int64_t inner, position, plane;
+};
+__device__ __forceinline__ Group group_of(std::int64_t g, std::int64_t groups,
+                                          std::int64_t positions) {
+  return {g % groups, g / groups % positions, g / groups / positions};
+}
+
+template <int kLanes>
+__global__ void max_pool(Pool pool, Numbers x, Places y, std::int32_t* index) {
+  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
+  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * outputs * groups;
+  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
+    const Group o = group_of(g, groups, outputs);
+    Lanes<kLanes> best;
+    std::int64_t place[kLanes];
+    for (int l = 0; l < kLanes; ++l) {
+      best.values[l] = -std::numeric_limits<float>::infinity();
+      place[l] = -1;
+    }
+    for_taps(pool, place_of(o.position, pool.axes[1].output, pool.axes[2].output),
+             [&](std::int64_t i) {
+               const Lanes<kLanes> here =
+                   load_lanes<kLanes>(x, (o.plane * inputs + i) * groups + o.inner);
+               for (int l = 0; l < kLanes; ++l) {
+                 const float value = here.values[l];
+                 if (place[l] >= 0 && !(value > best.values[l]) && value == value) continue;
+                 best.values[l] = value;
+                 place[l] = i;
+               }
+             });
+    store_lanes<kLanes>(y, g, best);
+    for (int l = 0; index && l < kLanes; ++l)
+      index[g * kLanes + l] = static_cast<std::int32_t>(place[l]);
+  }
+}
+
+template <int kLanes>
 __global__ void max_pool_gradient(Pool pool, Numbers dy, const std::int32_t* index, Places dx) {
   const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
-  for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
-    const std::int64_t plane = i / inputs * outputs;
-    const std::int64_t mine = i % inputs;
-    float sum = 0;
-    for_windows(pool, place_of(mine, pool.axes[1].input, pool.axes[2].input),
+  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * inputs * groups;
+  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
+    const Group i = group_of(g, groups, inputs);
+    Lanes<kLanes> sum{};
+    for_windows(pool, place_of(i.position, pool.axes[1].input, pool.axes[2].input),
                 [&](const Place& window) {
-                  const std::int64_t o = plane + index_of(pool, window);
-                  if (index[o] == mine) sum += dy[o];
+                  const std::int64_t o =
+                      (i.plane * outputs + index_of(pool, window)) * groups + i.inner;
+                  const Lanes<kLanes> here = load_lanes<kLanes>(dy, o);
+                  for (int l = 0; l < kLanes; ++l) {
+                    if (index[o * kLanes + l] == i.position) sum.values[l] += here.values[l];
+                  }
                 });
-    dx[i] = sum;
+    store_lanes<kLanes>(dx, g, sum);
   }
 }
 
@@ -121,59 +175,108 @@ __device__ __forceinline__ float share_of(const Pool& pool, const Place& window)
   return share;
 }
 
+template <int kLanes>
 __global__ void average_pool(Pool pool, Numbers x, Places y) {
-  const std::int64_t outputs = outputs_of(pool);
-  for (std::int64_t o = first_of_thread(); o < pool.planes * outputs; o += step_of_thread()) {
-    const Numbers plane = x + o / outputs * inputs_of(pool);
-    const Place window = place_of(o % outputs, pool.axes[1].output, pool.axes[2].output);
-    float sum = 0;
-    for_taps(pool, window, [&](std::int64_t i) { sum += plane[i]; });
-    y[o] = sum * share_of(pool, window);
+  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
+  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * outputs * groups;
+  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
+    const Group o = group_of(g, groups, outputs);
+    const Place window = place_of(o.position, pool.axes[1].output, pool.axes[2].output);
+    Lanes<kLanes> sum{};
+    for_taps(pool, window, [&](std::int64_t i) {
+      const Lanes<kLanes> here = load_lanes<kLanes>(x, (o.plane * inputs + i) * groups + o.inner);
+      for (int l = 0; l < kLanes; ++l) sum.values[l] += here.values[l];
+    });
+    const float share = share_of(pool, window);
+    for (int l = 0; l < kLanes; ++l) sum.values[l] *= share;
+    store_lanes<kLanes>(y, g, sum);
   }
 }
 
+template <int kLanes>
 __global__ void average_pool_gradient(Pool pool, Numbers dy, Places dx) {
   const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
-  for (std::int64_t i = first_of_thread(); i < pool.planes * inputs; i += step_of_thread()) {
-    const std::int64_t plane = i / inputs * outputs;
-    float sum = 0;
-    for_windows(pool, place_of(i % inputs, pool.axes[1].input, pool.axes[2].input),
+  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * inputs * groups;
+  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
+    const Group i = group_of(g, groups, inputs);
+    Lanes<kLanes> sum{};
+    for_windows(pool, place_of(i.position, pool.axes[1].input, pool.axes[2].input),
                 [&](const Place& window) {
-                  sum += dy[plane + index_of(pool, window)] * share_of(pool, window);
+                  const Lanes<kLanes> here = load_lanes<kLanes>(
+                      dy, (i.plane * outputs + index_of(pool, window)) * groups + i.inner);
+                  const float share = share_of(pool, window);
+                  for (int l = 0; l < kLanes; ++l) sum.values[l] += here.values[l] * share;
                 });
-    dx[i] = sum;
+    store_lanes<kLanes>(dx, g, sum);
   }
 }
 
 /// Where element i of a channel lies.
 __device__ __forceinline__ std::int64_t element_of(const Channels& s, std::int64_t channel,
                                                    std::int64_t i) {
+  if (s.channels_last) return i * s.channels + channel;
   return (i / s.positions * s.channels + channel) * s.positions + i % s.positions;
 }
 
+/// How threads share channels. Row-major: a block has one. Channels last: a block has 32
+/// neighbours, and each of its warps other positions of them, so that a warp reads what lies
+/// together.
+template <bool kLast>
+struct Share {
+  std::int64_t channel, first, step;
+  bool any;  // of this thread
+
+  __device__ explicit Share(const Channels& s)
+      : channel(kLast ? std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32 : blockIdx.x),
+        first(kLast ? threadIdx.x / 32 : threadIdx.x),
+        step(kLast ? kBlock / 32 : kBlock),
+        any(channel < s.channels) {
+    if (!any) channel = 0;
+  }
+  /// Over all threads of a channel; all threads of the block must come here.
+  __device__ float sum(float value) const {
+    if constexpr (kLast) {
+      __shared__ float parts[kBlock];
+      __syncthreads();  // who is behind may still read the parts of the last call
+      parts[threadIdx.x] = value;
+      __syncthreads();
+      value = 0;
+      for (int warp = 0; warp < kBlock / 32; ++warp) value += parts[warp * 32 + threadIdx.x % 32];
+      return value;
+    } else {
+      return over_block<kBlock>(value, SumOf());
+    }
+  }
+};
+
+template <bool kLast>
 __global__ void batch_norm(Channels s, bool training, Numbers x, Numbers scale, Numbers bias,
                            Numbers given_means, Numbers given_variances, Places means,
                            Places variances, Places y) {
-  const std::int64_t c = blockIdx.x;
-  const std::int64_t count = s.images * s.positions;
-  const auto population = static_cast<float>(count);
+  const Share<kLast> share(s);
+  const std::int64_t c = share.channel;
+  const std::int64_t count = share.any ? s.images * s.positions : 0;
+  const auto population = static_cast<float>(s.images * s.positions);
   float mean = 0, variance = 0;
   if (training) {
-    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) mean += x[element_of(s, c, i)];
-    mean = over_block<kBlock>(mean, SumOf()) / population;
-    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+    for (std::int64_t i = share.first; i < count; i += share.step) mean += x[element_of(s, c, i)];
+    mean = share.sum(mean) / population;
+    for (std::int64_t i = share.first; i < count; i += share.step) {
       const float away = x[element_of(s, c, i)] - mean;
       variance += away * away;
     }
-    variance = over_block<kBlock>(variance, SumOf()) / population;
-    if (threadIdx.x == 0 && means) means[c] = mean;
-    if (threadIdx.x == 0 && variances) variances[c] = variance;
+    variance = share.sum(variance) / population;
+    const bool writes = share.any && share.first == 0;
+    if (writes && means) means[c] = mean;
+    if (writes && variances) variances[c] = variance;
   } else {
     mean = given_means[c];
     variance = given_variances[c];
   }
   const float factor = 1 / std::sqrt(variance + s.epsilon) * scale[c];
-  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+  // Blocks that share channels, which only given moments allow, take positions in turns.
+  const std::int64_t step = share.step * gridDim.y;
+  for (std::int64_t i = share.first + share.step * blockIdx.y; i < count; i += step) {
     const std::int64_t at = element_of(s, c, i);
     const float value = (x[at] - mean) * factor + bias[c];
     const float raised = value < s.low ? s.low : value;
@@ -181,11 +284,13 @@ __global__ void batch_norm(Channels s, bool training, Numbers x, Numbers scale, 
   }
 }
 
+template <bool kLast>
 __global__ void batch_norm_gradient(Channels s, bool training, Numbers dy, Numbers x, Numbers scale,
                                     Numbers means, Numbers variances, Numbers biases, Places dx,
                                     Places dscales, Places dbiases) {
-  const std::int64_t c = blockIdx.x;
-  const std::int64_t count = s.images * s.positions;
+  const Share<kLast> share(s);
+  const std::int64_t c = share.channel;
+  const std::int64_t count = share.any ? s.images * s.positions : 0;
   const float mean = means[c];
   const float inverse = 1 / std::sqrt(variances[c] + s.epsilon);
   const float factor = inverse * scale[c];
@@ -196,19 +301,20 @@ __global__ void batch_norm_gradient(Channels s, bool training, Numbers dy, Numbe
     return y < s.passes_from || y > s.high ? 0.0f : dy[at];
   };
   float dbias = 0, dscale = 0;
-  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+  for (std::int64_t i = share.first; i < count; i += share.step) {
     const std::int64_t at = element_of(s, c, i);
     const float g = passed(at);
     dbias += g;
     dscale += g * (x[at] - mean) * inverse;
   }
-  dbias = over_block<kBlock>(dbias, SumOf());
-  dscale = over_block<kBlock>(dscale, SumOf());
-  if (threadIdx.x == 0 && dscales) dscales[c] = dscale;
-  if (threadIdx.x == 0 && dbiases) dbiases[c] = dbias;
+  dbias = share.sum(dbias);
+  dscale = share.sum(dscale);
+  const bool writes = share.any && share.first == 0;
+  if (writes && dscales) dscales[c] = dscale;
+  if (writes && dbiases) dbiases[c] = dbias;
   if (!dx) return;
-  const auto population = static_cast<float>(count);
-  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
+  const auto population = static_cast<float>(s.images * s.positions);
+  for (std::int64_t i = share.first; i < count; i += share.step) {
     const std::int64_t at = element_of(s, c, i);
     const float normal = (x[at] - mean) * inverse;
     const float shift = training ? (dbias + normal * dscale) / population : 0.0f;
@@ -234,7 +340,7 @@ __global__ void batch_norm_passed(Channels s, Numbers dy, Numbers x, Numbers sca
                                   Numbers variances, Numbers biases, Places passed) {
   const std::int64_t count = s.images * s.channels * s.positions;
   for (std::int64_t at = first_of_thread(); at < count; at += step_of_thread()) {
-    const std::int64_t c = at / s.positions % s.channels;
+    const std::int64_t c = (s.channels_last ? at : at / s.positions) % s.channels;
     const float factor = 1 / std::sqrt(variances[c] + s.epsilon) * scale[c];
     const float y = (x[at] - means[c]) * factor + biases[c];
     passed[at] = y < s.passes_from || y > s.high ? 0.0f : dy[at];
@@ -242,65 +348,101 @@ __global__ void batch_norm_passed(Channels s, Numbers dy, Numbers x, Numbers sca
 }
 
 std::int64_t count_of(const Pool& pool, bool inputs) {
-  std::int64_t count = pool.planes;
+  std::int64_t count = pool.planes * pool.inner;
   for (const PoolAxis& axis : pool.axes) count *= inputs ? axis.input : axis.output;
   return count;
+}
+
+/// Calls run(lanes, groups) with as many lanes as the inner ones and the addresses allow.
+template <class Run>
+void with_lanes(const Pool& pool, std::int64_t count, const Numbers& a, const Numbers& b, Run run) {
+  if (count == 0) return;
+  if (pool.inner % kWide == 0 && moves_wide(a.data) && moves_wide(b.data)) {
+    run(std::integral_constant<int, kWide>(), count / kWide);
+  } else {
+    run(std::integral_constant<int, 1>(), count);
+  }
 }
 
 }  // namespace
 
 void launch_max_pool(const Pool& pool, const Numbers& x, const Places& y, std::int32_t* index,
                      const CudaQueue& queue) {
-  const std::int64_t count = count_of(pool, /*inputs=*/false);
-  if (count > 0)
-    PT_LAUNCH(max_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y, index);
+  with_lanes(pool, count_of(pool, /*inputs=*/false), x, y, [&](auto lanes, std::int64_t groups) {
+    PT_LAUNCH(max_pool<decltype(lanes)::value>, blocks_for(groups, queue), kBlock, queue.stream,
+              pool, x, y, index);
+  });
 }
 
 void launch_max_pool_gradient(const Pool& pool, const Numbers& dy, const std::int32_t* index,
                               const Places& dx, const CudaQueue& queue) {
-  const std::int64_t count = count_of(pool, /*inputs=*/true);
-  if (count > 0)
-    PT_LAUNCH(max_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, index,
-              dx);
+  with_lanes(pool, count_of(pool, /*inputs=*/true), dy, dx, [&](auto lanes, std::int64_t groups) {
+    PT_LAUNCH(max_pool_gradient<decltype(lanes)::value>, blocks_for(groups, queue), kBlock,
+              queue.stream, pool, dy, index, dx);
+  });
 }
 
 void launch_average_pool(const Pool& pool, const Numbers& x, const Places& y,
                          const CudaQueue& queue) {
-  const std::int64_t count = count_of(pool, /*inputs=*/false);
-  if (count > 0)
-    PT_LAUNCH(average_pool, blocks_for(count, queue), kBlock, queue.stream, pool, x, y);
+  with_lanes(pool, count_of(pool, /*inputs=*/false), x, y, [&](auto lanes, std::int64_t groups) {
+    PT_LAUNCH(average_pool<decltype(lanes)::value>, blocks_for(groups, queue), kBlock, queue.stream,
+              pool, x, y);
+  });
 }
 
 void launch_average_pool_gradient(const Pool& pool, const Numbers& dy, const Places& dx,
                                   const CudaQueue& queue) {
-  const std::int64_t count = count_of(pool, /*inputs=*/true);
-  if (count > 0)
-    PT_LAUNCH(average_pool_gradient, blocks_for(count, queue), kBlock, queue.stream, pool, dy, dx);
+  with_lanes(pool, count_of(pool, /*inputs=*/true), dy, dx, [&](auto lanes, std::int64_t groups) {
+    PT_LAUNCH(average_pool_gradient<decltype(lanes)::value>, blocks_for(groups, queue), kBlock,
+              queue.stream, pool, dy, dx);
+  });
 }
+
+namespace {
+
+unsigned channel_blocks(const Channels& s) {
+  return static_cast<unsigned>(s.channels_last ? (s.channels + 31) / 32 : s.channels);
+}
+
+}  // namespace
 
 void launch_batch_norm(const Channels& shape, const Numbers& x, const Numbers& scale,
                        const Numbers& bias, const Places& mean, const Places& variance,
                        const Places& y, const CudaQueue& queue) {
-  if (shape.channels > 0)
-    PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
-              /*training=*/true, x, scale, bias, Numbers(), Numbers(), mean, variance, y);
+  if (shape.channels == 0) return;
+  const auto start = [&](auto kernel) {
+    PT_LAUNCH(kernel, channel_blocks(shape), kBlock, queue.stream, shape, /*training=*/true, x,
+              scale, bias, Numbers(), Numbers(), mean, variance, y);
+  };
+  shape.channels_last ? start(batch_norm<true>) : start(batch_norm<false>);
 }
 
 void launch_batch_norm_inference(const Channels& shape, const Numbers& x, const Numbers& scale,
                                  const Numbers& bias, const Numbers& mean, const Numbers& variance,
                                  const Places& y, const CudaQueue& queue) {
-  if (shape.channels > 0)
-    PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
-              /*training=*/false, x, scale, bias, mean, variance, Places(), Places(), y);
+  if (shape.channels == 0) return;
+  const unsigned channels = channel_blocks(shape);
+  const std::int64_t per_channel = static_cast<std::int64_t>(blocks_for(
+                                       shape.images * shape.channels * shape.positions, queue)) /
+                                   channels;
+  const auto shares = static_cast<unsigned>(per_channel < 1 ? 1 : per_channel);
+  const auto start = [&](auto kernel) {
+    PT_LAUNCH(kernel, dim3(channels, shares), kBlock, queue.stream, shape, /*training=*/false, x,
+              scale, bias, mean, variance, Places(), Places(), y);
+  };
+  shape.channels_last ? start(batch_norm<true>) : start(batch_norm<false>);
 }
 
 void launch_batch_norm_gradient(const Channels& shape, bool training, const Numbers& dy,
                                 const Numbers& x, const Numbers& scale, const Numbers& mean,
                                 const Numbers& variance, const Numbers& bias, const Places& dx,
                                 const Places& dscale, const Places& dbias, const CudaQueue& queue) {
-  if (shape.channels > 0)
-    PT_LAUNCH(batch_norm_gradient, static_cast<unsigned>(shape.channels), kBlock, queue.stream,
-              shape, training, dy, x, scale, mean, variance, bias, dx, dscale, dbias);
+  if (shape.channels == 0) return;
+  const auto start = [&](auto kernel) {
+    PT_LAUNCH(kernel, channel_blocks(shape), kBlock, queue.stream, shape, training, dy, x, scale,
+              mean, variance, bias, dx, dscale, dbias);
+  };
+  shape.channels_last ? start(batch_norm_gradient<true>) : start(batch_norm_gradient<false>);
 }
 
 void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,

@@ -12,9 +12,11 @@ namespace pipetrain::spatial {
 struct PoolAxis {
   std::int64_t input, kernel, stride, dilation, pad, output, count_begin, count_end;
 };
+/// (planes, height, width, inner): row-major pictures have images * channels planes and no inner
+/// ones, others an image a plane and channels innermost.
 struct Pool {
   PoolAxis axes[3];
-  std::int64_t planes;
+  std::int64_t planes, inner;
 };
 /// `index`: place in the plane that each maximum comes from; may be null.
 void launch_max_pool(const Pool& pool, const Numbers& x, const Places& y, std::int32_t* index,
@@ -26,11 +28,12 @@ void launch_average_pool(const Pool& pool, const Numbers& x, const Places& y,
 void launch_average_pool_gradient(const Pool& pool, const Numbers& dy, const Places& dx,
                                   const CudaQueue& queue);
 
-/// x: (images, channels, positions); y is clipped to [low, high].
+/// x: (images, channels, positions), or (images, positions, channels); y is clipped to [low, high].
 struct Channels {
   std::int64_t images, channels, positions;
   float epsilon, low, high, passes_from;
   bool clips;
+  bool channels_last = false;
 };
 /// With the moments of x, which go to `mean` and `variance` unless these are null.
 void launch_batch_norm(const Channels& shape, const Numbers& x, const Numbers& scale,

@@ -29,14 +29,34 @@ inline Places places_at(std::span<const Tensor> tensors, std::size_t index) {
   return {tensors[index].data, stored_as(tensors[index].type.dtype)};
 }
 
-/// Whether own kernels take the node: everything lies row-major, and floats are of a type that
-/// kernels know (not float64).
-inline bool takes_types(const KernelRequest& request) {
+/// Whether own kernels take the node: floats are of a type that kernels know (not float64), and
+/// everything lies row-major but, where `pictures` says so, tensors of four dimensions.
+inline bool takes_types(const KernelRequest& request, Layout pictures = Layout::kRowMajor) {
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
       if (type.dtype == DType::kUndefined) continue;
-      if (type.layout != Layout::kRowMajor || type.dtype == DType::kFloat64) return false;
+      const Layout layout = type.shape.rank() == 4 ? pictures : Layout::kRowMajor;
+      if (type.layout != layout || type.dtype == DType::kFloat64) return false;
     }
+  }
+  return true;
+}
+
+/// The layout of a node's pictures, which its first result or else its first operand tells.
+inline Layout picture_layout(const KernelRequest& request) {
+  const bool last = request.inputs[0].layout == Layout::kChannelsLast ||
+                    request.outputs[0].layout == Layout::kChannelsLast;
+  return last ? Layout::kChannelsLast : Layout::kRowMajor;
+}
+
+/// Whether operands as large as the first result lie as it does, and all others row-major.
+inline bool lies_alike(const KernelRequest& request) {
+  const TensorType& result = request.outputs[0];
+  if (result.layout != Layout::kRowMajor && result.layout != Layout::kChannelsLast) return false;
+  for (const TensorType& type : request.inputs) {
+    if (type.dtype == DType::kUndefined) continue;
+    if (type.layout != (type.shape == result.shape ? result.layout : Layout::kRowMajor))
+      return false;
   }
   return true;
 }

@@ -30,6 +30,11 @@ struct ParameterUpdate {
   std::span<float> parameter;
   std::span<const float> gradient;
   std::span<float> state0, state1;
+  /// Where it is known: rows, of `row_floats` each, outside of which the gradient is zero. SGD
+  /// without momentum and decay then leaves the others alone.
+  bool has_rows = false;
+  std::span<const std::int64_t> rows = {};
+  std::size_t row_floats = 0;
 };
 
 /// update() of each of them, with the same bits: threads share the elements of a large tensor, and

@@ -246,9 +246,33 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
+namespace {
+
+/// Whether an element whose gradient is zero stays what it is.
+bool keeps_without_gradient(const OptimizerSettings& settings, double gradient_scale) {
+  return settings.kind == OptimizerKind::kSgd && settings.momentum == 0 &&
+         settings.weight_decay == 0 && std::isfinite(gradient_scale);
+}
+
+void update_rows(const ParameterUpdate& one, std::int64_t step, double gradient_scale) {
+  const auto count = static_cast<std::ptrdiff_t>(one.rows.size());
+#pragma omp parallel for schedule(static) if (one.rows.size() * one.row_floats >= kParallelElements)
+  for (std::ptrdiff_t k = 0; k < count; ++k) {
+    const auto first = static_cast<std::size_t>(one.rows[static_cast<std::size_t>(k)]);
+    const std::size_t begin = first * one.row_floats;
+    update(*one.settings, one.learning_rate, step, gradient_scale,
+           one.parameter.subspan(begin, one.row_floats),
+           one.gradient.subspan(begin, one.row_floats), {}, {});
+  }
+}
+
+}  // namespace
+
 void update_all(std::int64_t step, double gradient_scale,
                 std::span<const ParameterUpdate> parameters) {
   const auto update_one = [&](const ParameterUpdate& one) {
+    if (one.has_rows && keeps_without_gradient(*one.settings, gradient_scale))
+      return update_rows(one, step, gradient_scale);
     update(*one.settings, one.learning_rate, step, gradient_scale, one.parameter, one.gradient,
            one.state0, one.state1);
   };

@@ -55,11 +55,12 @@ TrainingGraph build_training_graph(const OnnxModel& model,
     differentiate(training);
     remove_dead_nodes(training.graph, results_of(training));
   }
-  // These make the graph what the CPU's kernels run fastest.
+  // These make the graph what a device's kernels run fastest.
   if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
   choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
-  if (options.fuse_elementwise && options.with_gradients) fuse_elementwise(training);
+  if (options.fuse_elementwise && options.with_gradients)
+    fuse_elementwise(training, FusedTypes::kMasks);
   training.graph.verify();
   return training;
 }

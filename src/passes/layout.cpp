@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/reduce_plan.h"
 #include "ops/registry.h"
 #include "ops/reorder.h"
 
@@ -19,7 +20,8 @@ class LayoutPass {
       : training_(training),
         graph_(training.graph),
         blocked_(blocked),
-        block_(channel_block(blocked)),
+        last_(blocked == Layout::kChannelsLast),
+        block_(blocked == Layout::kBlocked16 ? 16 : 8),
         fixed_(training.outputs.begin(), training.outputs.end()) {}
 
   void run() {
@@ -57,7 +59,9 @@ class LayoutPass {
     const std::string_view op = node.op->name;
     if (node.part == Part::kPrepare || node.part == Part::kFinish) return wanted;
     if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad") {
-      choose_convolution(node, wanted);
+      last_ ? choose_channels_last(node, wanted) : choose_convolution(node, wanted);
+    } else if (last_ && reduces_positions(node)) {
+      wanted[0] = graph_[node.inputs[0]].type.layout;
     } else if (follows(node)) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         if (node.inputs[i] && is_picture(node, node.inputs[i])) wanted[i] = blocked_;
@@ -84,6 +88,34 @@ class LayoutPass {
     } else if (divides(node.outputs[0]) && !fixed_.contains(node.outputs[0])) {
       graph_[node.outputs[0]].type.layout = blocked_;
     }
+  }
+
+  /// All tensors of a convolution: cuDNN takes no mixture. The first one of a network has few
+  /// channels, which cuDNN fills up.
+  void choose_channels_last(const Node& node, std::vector<Layout>& wanted) {
+    const bool weight_gradient = node.op->name == "ConvWeightGrad";
+    const Shape weight = graph_[weight_gradient ? node.outputs[0] : node.inputs[1]].type.shape;
+    if (weight.rank() != 4 || weight[0] % block_ != 0) return;
+    if (!weight_gradient && fixed_.contains(node.outputs[0])) return;
+    wanted[0] = blocked_;
+    // With one channel, or one tap, a weight lies alike in both layouts.
+    const bool lies_both_ways = weight[1] == 1 || weight.count(2, 4) == 1;
+    if (weight_gradient || !lies_both_ways) wanted[1] = blocked_;
+    if (!weight_gradient) graph_[node.outputs[0]].type.layout = blocked_;
+  }
+
+  /// A reduction over height and width of what lies channels last.
+  bool reduces_positions(const Node& node) const {
+    const std::string_view op = node.op->name;
+    if (op != "ReduceMean" && op != "ReduceSum" && op != "ReduceMax" && op != "SumTo") return false;
+    if (!is_blocked(node.inputs[0])) return false;
+    const Ints axes = op == "SumTo" ? axes_of_sum_to(graph_[node.inputs[0]].type.shape,
+                                                     graph_[node.outputs[0]].type.shape)
+                                    : node.attributes.ints("axes");
+    const auto reduces = [&](std::int64_t axis) {
+      return std::find(axes.begin(), axes.end(), axis) != axes.end();
+    };
+    return reduces(2) && reduces(3);
   }
 
   /// Whether `id` is one of the node's tensors (N, C, H, W), not a number per channel and the like.
@@ -125,6 +157,11 @@ class LayoutPass {
   /// all readers behind it, one made in the backward only readers of the same forward node.
   ValueId in_layout(ValueId id, Layout layout, const Node& reader) {
     if (graph_[id].type.layout == layout) return id;
+    if (last_ && is_weight(id)) {
+      const auto [found, added] = copies_.try_emplace({id, layout, Part::kPrepare, NodeId{}});
+      if (added) found->second = add_reorder(id, layout, Part::kPrepare, NodeId{});
+      return found->second;
+    }
     const auto forward = copies_.find({id, layout, Part::kForward, NodeId{}});
     if (forward != copies_.end()) return forward->second;
     const NodeId place = reader.part == Part::kForward ? NodeId{} : reader.gradient_of;
@@ -133,17 +170,27 @@ class LayoutPass {
       if (earlier != copies_.end()) return earlier->second;
     }
     const auto [found, added] = copies_.try_emplace({id, layout, reader.part, place});
-    if (added) found->second = add_reorder(id, layout, reader);
+    if (added) found->second = add_reorder(id, layout, reader.part, reader.gradient_of);
     return found->second;
   }
 
-  ValueId add_reorder(ValueId id, Layout layout, const Node& reader) {
+  /// Whether a value depends on parameters alone.
+  bool is_weight(ValueId id) const {
+    const Value& value = graph_[id];
+    return value.role == Role::kParameter || value.role == Role::kConstant ||
+           (value.producer && graph_[value.producer].part == Part::kPrepare);
+  }
+
+  ValueId add_reorder(ValueId id, Layout layout, Part part, NodeId gradient_of) {
     const bool plain = layout == Layout::kRowMajor;
     Value copy;
     copy.name = fmt::format("{} {}", graph_[id].name,
-                            plain ? "row-major" : fmt::format("blocked by {}", block_));
+                            plain   ? "row-major"
+                            : last_ ? "channels last"
+                                    : fmt::format("blocked by {}", block_));
     copy.type = {graph_[id].type.dtype, graph_[id].type.shape, layout};
-    copy.role = reader.part == Part::kForward ? Role::kActivation : Role::kGradient;
+    const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
+    copy.role = backward ? Role::kGradient : Role::kActivation;
     copy.producer = {static_cast<int>(graph_.nodes.size())};
     const ValueId out{static_cast<int>(graph_.values.size())};
     Node node;
@@ -152,8 +199,8 @@ class LayoutPass {
     node.inputs = {id};
     node.outputs = {out};
     node.name = copy.name;
-    node.part = reader.part;
-    node.gradient_of = reader.gradient_of;
+    node.part = part;
+    node.gradient_of = gradient_of;
     graph_.values.push_back(std::move(copy));
     graph_.nodes.push_back(std::move(node));
     return out;
@@ -162,7 +209,8 @@ class LayoutPass {
   TrainingGraph& training_;
   Graph& graph_;
   Layout blocked_;
-  std::int64_t block_;
+  bool last_;
+  std::int64_t block_;       // channels come in multiples of it
   std::set<ValueId> fixed_;  // read from outside, who expects them row-major
   std::vector<int> new_index_;
   std::map<std::tuple<ValueId, Layout, Part, NodeId>, ValueId> copies_;

@@ -7,6 +7,7 @@
 #include "onnx_io/subgraph.h"
 #include "ops/registry.h"
 #include "passes/control_flow.h"
+#include "passes/sequences.h"
 
 namespace pipetrain {
 namespace {
@@ -79,7 +80,9 @@ void refuse_unsupported(const OnnxModel& model, const std::set<std::string>& nee
   for (const OnnxNode& outer : model.nodes) {
     if (!is_needed(outer, needed)) continue;
     for (const OnnxNode& node : with_inner_nodes(outer)) {
-      if (has_subgraphs(node) || (node.domain.empty() && find_import(node.op_type))) continue;
+      if (has_subgraphs(node) || is_sequence_operator(node) ||
+          (node.domain.empty() && find_import(node.op_type)))
+        continue;
       missing[full_type(node)].push_back(
           node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name);
     }
@@ -122,6 +125,9 @@ class Lowering {
       if (is_needed(node, needed)) add_node(node);
     }
     for (const std::string& target : targets) {
+      PT_CHECK(!lists_.contains(target), kModel,
+               "output \"{}\" is a sequence or optional; the results of a model must be tensors",
+               printable(target));
       const auto found = values_.find(target);
       PT_CHECK(found != values_.end(), kModel, "output \"{}\" is never computed",
                printable(target));
@@ -247,6 +253,7 @@ class Lowering {
                      add_tensor(node.outputs[0], node.tensor_attribute("value"));
                      return;
                    }
+                   if (takes_lists(node)) return add_sequence(node);
                    std::vector<ValueId> inputs;
                    for (const std::string& name : node.inputs) inputs.push_back(value_of(name));
                    builder_.set_origin(unique_name(node), Part::kForward);
@@ -267,6 +274,9 @@ class Lowering {
   /// The value of this name; absent for the empty name.
   ValueId value_of(const std::string& name) const {
     if (name.empty()) return {};
+    PT_CHECK(!lists_.contains(name), kModel,
+             "\"{}\" is a sequence or optional, which only the operators for those take here",
+             printable(name));
     const auto found = values_.find(name);
     PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here", printable(name));
     return found->second;
@@ -278,6 +288,21 @@ class Lowering {
     if (result_.graph[id].role == Role::kActivation && renamed_.insert(id.index).second) {
       builder_.rename(id, name);
     }
+  }
+
+  bool takes_lists(const OnnxNode& node) const {
+    return is_sequence_operator(node) || (node.op_type == "Identity" && node.domain.empty() &&
+                                          node.has_input(0) && lists_.contains(node.inputs[0]));
+  }
+
+  void add_sequence(const OnnxNode& node) {
+    std::vector<ValueId> inputs;
+    for (const std::string& name : node.inputs)
+      inputs.push_back(lists_.contains(name) ? ValueId{} : value_of(name));
+    builder_.set_origin(unique_name(node), Part::kForward);
+    const std::vector<ValueId> outputs = expand_sequence(node, inputs, lists_, builder_);
+    for (std::size_t i = 0; i < node.outputs.size() && i < outputs.size(); ++i)
+      set_value(node.outputs[i], outputs[i]);
   }
 
   void add_control_flow(const OnnxNode& node, const std::vector<ValueId>& inputs) {
@@ -294,6 +319,7 @@ class Lowering {
   std::vector<ValueId> add_subgraph(const OnnxSubgraph& graph,
                                     const std::vector<ValueId>& arguments) {
     const std::map<std::string, ValueId> outside = values_;
+    const ValueLists lists_outside = lists_;
     for (std::size_t i = 0; i < graph.inputs.size() && i < arguments.size(); ++i) {
       values_[graph.inputs[i]] = arguments[i];
     }
@@ -304,6 +330,7 @@ class Lowering {
     std::vector<ValueId> outputs;
     for (const std::string& name : graph.outputs) outputs.push_back(value_of(name));
     values_ = outside;
+    lists_ = lists_outside;
     return outputs;
   }
 
@@ -337,6 +364,7 @@ class Lowering {
   TrainingGraph result_;
   GraphBuilder builder_;
   std::map<std::string, ValueId> values_;
+  ValueLists lists_;
   std::set<int> renamed_;
   std::set<std::string> names_;
   std::size_t repeated_ = 0;

@@ -276,6 +276,11 @@ class PrecisionPass {
 }  // namespace
 
 void choose_precision(TrainingGraph& training, DType narrow) {
+  for (const Node& node : training.graph.nodes) {
+    PT_CHECK(node.op->name != "Fused", kInternal,
+             "element-wise nodes are fused before their precision is chosen: {}",
+             printable(node.name));
+  }
   if (narrow == DType::kFloat32) return;
   PrecisionPass(training, narrow).run();
   training.graph.verify();

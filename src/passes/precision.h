@@ -21,6 +21,8 @@ namespace pipetrain {
 ///                            statistics, the loss, outputs of the model, exponentials and roots
 ///
 /// What only products read is stored narrow whoever computes it: they would round it themselves.
+/// Before fuse_elementwise(), whose nodes say how each of their steps is rounded: Error (kInternal)
+/// when there are such nodes.
 void choose_precision(TrainingGraph& training, DType narrow);
 
 }  // namespace pipetrain

@@ -18,6 +18,18 @@
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
+namespace {
+
+double busy_seconds(const std::vector<Instruction>& list, const std::vector<Event>& events) {
+  double sum = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
+      sum += events[i].end - events[i].start;
+  }
+  return sum;
+}
+
+}  // namespace
 
 Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
                  const RuntimeOptions& options)
@@ -158,6 +170,7 @@ void Runtime::compile(int device) {
   if (!options_.devices.empty()) {
     worker.compute = options_.devices[at(device)]->make_stream();
     worker.transfer = options_.devices[at(device)]->make_stream();
+    worker.times = std::make_unique<DeviceTimes>(*worker.compute);
   }
   for (int s = 0; s < stages(); ++s) {
     for (Copy& copy : stages_[at(s)]) {
@@ -200,6 +213,7 @@ void Runtime::work(int device) {
     const auto& list = program_->device[at(device)];
     std::size_t index = 0;
     try {
+      if (worker.times) worker.times->start(round_start_);
       for (; index < list.size(); ++index) {
         worker.at.store(static_cast<int>(index), std::memory_order_relaxed);
         execute(worker, list[index]);
@@ -207,6 +221,7 @@ void Runtime::work(int device) {
       }
       index = list.empty() ? 0 : list.size() - 1;
       worker.synchronize();
+      if (worker.times) worker.times->finish(worker.events);
       if (exchange_) exchange_->finish(device);
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
@@ -299,7 +314,6 @@ void Runtime::start_round(const Program& program) {
   for (std::size_t d = 0; d < workers_.size(); ++d) {
     if (!workers_[d]) continue;
     workers_[d]->events.assign(program.device[d].size(), Event{});
-    workers_[d]->busy_seconds = 0;
     workers_[d]->at = -1;
     workers_[d]->waits_for = Worker::kNobody;
   }
@@ -362,21 +376,26 @@ RoundResult Runtime::run_round(UnitSource& source) {
   result.skipped = skips_;
   if (program.gradient_sync)
     loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
-  for (auto& worker : workers_) {
+  for (std::size_t d = 0; d < workers_.size(); ++d) {
+    const auto& worker = workers_[d];
     result.events.push_back(worker ? worker->events : std::vector<Event>());
-    result.busy_seconds.push_back(worker ? worker->busy_seconds : 0);
+    result.busy_seconds.push_back(worker ? busy_seconds(program.device[d], worker->events) : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds : 0);
   }
-  if (!remote_) return result;
+  if (remote_) finish_with_others(result);
+  if (!options_.devices.empty()) time_receives(program, result.events);
+  return result;
+}
+
+void Runtime::finish_with_others(RoundResult& result) {
   try {
     remote_->finish_round();
     share_results(result);
   } catch (...) {
-    lock.lock();
+    const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
     throw;
   }
-  return result;
 }
 
 std::string Runtime::describe_hang() const {

@@ -99,8 +99,9 @@ struct RoundResult {
   double gradient_norm = 0;  // of kSync rounds with clipping or asked for; of the loss unscaled
   double loss_scale = 1;     // that the round's backward passes began with
   bool skipped = false;      // some gradient was not finite: nothing has been changed
-  /// As the program's lists. A receive lasts from when its data leave to when they are there, or
-  /// when the device that waits for them goes on.
+  /// As the program's lists; by the devices' own clocks where there are devices. A receive lasts
+  /// from when its data leave to when they are there, or when the device that waits for them goes
+  /// on.
   std::vector<std::vector<Event>> events;
   std::vector<double> busy_seconds;  // per device: in compute instructions
   std::vector<double> cpu_seconds;   // per device: CPU time of the worker thread
@@ -260,6 +261,7 @@ class Runtime {
   void share_norms();
   void share_memory();
   void share_results(RoundResult& result);
+  void finish_with_others(RoundResult& result);
 
   RuntimeOptions options_;
   std::vector<RuntimeVariant> variants_;

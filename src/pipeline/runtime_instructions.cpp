@@ -335,6 +335,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
   event.device = worker.device;
   event.index = index;
   event.start = steady_seconds() - round_start_;
+  // Receives are timed by those who compute.
+  if (instruction.kind != Kind::kReceive) worker.begin_work(round_start_);
   switch (instruction.kind) {
     case Kind::kSend:
       break;
@@ -364,9 +366,8 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
       }
     }
   }
+  worker.end_work();
   event.end = steady_seconds() - round_start_;
-  if (is_compute(instruction.kind) || instruction.kind == Kind::kUpdate)
-    worker.busy_seconds += event.end - event.start;
 }
 
 void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& copy) {
@@ -375,13 +376,14 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
   receive_all(worker, instruction, unit, copy, /*gradient=*/false);
   const int entry =
       take_entry(worker, instruction, /*gradient=*/false, copy.forwards, copy.forward_entry);
-  Event& event = worker.event();
-  event.start = steady_seconds() - round_start_;
+  worker.begin_work(round_start_);
+  const Event& event = worker.event();
   const bool evaluates = program_->rule == UpdateRule::kNone;
   const bool replayed = cut_ && cut_->replayed[at(instruction.stage)][at(instruction.unit)];
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
     out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
+  worker.end_work();
   if (copy.stage->has_loss(unit.variant) && !worker.compute) {
     RoundUnit& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
@@ -404,8 +406,8 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   }
   const bool adds = adds_gradient(instruction.kind);
   if (adds) unit.completes = --copy.adding_left == 0;
-  Event& event = worker.event();
-  event.start = steady_seconds() - round_start_;
+  worker.begin_work(round_start_);
+  const Event& event = worker.event();
   const std::byte* out = nullptr;
   if (!rehearse(instruction, event.start))
     out = copy.stage->backward(unit, entry, pass, !copy.accumulating);
@@ -413,6 +415,7 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
   // Behind the send, since nobody waits for them.
   if (adds && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
+  worker.end_work();
   if (adds) release_all(worker, instruction, copy);
 }
 

@@ -3,6 +3,7 @@
 // processes there are.
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -33,6 +34,13 @@ void Runtime::connect_processes() {
       const bool apart = std::any_of(devices.begin(), devices.end(), [&](int device) {
         return process_of[at(device)] != process_of[at(devices.front())];
       });
+      const std::vector<int> ranks = exchange_ranks();
+      std::set<int> distinct;
+      for (const int device : devices) distinct.insert(ranks[at(device)]);
+      PT_CHECK(!apart || distinct.size() == devices.size(), kUsage,
+               "replicas of stage {} share a GPU and have others in another process; give each a "
+               "GPU of its own",
+               s);
       PT_CHECK(!apart || slices_[0]->stages[at(s)].statistics.empty(), kUsage,
                "stage {} has running statistics (BatchNormalization) and replicas on GPUs of "
                "several processes, which cannot merge them yet; let each process have whole "

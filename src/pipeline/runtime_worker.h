@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "pipeline/device_times.h"
 #include "pipeline/runtime.h"
 
 namespace pipetrain {
@@ -19,13 +21,22 @@ struct Runtime::Worker {
   int device = 0;
   std::thread thread;
   std::unique_ptr<Stream> compute, transfer;  // null: the CPU
+  std::unique_ptr<DeviceTimes> times;         // of the compute stream
   std::vector<Event> events;
-  double busy_seconds = 0;
   double cpu_seconds = 0;
   std::atomic<int> at{-1};              // index of the instruction in progress
   std::atomic<int> waits_for{kNobody};  // a device, or one of the above
 
   Event& event() { return events[static_cast<std::size_t>(at.load(std::memory_order_relaxed))]; }
+
+  /// Begins the work of the instruction in progress, once it has all it waits for; ends it.
+  void begin_work(double round_start) {
+    event().start = steady_seconds() - round_start;
+    if (times) times->begin(at.load(std::memory_order_relaxed));
+  }
+  void end_work() const {
+    if (times) times->end();
+  }
 
   /// Waits for the device.
   void synchronize() const {

@@ -113,11 +113,11 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
     block.received = DeviceMemory();
     block.received = on_device_->device().allocate(on_device_->received_bytes[at]);
   }
-  if (written) transfer.wait(*written);
   for (const ValueId id : edge.values) {
     const StagePlace& place = on_device_->received_places[at][here.table.at(id)];
     std::byte* to = block.received.data() + place.offset;
-    transfer.copy(to, unit.table[place.table], place.bytes);
+    on_device_->fetch(sender.on_device_->device(), to, unit.table[place.table], place.bytes,
+                      written);
     unit.table[place.table] = to;
   }
   transfer.record(*block.copied);
@@ -400,6 +400,9 @@ void Stage::reduce(std::span<Stage* const> all, bool contributes) {
       group_->complete(replica_, k);
   }
   group_->reduce(replica_, contributes);
+  for (const auto& rows : touched_rows_) {
+    if (rows) rows->set_all();  // those of the other replicas
+  }
   if (statistics_.empty()) return;
   if (group_->in_streams()) group_->meet();
   // All have arrived, so nobody collects; everybody merges before anybody takes over.
@@ -529,6 +532,14 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
                        floats(target + parameter.offset, parameter.type),
                        std::span<const float>(floats(gradient, parameter.type)),
                        state(parameter.state0), state(parameter.state1)});
+    const Location& at = compiled.gradient_at[k];
+    const TouchedRows* touched =
+        at.space == Space::kAccumulator ? touched_rows_[at.offset].get() : nullptr;
+    if (touched && !touched->all()) {
+      updates.back().has_rows = true;
+      updates.back().rows = touched->list();
+      updates.back().row_floats = count / static_cast<std::size_t>(touched->rows());
+    }
     averages.push_back(parameter.average);
   }
   if (on_device_) {

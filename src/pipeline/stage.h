@@ -61,6 +61,7 @@ struct StageStep;
 struct StageStepAddition;
 struct StageBases;
 class StageDevice;
+class TouchedRows;
 struct ExchangedPiece;
 
 class Stage {
@@ -193,6 +194,7 @@ class Stage {
   std::map<std::string, StatisticState> statistics_;
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
+  std::vector<std::unique_ptr<TouchedRows>> touched_rows_;  // by accumulation; null: not by rows
   std::byte* gathered_ = nullptr;  // what the last units have computed of some values
   std::vector<int> gathered_of_;   // the variants of those units
   bool has_batch_sums_ = false;    // of earlier units of the step

@@ -36,6 +36,7 @@ class StageCompiler {
       compile(*compiled);
       if (stage_.on_device_) place_received(*compiled);
     }
+    share_rows();
     order_completion(*stage_.variants_.front());
     const std::size_t workspace = workspace_bytes_;
     stage_.memory_.temporaries += workspace;
@@ -317,6 +318,33 @@ class StageCompiler {
     }
     step.adding = kernel;
     for (StageStepAddition& addition : step.additions) addition.adds = true;
+  }
+
+  /// Lets the kernels that add to a few rows of an accumulator know of each other's rows.
+  void share_rows() {
+    std::map<int, std::vector<RowAddingKernel*>> kernels;  // by accumulation
+    std::map<int, std::size_t> variants;                   // that add to it
+    for (const auto& compiled : stage_.variants_) {
+      for (const int i : compiled->slice->accumulations) ++variants[i];
+      for (auto* steps : {&compiled->backward, &compiled->weight_gradient}) {
+        for (StageStep& step : *steps) {
+          auto* kernel = dynamic_cast<RowAddingKernel*>(step.adding);
+          if (kernel && step.additions.size() == 1)
+            kernels[step.additions[0].accumulation].push_back(kernel);
+        }
+      }
+    }
+    stage_.touched_rows_.resize(stage_.accumulators_.size());
+    for (const auto& [accumulation, sharing] : kernels) {
+      const std::int64_t rows = sharing.front()->rows();
+      if (rows == 0 || sharing.size() != variants[accumulation] ||
+          std::any_of(sharing.begin(), sharing.end(),
+                      [&](const RowAddingKernel* kernel) { return kernel->rows() != rows; }))
+        continue;
+      auto& touched = stage_.touched_rows_[static_cast<std::size_t>(accumulation)];
+      touched = std::make_unique<TouchedRows>(rows);
+      for (RowAddingKernel* kernel : sharing) kernel->share(*touched);
+    }
   }
 
   void place_gatherings(Compiled& compiled) {

@@ -49,6 +49,15 @@ void StageDevice::give_back(DeviceMemory moments) {
   free_moments_.emplace(bytes, std::move(moments));
 }
 
+void StageDevice::fetch(Device& sender, void* to, const void* from, std::size_t bytes,
+                        const StreamPoint* written) {
+  if (device().reaches(sender)) {
+    if (written) transfer_.wait(*written);
+    return transfer_.copy(to, from, bytes);
+  }
+  stagings_.try_emplace(&sender, sender, transfer_).first->second.copy(to, from, bytes, written);
+}
+
 std::size_t StageDevice::bytes() const {
   std::size_t bytes = 0;
   for (const auto& block : blocks_) bytes += block->inputs.bytes() + block->received.bytes();

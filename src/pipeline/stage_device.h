@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "pipeline/host_staging.h"
 #include "pipeline/stage.h"
 #include "pipeline/stage_recordings.h"
 
@@ -17,13 +18,14 @@ namespace pipetrain {
 /// Copies of what a unit reads from outside, and its results. Held from the unit's forward to its
 /// last instruction; blocks are used again, so that a run allocates only in its first round.
 struct StageBlock {
-  DeviceMemory inputs;             // graph inputs and label
-  DeviceMemory received;           // values of stages on other devices; taken when there is one
-  DeviceMemory results;            // on the host: loss sum, right answers
-  std::unique_ptr<StreamPoint> copied;   // on the transfer stream: what was asked for is there
-  std::unique_ptr<StreamPoint> settled;  // on the compute stream: inputs are copied, results have arrived
-  std::unique_ptr<StreamPoint> free;     // on the compute stream: the last reader is done
-  bool settles = false;            // `settled` has been recorded for this unit
+  DeviceMemory inputs;    // graph inputs and label
+  DeviceMemory received;  // values of stages on other devices; taken when there is one
+  DeviceMemory results;   // on the host: loss sum, right answers
+  std::unique_ptr<StreamPoint> copied;  // on the transfer stream: what was asked for is there
+  std::unique_ptr<StreamPoint>
+      settled;  // on the compute stream: inputs are copied, results have arrived
+  std::unique_ptr<StreamPoint> free;  // on the compute stream: the last reader is done
+  bool settles = false;               // `settled` has been recorded for this unit
 };
 
 /// Where each entry of StageUnit::table lies in a block.
@@ -67,6 +69,9 @@ class StageDevice {
   /// Host memory for moments, and back when they have been merged.
   DeviceMemory take_moments(std::size_t bytes);
   void give_back(DeviceMemory moments);
+  /// Puts a copy of what another device has written at `written` into the transfer stream.
+  void fetch(Device& sender, void* to, const void* from, std::size_t bytes,
+             const StreamPoint* written);
   /// Bytes of the device that are taken beside the arena.
   std::size_t bytes() const;
 
@@ -76,6 +81,7 @@ class StageDevice {
   std::vector<std::unique_ptr<StageBlock>> blocks_;
   std::vector<int> free_blocks_;
   std::multimap<std::size_t, DeviceMemory> free_moments_;
+  std::map<const Device*, HostStaging> stagings_;  // by sender
 
  public:
   DeviceMemory arena, workspace, loss_scale, sums;

@@ -6,6 +6,7 @@
 #include "base/index.h"
 #include "graph/op.h"
 #include "ops/conv.h"
+#include "ops/gather.h"
 #include "ops/matmul.h"
 #include "passes/gather_gradients.h"
 #include "profile/profile.h"
@@ -146,6 +147,7 @@ class Attribution {
     const Node& node = graph_[producer];
     const KernelRequest request{node, graph_.input_types(node), graph_.output_types(node)};
     if (node.op->name == "MatMul") return matmul_adds(request);
+    if (node.op->name == "GatherGrad") return gather_gradient_adds(request);
     return node.op->name == "ConvWeightGrad" && conv_weight_gradient_adds(request);
   }
 

@@ -1,7 +1,7 @@
 #include "profile/measure.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "base/cache_directory.h"
 #include "base/clock.h"
@@ -82,7 +82,11 @@ class Profiler {
         options_(options),
         memory_bytes_(walked_bytes(training, options.busy_threads)),
         cache_(cache_directory(options), environment()),
-        is_read_(values_read(training)) {}
+        is_read_(values_read(training)) {
+    NodeGroups groups = group_nodes(training, is_read_);
+    group_of_ = std::move(groups.of_node);
+    keys_ = std::move(groups.keys);
+  }
 
   Profile run() {
     const double start = steady_seconds();
@@ -90,7 +94,6 @@ class Profiler {
     out_.backend = backend_name();
     out_.threads = threads_;
     out_.busy_threads = options_.busy_threads;
-    group_nodes();
     if (!look_up()) {
       out_.is_estimate = options_.brief && walk_seconds() > kLongWalk;
       if (out_.is_estimate) {
@@ -130,27 +133,6 @@ class Profiler {
     return fmt::format("{} | {} | {} x {} threads | {} MiB, in a step | {}", processor_name(),
                        backend_name(), options_.busy_threads, threads_, memory_bytes_ >> 20,
                        build_name());
-  }
-
-  static std::string update_key(const OptimizerSettings& optimizer) {
-    return fmt::format("update one byte, {}, {} slots, nesterov {}, decay {}",
-                       name_of(optimizer.kind), state_slots(optimizer), optimizer.nesterov,
-                       optimizer.weight_decay != 0);
-  }
-
-  /// Nodes that differ in nothing but their names share a group; views have none.
-  void group_nodes() {
-    std::map<std::string, int> number;
-    for (const Node& node : training_.graph.nodes) {
-      if (node.op->flags & kView) {
-        group_of_.push_back(-1);
-        continue;
-      }
-      const std::string key = node_key(training_.graph, node, is_read_);
-      const auto [found, added] = number.try_emplace(key, static_cast<int>(keys_.size()));
-      if (added) keys_.push_back(key);
-      group_of_.push_back(found->second);
-    }
   }
 
   /// Whether all groups are in the cache. If one is not, all are measured again: numbers of

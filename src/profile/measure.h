@@ -16,6 +16,7 @@ struct ProfileOptions {
   bool use_cache = true;  // --no-cache
   std::filesystem::path cache_directory;  // empty: base/cache_directory.h
   OptimizerSettings optimizer;            // whose updates are measured
+  bool tensor_floats = false;             // measure_device.h: whether products may round to TF32
   bool brief = false;  // where nothing is decided by it: a long step is estimated, not cached
 };
 

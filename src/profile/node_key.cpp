@@ -2,14 +2,17 @@
 
 #include <fmt/core.h>
 
+#include <map>
+
 #include "graph/op.h"
+#include "optim/update.h"
 
 namespace pipetrain {
 namespace {
 
 std::string type_text(const TensorType& type) {
   if (type.dtype == DType::kUndefined) return " -";
-  static constexpr const char* kLayouts[] = {"", "/8", "/16"};
+  static constexpr const char* kLayouts[] = {"", "/8", "/16", "/last"};
   return fmt::format(" {}{}", type.text(), kLayouts[static_cast<std::size_t>(type.layout)]);
 }
 
@@ -54,6 +57,28 @@ std::string node_key(const Graph& graph, const Node& node, const std::vector<boo
     key += type_text(read ? graph[id].type : TensorType{});
   }
   return key;
+}
+
+NodeGroups group_nodes(const TrainingGraph& training, const std::vector<bool>& is_read) {
+  NodeGroups out;
+  std::map<std::string, int> number;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->flags & kView) {
+      out.of_node.push_back(-1);
+      continue;
+    }
+    const std::string key = node_key(training.graph, node, is_read);
+    const auto [found, added] = number.try_emplace(key, static_cast<int>(out.keys.size()));
+    if (added) out.keys.push_back(key);
+    out.of_node.push_back(found->second);
+  }
+  return out;
+}
+
+std::string update_key(const OptimizerSettings& optimizer) {
+  return fmt::format("update one byte, {}, {} slots, nesterov {}, decay {}",
+                     name_of(optimizer.kind), state_slots(optimizer), optimizer.nesterov,
+                     optimizer.weight_decay != 0);
 }
 
 }  // namespace pipetrain

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "graph/op.h"
 
 namespace pipetrain {
 namespace {
@@ -79,7 +80,34 @@ std::int64_t bound_of(const TrainingGraph& training, ValueId id) {
   return training.graph[id].type.dtype == DType::kBool ? 2 : 1;
 }
 
+/// The graph's input that integers come from, through nodes that hand on what they are given.
+ValueId origin_of(const TrainingGraph& training, ValueId id) {
+  const Graph& graph = training.graph;
+  while (graph[id].producer) {
+    const Node& node = graph[graph[id].producer];
+    const bool hands_on = (node.op->flags & kView) || node.op->name == "Cast" ||
+                          node.op->name == "Transpose" || node.op->name == "Slice";
+    if (!hands_on || node.inputs.empty() || !node.inputs[0] ||
+        is_float(graph[node.inputs[0]].type.dtype))
+      return {};
+    id = node.inputs[0];
+  }
+  return id;
+}
+
 }  // namespace
+
+HostTensor sample_of(const TrainingGraph& training, ValueId id) {
+  const Value& value = training.graph[id];
+  const bool numbers = is_float(value.type.dtype);
+  constexpr std::size_t kSmall = std::size_t{1} << 20;
+  if (value.data && (!numbers || value.type.bytes() <= kSmall)) return value.data;
+  TensorType type{value.type.dtype, Shape{std::min(value.type.count(), kPeriod)}};
+  if (numbers) return floats(type);
+  const ValueId origin = origin_of(training, id);
+  if (origin && training.graph[origin].data) return HostTensor(value.type);
+  return integers_below(type, origin ? bound_of(training, origin) : 1);
+}
 
 SampleData::SampleData(const TrainingGraph& training) : contents_(training.graph.values.size()) {
   std::vector<bool> is_read(contents_.size(), false);

@@ -23,4 +23,9 @@ class SampleData {
   std::vector<HostTensor> contents_;  // by value
 };
 
+/// What an input of a node may be filled with, alone: the value's own content where the kernel goes
+/// by it (constants, numbers), else random numbers, of which there may be fewer than the value has:
+/// they repeat. Indices are below what they index, as far as the graph says so.
+HostTensor sample_of(const TrainingGraph& training, ValueId id);
+
 }  // namespace pipetrain

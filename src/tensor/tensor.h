@@ -43,8 +43,9 @@ class Shape {
 /// How the elements of a value lie in memory. Shapes are always logical (N, C, H, W).
 enum class Layout : std::uint8_t {
   kRowMajor,
-  kBlocked8,   // oneDNN's nChw8c; only where C is a multiple of 8
-  kBlocked16,  // oneDNN's nChw16c; only where C is a multiple of 16
+  kBlocked8,      // oneDNN's nChw8c; only where C is a multiple of 8
+  kBlocked16,     // oneDNN's nChw16c; only where C is a multiple of 16
+  kChannelsLast,  // (N, H, W, C): one block of all channels
 };
 
 /// What is known of a value before any memory exists.

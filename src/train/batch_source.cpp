@@ -89,7 +89,9 @@ StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t f
       on_update_(std::move(on_update)),
       slots_(static_cast<std::size_t>(in_flight)),
       loaded_(done),
-      released_(done) {}
+      released_(done) {
+  for (Slot& slot : slots_) slot.memory = BatchMemory(session.batch_memory());
+}
 
 RoundUnit& StreamUnits::acquire(int unit) {
   const int batch = unit / micro_batches_;
@@ -110,18 +112,14 @@ void StreamUnits::load(int number) {
   const Batch* batch = loader_.next();
   PT_CHECK(batch != nullptr, kInternal, "the data end before the round");
   Slot& slot = this->slot(number);
-  if (slot.memory.empty()) {
-    for (const Tensor& column : batch->columns) slot.memory.emplace_back(column.type);
-  }
   slot.samples = static_cast<std::int64_t>(batch->samples);
   slot.counted = counted_elements(session_.graph().loss, batch->columns.back(), slot.samples);
   slot.weight = counted_weight(session_, batch->columns.back(), slot.counted);
   std::vector<Tensor> columns;
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
     const Tensor& column = batch->columns[c];
-    if (slot.memory[c].type().bytes() < column.bytes()) slot.memory[c] = HostTensor(column.type);
-    std::memcpy(slot.memory[c].view().data, column.data, column.bytes());
-    columns.push_back({column.type, slot.memory[c].view().data});
+    columns.push_back(slot.memory.column(c, column.type));
+    std::memcpy(columns.back().data, column.data, column.bytes());
   }
   cut_into_units(session_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.weight,
                  slot.units);

@@ -86,7 +86,7 @@ class StreamUnits final : public UnitSource {
  private:
   struct Slot {
     std::vector<RoundUnit> units;
-    std::vector<HostTensor> memory;
+    BatchMemory memory;
     std::int64_t samples = 0, counted = 1;
     double weight = 1;
     int left = 0;  // units not yet released

@@ -10,6 +10,7 @@
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 #include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
 #include "profile/machine.h"
@@ -186,9 +187,13 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   if (!training) options.loss.class_weights.clear();
   options.with_gradients = with_gradients;
   options.precision = config_.model.precision;
-  // On GPUs everything is row-major so far.
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
   if (on_cpu) options.picture_layout = convolution_layout();
+  // Tensor cores, which strict floats do not use, multiply channels that lie together.
+  const bool tensor_cores =
+      config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
+  if (!config_.pipeline.gpu_ids.empty() && tensor_cores)
+    options.picture_layout = Layout::kChannelsLast;
   options.fuse_elementwise = on_cpu && fuse;
   auto graph =
       std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
@@ -202,7 +207,9 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   }
   // The kernels of GPUs take narrow types as well.
   if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
+    fold_biases(*graph);
     fuse_elementwise(*graph, FusedTypes::kStored);
+    fuse_products(*graph);
     graph->graph.verify();
   }
   return graph;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batch_memory.h"
 #include "data/open_data.h"
 #include "onnx_io/model.h"
 #include "partition/plan.h"
@@ -99,6 +100,8 @@ class Session {
   int batches_in_flight() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
+  /// Where mini-batches are to lie: memory that GPUs copy from by themselves, if there are any.
+  TakeMemory batch_memory() const;
   /// What float16 needs, and nothing else.
   LossScaling loss_scaling() const;
   int threads() const { return threads_; }
@@ -129,10 +132,10 @@ class Session {
   /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that
   /// the stages share.
   double predicted_step_seconds() const;
-  /// Whether there are fewer cores than stages times threads.
+  /// Whether there are fewer cores than stages times threads, or fewer GPUs than devices.
   bool shares_cores() const;
-  /// Stages that can compute at once on the cores of this machine; 0: as many as there are, on
-  /// devices that are not at hand.
+  /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
+  /// as there are, on devices that are not at hand.
   int processors() const;
   const Costs& predicted_costs() const { return simulated_costs_; }
   /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.

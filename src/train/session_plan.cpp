@@ -1,8 +1,10 @@
 // Where a session's model is cut: profile, order, plan, memory, prediction.
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/plugin.h"
 #include "device/process_group.h"
 #include "partition/order_text.h"
 #include "partition/plan_file.h"
@@ -13,12 +15,13 @@
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
+#include "profile/measure_device.h"
 #include "train/model_order.h"
 #include "train/session.h"
 
 namespace pipetrain {
 
-/// Kernels are not yet measured on GPUs. Cuts depend on ratios: those of a data-centre GPU.
+/// What a run on one GPU begins with, where nothing is decided by it: a data-centre GPU.
 const DeviceSpeed kSomeGpu = {
     .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
 
@@ -45,9 +48,19 @@ void Session::measure() {
                                         .bytes_per_second = topology_->memory_bytes_per_second});
   } else if (!config_.pipeline.profile_path.empty()) {
     profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else if (!leads()) {
+    // Process 0's is everybody's.
   } else if (!config_.pipeline.gpu_ids.empty()) {
-    profile_ = estimate_profile(graph, kSomeGpu);
-  } else if (leads()) {
+    Device& gpu = cuda_plugin().open(config_.pipeline.gpu_ids.front());
+    gpu.allow_tensor_floats(config_.model.tensor_floats);
+    options.tensor_floats = config_.model.tensor_floats;
+    if (options.brief) {
+      profile_ =
+          known_device_profile(graph, gpu, options).value_or(estimate_profile(graph, kSomeGpu));
+    } else {
+      profile_ = measure_device_profile(graph, gpu, options);
+    }
+  } else {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
   if (processes_) share_profile();
@@ -112,9 +125,15 @@ void Session::choose_order() {
 }
 
 void Session::add_notes() {
-  if (!config_.pipeline.gpu_ids.empty() && config_.pipeline.profile_path.empty())
+  const std::vector<int>& gpus = config_.pipeline.gpu_ids;
+  if (!gpus.empty() && !estimated_ && profile_.backend == "estimate")
     plan_.notes.emplace_back(
-        "what the nodes cost on a GPU is estimated from operations and bytes, not measured");
+        "what the nodes cost on a GPU is estimated from operations and bytes, not measured; "
+        "pipetrain profile measures it");
+  if (profile_.backend == "device" && std::any_of(gpus.begin(), gpus.end(), [&](int id) {
+        return cuda_plugin().open(id).make() != cuda_plugin().open(gpus.front()).make();
+      }))
+    plan_.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile_.device));
   if (!order_.empty())
     plan_.notes.emplace_back(
         "the nodes are cut in another order than the file's, which is in the plan");
@@ -289,9 +308,17 @@ void Session::plan_stages_of_chain() {
   plan_ = plan_with_cuts(costs_, request, cuts, {}, places);
 }
 
-int Session::processors() const { return estimated_ ? 0 : std::max(1, cores_ / threads_); }
+int Session::processors() const {
+  if (estimated_) return 0;
+  const std::vector<int>& gpus = config_.pipeline.gpu_ids;
+  if (!gpus.empty()) return static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size());
+  return std::max(1, cores_ / threads_);
+}
 
-bool Session::shares_cores() const { return !estimated_ && devices() * threads_ > cores_; }
+bool Session::shares_cores() const {
+  if (!config_.pipeline.gpu_ids.empty()) return !estimated_ && devices() > processors();
+  return !estimated_ && devices() * threads_ > cores_;
+}
 
 double Session::predicted_step_seconds() const {
   const double simulated = asynchronous()
@@ -304,7 +331,9 @@ double Session::predicted_step_seconds() const {
     work += (stage.forward_seconds + backward + stage.step_seconds) *
             static_cast<double>(micro_batches_);
   }
-  return std::max(simulated, work * threads_ / cores_);
+  const double at_once =
+      config_.pipeline.gpu_ids.empty() ? static_cast<double>(cores_) / threads_ : processors();
+  return std::max(simulated, work / at_once);
 }
 
 }  // namespace pipetrain

@@ -177,6 +177,16 @@ RuntimeOptions Session::runtime_options() const {
   return options;
 }
 
+TakeMemory Session::batch_memory() const {
+  if (config_.pipeline.gpu_ids.empty()) return {};
+  std::size_t mine = 0;  // of this process's GPUs the first
+  while (processes_ && process_of(static_cast<int>(mine)) != processes_->rank()) ++mine;
+  return [&gpu = cuda_plugin().open(config_.pipeline.gpu_ids[mine])](std::size_t bytes) {
+    auto memory = std::make_shared<DeviceMemory>(gpu.allocate_on_host(bytes));
+    return std::shared_ptr<std::byte>(memory, memory->data());
+  };
+}
+
 LossScaling Session::loss_scaling() const {
   const bool half = config_.model.precision == DType::kFloat16;
   if (half && config_.optimization.loss_scale == 0) return adapting_loss_scale();

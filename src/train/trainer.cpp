@@ -88,7 +88,6 @@ class Training {
     if (settings_.rate_by_time) set_rate_by_time();
     if (session.total_steps() > 0) validate(schedule_, rate_steps());
     if (options.resumed) summary_.best = options.resumed->best;
-    if (options.peak_flops > 0) sample_flops_ = flops_of_sample(session.graph());
     check_metric();
   }
 
@@ -153,9 +152,9 @@ class Training {
       summary_.steady_step_seconds =
           median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
     }
-    if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && options_.peak_flops > 0) {
+    if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && peak_flops_ > 0) {
       summary_.steady_utilisation = sample_flops_ * static_cast<double>(settings_.batch_size) /
-                                    summary_.steady_step_seconds / options_.peak_flops;
+                                    summary_.steady_step_seconds / peak_flops_;
     }
     if (!bubbles_.empty()) {
       const std::size_t skip =
@@ -204,7 +203,17 @@ class Training {
     return correct / static_cast<double>(counted);
   }
 
+  /// What the devices could do, where that is asked for at all. Not before the first step: the user
+  /// waits for that one.
+  void ask_for_peak() {
+    if (peak_asked_ || !options_.peak_flops) return;
+    peak_asked_ = true;
+    peak_flops_ = options_.peak_flops();
+    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(session_.graph());
+  }
+
   void synchronous_step(std::int64_t step) {
+    if (step > first_step_) ask_for_peak();
     const double start = now();
     const double waited = loader_.waited_seconds();
     const Batch* batch = loader_.next();
@@ -239,8 +248,8 @@ class Training {
   }
 
   void set_model_utilisation(StepReport& report) const {
-    if (sample_flops_ <= 0 || options_.peak_flops <= 0) return;
-    report.utilisation = sample_flops_ * report.samples_per_second / options_.peak_flops;
+    if (sample_flops_ <= 0 || peak_flops_ <= 0) return;
+    report.utilisation = sample_flops_ * report.samples_per_second / peak_flops_;
   }
 
   static void set_utilisation(StepReport& report, const RoundResult& result) {
@@ -429,6 +438,7 @@ class Training {
     const std::int64_t count = session_.round_batches(first);
     const int micro_batches = static_cast<int>(session_.micro_batches());
     const int done_before = cut ? cut->units_done / micro_batches : 0;
+    ask_for_peak();
     double last = now();
     const auto on_done = [&](const StreamUnits::Done& done) {
       StepReport report;
@@ -525,7 +535,8 @@ class Training {
   double start_ = 0;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
-  double sample_flops_ = 0;
+  double sample_flops_ = 0, peak_flops_ = 0;
+  bool peak_asked_ = false;
   std::unique_ptr<Predictor> predictor_;  // where the best metric asks for more than the loss
   std::vector<double> step_seconds_, bubbles_;
 };
@@ -541,7 +552,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   const std::int64_t total = session.evaluated_samples();
   BatchUnits units(session, /*evaluation=*/true);
   std::vector<std::size_t> indices;
-  std::vector<HostTensor> memory;
+  BatchMemory memory(session.batch_memory());
   std::vector<Tensor> columns;
   double loss_sum = 0, correct = 0;
   std::int64_t counted = 0;
@@ -550,12 +561,9 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
     const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
-    memory.clear();
     columns.clear();
-    for (const Column& column : dataset.columns()) {
-      memory.emplace_back(column.batch_type(indices.size()));
-      columns.push_back(memory.back().view());
-    }
+    for (const Column& column : dataset.columns())
+      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
     session.runtime().run(program, units);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -77,7 +78,9 @@ class TrainingObserver {
 
 struct TrainingOptions {
   SaveSettings save;
-  double peak_flops = 0;                // a second, of all devices; 0: unknown
+  /// Operations a second of all devices, which may be measured when this is called: behind the
+  /// first of several steps. 0 or empty: unknown.
+  std::function<double()> peak_flops;
   double max_seconds = 0;               // 0: no limit
   const Checkpoint* resumed = nullptr;  // what has been restored into the session, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on

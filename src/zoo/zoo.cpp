@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kArrays = "--data FILE.npz";
 constexpr std::string_view kText = "--data FILE.txt --format text";
 
-constexpr std::array<ZooNetwork, 10> kNetworks = {{
+constexpr std::array<ZooNetwork, 11> kNetworks = {{
     {"mlp",
      "hidden layers with rectifiers, for small images",
      kArrays,
@@ -27,6 +27,11 @@ constexpr std::array<ZooNetwork, 10> kNetworks = {{
      kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_resnet18},
+    {"resnet50",
+     "ResNet-50 for photographs of 224x224",
+     kArrays,
+     {.image = 224, .channels = 3, .classes = 1000, .width = 64},
+     build_resnet50},
     {"vgg",
      "VGG-11 for images of 32x32: convolutions and poolings in a row",
      kArrays,

@@ -59,6 +59,9 @@ ZooModel build_lenet(const ZooOptions& options);
 /// ResNet-18 (He et al. 2016) in its form for small images: a 3x3 first convolution and no first
 /// pooling. BatchNormalization stands in inference form.
 ZooModel build_resnet18(const ZooOptions& options);
+/// ResNet-50 (He et al. 2016) for photographs, with the stride of a block at its 3x3 convolution,
+/// as torchvision has it; image at least 32.
+ZooModel build_resnet50(const ZooOptions& options);
 /// VGG-11 (Simonyan & Zisserman 2015) in its form for small images: one linear layer after the
 /// convolutions; image at least 32, width of the first of its levels.
 ZooModel build_vgg(const ZooOptions& options);

@@ -40,9 +40,6 @@ them.
 # Why an operator is missing, by the beginning of its name; the rest has no reason but that no network needed it so far.
 WHY_MISSING = {
     "Sequence": "sequences are not tensors",
-    "SplitToSequence": "sequences are not tensors",
-    "ConcatFromSequence": "sequences are not tensors",
-    "Optional": "optional values are not tensors",
     "TfIdf": "strings",
     "String": "strings",
     "Regex": "strings",

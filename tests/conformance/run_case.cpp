@@ -28,9 +28,11 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/subgraph.h"
 #include "onnx_io/tensor_decode.h"
+#include "onnx_io/wire.h"
 #include "ops/registry.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
+#include "passes/sequences.h"
 #include "pt_onnx.pb.h"
 
 namespace pipetrain {
@@ -64,9 +66,12 @@ void refuse_beyond_float32(const HostTensor& tensor) {
   }
 }
 
-HostTensor read_tensor(const fs::path& path) {
+std::string bytes_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+HostTensor read_tensor(const std::string& bytes, const fs::path& path) {
   onnx::Tensor message;
   PT_CHECK(message.ParseFromString(bytes), kData, "{} is no TensorProto", path.string());
   DecodedTensor decoded = TensorDecoder({}, {}, std::uint64_t{1} << 30).decode(message, "data");
@@ -80,8 +85,78 @@ std::vector<HostTensor> read_tensors(const fs::path& folder, const std::string& 
   for (;;) {
     const fs::path path = folder / fmt::format("{}_{}.pb", prefix, out.size());
     if (!fs::exists(path)) return out;
-    out.push_back(read_tensor(path));
+    out.push_back(read_tensor(bytes_of(path), path));
   }
+}
+
+/// The tensors of a SequenceProto.
+std::vector<HostTensor> read_sequence(const fs::path& path) {
+  constexpr std::uint32_t kTensors = 3;
+  const std::string bytes = bytes_of(path);
+  const auto all = std::as_bytes(std::span(bytes));
+  std::vector<HostTensor> out;
+  onnx_wire::Reader reader(all, {0, bytes.size()});
+  while (!reader.at_end()) {
+    const onnx_wire::Field field = reader.next();
+    if (field.number == kTensors)
+      out.push_back(read_tensor(std::string(onnx_wire::text(all, field.content)), path));
+  }
+  return out;
+}
+
+OnnxNode node_of(std::string op, std::vector<std::string> inputs, std::string output,
+                 std::int64_t opset) {
+  OnnxNode node;
+  node.op_type = std::move(op);
+  node.inputs = std::move(inputs);
+  node.outputs = {std::move(output)};
+  node.opset = opset;
+  return node;
+}
+
+/// Whether an output without an element type that is read here may be a sequence.
+bool may_be_sequence(const OnnxModel& model, const std::string& output) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const OnnxNode& node) {
+    return std::count(node.outputs.begin(), node.outputs.end(), output) > 0 &&
+           (is_sequence_operator(node) || has_subgraphs(node));
+  });
+}
+
+/// Reads what the model must give. Where that is a sequence, the model gives its length and its
+/// elements from now on.
+std::vector<HostTensor> read_expected(OnnxModel& model, const fs::path& folder) {
+  std::vector<HostTensor> out;
+  std::vector<OnnxValue> outputs;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    const fs::path path = folder / fmt::format("output_{}.pb", i);
+    PT_CHECK(fs::exists(path), kData, "there is no {}", path.string());
+    const OnnxValue& output = model.outputs[i];
+    if (is_known(output.dtype) || !may_be_sequence(model, output.name)) {
+      outputs.push_back(output);
+      out.push_back(read_tensor(bytes_of(path), path));
+      continue;
+    }
+    const auto add = [&](OnnxNode node, HostTensor expected) {
+      OnnxValue value;
+      value.name = node.outputs[0];
+      outputs.push_back(std::move(value));
+      model.nodes.push_back(std::move(node));
+      out.push_back(std::move(expected));
+    };
+    const std::vector<HostTensor> elements = read_sequence(path);
+    add(node_of("SequenceLength", {output.name}, output.name + ".length", model.opset),
+        HostTensor::scalar(static_cast<std::int64_t>(elements.size())));
+    for (std::size_t k = 0; k < elements.size(); ++k) {
+      const std::string name = fmt::format("{}.{}", output.name, k);
+      OnnxNode place = node_of("Constant", {}, name + ".place", model.opset);
+      place.attributes.push_back(
+          OnnxAttribute::of_tensor("value", HostTensor::scalar(static_cast<std::int64_t>(k))));
+      model.nodes.push_back(std::move(place));
+      add(node_of("SequenceAt", {output.name, name + ".place"}, name, model.opset), elements[k]);
+    }
+  }
+  model.outputs = std::move(outputs);
+  return out;
 }
 
 void refuse_missing_operators(const OnnxModel& model) {
@@ -90,7 +165,8 @@ void refuse_missing_operators(const OnnxModel& model) {
     for (const OnnxNode& node : with_inner_nodes(outer)) {
       if (!node.domain.empty()) {
         missing.insert(node.domain + "." + node.op_type);
-      } else if (!has_subgraphs(node) && !find_import(node.op_type)) {
+      } else if (!has_subgraphs(node) && !is_sequence_operator(node) &&
+                 !find_import(node.op_type)) {
         missing.insert(node.op_type);
       }
     }
@@ -277,13 +353,12 @@ std::string check_backend(const TrainingGraph& graph, Backend backend,
 }
 
 /// Runs one test_data_set_N of the case.
-void run_data_set(const OnnxModel& model, const fs::path& folder, std::span<const Backend> backends,
+void run_data_set(OnnxModel model, const fs::path& folder, std::span<const Backend> backends,
                   Outcome& outcome) {
   const std::vector<HostTensor> inputs = read_tensors(folder, "input");
-  const std::vector<HostTensor> expected = read_tensors(folder, "output");
-  PT_CHECK(inputs.size() == model.inputs.size() && expected.size() == model.outputs.size(), kData,
-           "{} has {} inputs and {} outputs, its model {} and {}", folder.string(), inputs.size(),
-           expected.size(), model.inputs.size(), model.outputs.size());
+  const std::vector<HostTensor> expected = read_expected(model, folder);
+  PT_CHECK(inputs.size() == model.inputs.size(), kData, "{} has {} inputs, its model {}",
+           folder.string(), inputs.size(), model.inputs.size());
   try {
     const TrainingGraph graph = lower_case(model, inputs);
     if (has_random_node(graph.graph)) throw Skip{"random: the numbers of another generator"};
@@ -394,6 +469,7 @@ int main(int argc, char** argv) {
   if (arguments == std::vector<std::string>{"--operators"}) {
     std::vector<std::string_view> names = pipetrain::importable_operators();
     names.insert(names.end(), {"If", "Loop", "Scan"});
+    for (const std::string& name : pipetrain::sequence_operators()) names.push_back(name);
     std::sort(names.begin(), names.end());
     for (const std::string_view name : names) std::cout << name << '\n';
     return 0;

@@ -72,6 +72,22 @@ const Numbers kNumbers[] = {{"float32", ConvNumbers::kFloat},
                             {"bfloat16", ConvNumbers::kBFloat16},
                             {"float16", ConvNumbers::kFloat16}};
 
+struct Variant {
+  Numbers numbers;
+  bool channels_last;
+};
+std::vector<Variant> variants() {
+  std::vector<Variant> out;
+  for (const bool channels_last : {false, true}) {
+    for (const Numbers& numbers : kNumbers) {
+      // Strict floats stay row-major.
+      if (!channels_last || numbers.numbers != ConvNumbers::kFloat)
+        out.push_back({numbers, channels_last});
+    }
+  }
+  return out;
+}
+
 /// cuDNN's own output shapes, from descriptors, over random windows (even padding only: its
 /// descriptors know no other). Returns how many differ.
 int compare_shapes(int count) {
@@ -126,12 +142,14 @@ int main(int count, char** arguments) {
   const std::string device((std::istreambuf_iterator<char>(file)), {});
   const char* passes[] = {"forward", "input gradient", "weight gradient"};
   int refused = 0;
-  for (const Numbers& numbers : kNumbers) {
+  for (const auto& [numbers, channels_last] : variants()) {
     int accepted = 0, offered = 0, kept = 0, fewest = 1 << 30;
     for (const Case& c : kCases) {
+      if (channels_last && c.x.size() != 4) continue;
       for (int pass = 0; pass < 3; ++pass) {
         ConvShapes shapes = shapes_of(c);
         shapes.numbers = numbers.numbers;
+        shapes.channels_last = channels_last;
         shapes.float_bias =
             numbers.numbers == ConvNumbers::kFloat || numbers.numbers == ConvNumbers::kTensorFloat;
         ConvGraph graph(static_cast<ConvPass>(pass), shapes);
@@ -145,14 +163,15 @@ int main(int count, char** arguments) {
           continue;
         }
         ++refused;
-        std::printf("refused: %s, %s, %s: %s\n", numbers.name, c.name, passes[pass],
-                    reason.c_str());
+        std::printf("refused: %s%s, %s, %s: %s\n", numbers.name,
+                    channels_last ? ", channels last" : "", c.name, passes[pass], reason.c_str());
       }
     }
     std::printf(
-        "convolution graphs in %s that cuDNN accepts for %s: %d; of %d plans %d are kept, at least "
-        "%d of a graph\n",
-        numbers.name, arguments[1], accepted, offered, kept, accepted > 0 ? fewest : 0);
+        "convolution graphs in %s, %s, that cuDNN accepts for %s: %d; of %d plans %d are kept, at "
+        "least %d of a graph\n",
+        numbers.name, channels_last ? "channels last" : "row-major", arguments[1], accepted,
+        offered, kept, accepted > 0 ? fewest : 0);
   }
   std::printf("refused: %d\n", refused);
   return refused + compare_shapes(2000) > 0 ? 1 : 0;

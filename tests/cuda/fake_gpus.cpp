@@ -1,13 +1,16 @@
 // Two GPUs and NCCL that are not there: stands before libcudart, and is the libnccl.so.2 that the
 // plugin is told of. Memory is the host's, copies are done at once; what NCCL exchanges is done by
-// nobody before both ends have come, so that events behind it are reached late, as on GPUs.
+// nobody before both ends have come, so that events behind it are reached late, as on GPUs. Ranks
+// of several processes meet in the folder that FAKE_NCCL_FOLDER names.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,6 +29,7 @@ struct Operation {
   std::size_t bytes;
   int peer;  // -1: a sum
   bool done = false;
+  int number = -1;  // of those from this rank to the peer, or from it; in a folder
 };
 
 using Group = std::vector<std::shared_ptr<Operation>>;
@@ -46,12 +50,15 @@ struct CUstream_st {
 };
 struct CUevent_st {
   std::vector<std::shared_ptr<Group>> groups;
+  unsigned flags = 0;
+  float at = -1;  // milliseconds: how many launches and records there were before
 };
 struct ncclComm {
   std::string id;
   int rank, ranks;
   std::vector<std::shared_ptr<Operation>> issued;
   bool aborted = false;
+  std::map<std::pair<bool, int>, int> numbers;  // of operations by whether they send, and peer
 };
 
 namespace {
@@ -62,6 +69,7 @@ std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
 int ids = 0, aborts = 0;
+float now = 0;             // milliseconds
 std::string launches;      // since they were asked for
 std::string failing_call;  // of those that make graphs
 
@@ -104,8 +112,59 @@ Operation* first(ncclComm* communicator, bool sends, int peer) {
   return nullptr;
 }
 
+const char* const folder = std::getenv("FAKE_NCCL_FOLDER");
+
+/// What a rank has left in the folder, for all others where `to` is -1.
+std::string file_of(const ncclComm& communicator, int from, int to, int number) {
+  return std::string(folder) + "/" + std::to_string(communicator.id[0]) + "." +
+         std::to_string(from) + "." + std::to_string(to) + "." + std::to_string(number);
+}
+void leave_file(const std::string& file, const void* data, std::size_t bytes) {
+  std::ofstream(file + ".new", std::ios::binary)
+      .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  std::rename((file + ".new").c_str(), file.c_str());
+}
+bool take_file(const std::string& file, void* data, std::size_t bytes) {
+  std::ifstream in(file, std::ios::binary);
+  return in && in.read(static_cast<char*>(data), static_cast<std::streamsize>(bytes));
+}
+
+/// The same where the other ends are in other processes; a send is done when it has been left.
+void progress_in_folder(ncclComm& communicator) {
+  for (const auto& operation : communicator.issued) {
+    if (operation->done) continue;
+    const int other = 1 - communicator.rank;
+    const bool sum = operation->peer < 0, leaves = sum || operation->sends;
+    const bool fresh = operation->number < 0;
+    if (fresh) operation->number = communicator.numbers[{operation->sends, operation->peer}]++;
+    if (leaves && fresh)
+      leave_file(file_of(communicator, communicator.rank, operation->peer, operation->number),
+                 operation->from, operation->bytes);
+    if (!leaves)
+      operation->done =
+          take_file(file_of(communicator, operation->peer, communicator.rank, operation->number),
+                    operation->to, operation->bytes);
+    else if (!sum)
+      operation->done = true;
+    std::vector<float> theirs(sum ? operation->bytes / sizeof(float) : 0);
+    if (!sum || !take_file(file_of(communicator, other, -1, operation->number), theirs.data(),
+                           operation->bytes))
+      continue;
+    for (std::size_t i = 0; i < theirs.size(); ++i)
+      static_cast<float*>(operation->to)[i] =
+          static_cast<const float*>(operation->from)[i] + theirs[i];
+    operation->done = true;
+  }
+}
+
 /// Does what has both ends.
 void progress() {
+  if (folder) {
+    for (auto& [id, ranks] : communicators) {
+      for (auto& [rank, communicator] : ranks) progress_in_folder(*communicator);
+    }
+    return;
+  }
   for (auto& [id, ranks] : communicators) {
     for (bool moved = true; moved;) {
       moved = false;
@@ -133,6 +192,15 @@ void progress() {
       moved = true;
     }
   }
+}
+
+void wait_for(std::unique_lock<std::mutex>& lock,
+              const std::vector<std::shared_ptr<Group>>& groups) {
+  while (folder && !over(groups)) {
+    progress();
+    changed.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  changed.wait(lock, [&] { return over(groups); });
 }
 
 ncclResult_t add(ncclComm* communicator, Operation operation, cudaStream_t stream) {
@@ -194,6 +262,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
+  now += 5;
   give(stream, [] { launches += "own kernel\n"; });
   return cudaSuccess;
 }
@@ -263,11 +332,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->captured) return refuse(stream);
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return over(stream->groups); });
+  wait_for(lock, stream->groups);
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
+  (*event)->flags = flags;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  const std::lock_guard lock(mutex);
+  if ((start->flags | end->flags) & cudaEventDisableTiming || start->at < 0 || end->at < 0)
+    return cudaErrorInvalidResourceHandle;
+  if (!over(end->groups)) return cudaErrorNotReady;
+  *milliseconds = end->at - start->at;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -277,15 +355,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   event->groups = stream->groups;
+  event->at = now;
+  now += 1;
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(mutex);
+  if (folder) progress();
   return over(event->groups) ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return over(event->groups); });
+  wait_for(lock, event->groups);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
@@ -307,8 +388,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id,
                                     ncclConfig_t* config) {
   const std::lock_guard lock(mutex);
   if (config->blocking != 0) return ncclInvalidArgument;
-  *out = new ncclComm{std::string(id.internal, 1), rank, ranks, {}};
+  *out = new ncclComm{std::string(id.internal, 1), rank, ranks, {}, false, {}};
   communicators[(*out)->id][rank] = *out;
+  if (folder) leave_file(file_of(**out, rank, rank, 0), "joined", 6);
   return ncclInProgress;
 }
 static ncclResult_t leave(ncclComm_t communicator) {
@@ -330,7 +412,11 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   const std::lock_guard lock(mutex);
-  const bool all = static_cast<int>(communicators[communicator->id].size()) == communicator->ranks;
+  bool all = static_cast<int>(communicators[communicator->id].size()) == communicator->ranks;
+  if (folder) {
+    const int other = 1 - communicator->rank;
+    all = std::ifstream(file_of(*communicator, other, other, 0)).good();
+  }
   // Those that have left were there once.
   const bool busy = !all && communicator->issued.empty();
   *state = fails && communicator->rank == 1 ? ncclRemoteError : busy ? ncclInProgress : ncclSuccess;

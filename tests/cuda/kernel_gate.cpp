@@ -51,8 +51,41 @@ std::string started(Device& device) {
   return told();
 }
 
+/// The clock of the fakes: a millisecond for a point, five for a kernel.
+void check_times(Device& device) {
+  const auto stream = device.make_stream();
+  const auto before = device.make_timed_point(), after = device.make_timed_point();
+  const DeviceMemory memory = device.allocate(8);
+  auto* data = reinterpret_cast<float*>(memory.data());
+  const auto close = [](double seconds, double wanted) {
+    return seconds > wanted - 1e-6 && seconds < wanted + 1e-6;
+  };
+  for (const int kernels : {1, 3}) {
+    stream->record(*before);
+    for (int k = 0; k < kernels; ++k) device.add(*stream, data, data + 1, 1);
+    stream->record(*after);
+    after->synchronize();
+    const double seconds = after->seconds_since(*before);
+    check(close(seconds, 1e-3 + 5e-3 * kernels), std::to_string(seconds) + " seconds");
+  }
+  // Points that only order work keep no time, which costs less.
+  const auto plain = device.make_point();
+  stream->record(*plain);
+  try {
+    after->seconds_since(static_cast<const TimedPoint&>(*plain));
+    check(false, "a point without a time tells it");
+  } catch (const Error& error) {
+    check(error.message().find("telling the time") != std::string::npos, error.message());
+  }
+  check(device.make().find("fake A x 4, driver ") == 0 &&
+            device.make().find(", cuDNN ") != std::string::npos,
+        device.make());
+  check(device.reaches(device) && !device.reaches(cuda_plugin().open(1)), "who reaches whom");
+}
+
 void run_all(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
+  check_times(plugin.open(0));
   const std::filesystem::path log = folder / "log", kernels = folder / "kernels";
   copy_log_to(log);
   // 320 groups of eight elements in blocks of 256.

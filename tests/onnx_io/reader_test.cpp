@@ -9,6 +9,7 @@
 #include "onnx_io/builder.h"
 #include "onnx_io/encode.h"
 #include "onnx_io/external_data.h"
+#include "onnx_io/lean_file.h"
 #include "support/onnx_parts.h"
 #include "support/temporary_directory.h"
 
@@ -329,6 +330,49 @@ TEST_F(ExternalDataTest, NeedsADirectory) {
               return parts.bytes();
             }())
                 .find("not read from a directory"),
+            std::string::npos);
+}
+
+// Large weights do not pass through protobuf's messages, small ones and all other fields do.
+TEST(ReaderTest, ReadsLargeTensorsFromTheFile) {
+  std::vector<float> values(3000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) - 0.5F;
+  const std::string payload(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  const auto rest = [&](const std::string& more) {
+    return field(12, "a note") + raw_data(payload) + more;
+  };
+  ModelParts parts = small_model();
+  parts.initializers.push_back(tensor_part("large", {3, 1000}, 1, rest("")));
+  parts.initializers.push_back(tensor_part("small", {1}, 1, raw_data(payload.substr(4, 4))));
+  parts.initializers.push_back(tensor_part("last", {3000}, 1, rest("")));
+  const std::string bytes = parts.bytes();
+  const OnnxModel model = read(bytes);
+  ASSERT_EQ(model.initializers.size(), 4U);
+  EXPECT_EQ(model.initializers[0].name, read(small_model().bytes()).initializers[0].name);
+  EXPECT_EQ(model.initializers[1].value.shape(), (Shape{3, 1000}));
+  EXPECT_TRUE(std::ranges::equal(model.initializers[1].value.span<float>(), values));
+  EXPECT_EQ(model.initializers[2].value.to_doubles(), std::vector<double>{0.5});
+  EXPECT_EQ(model.initializers[3].name, "last");
+  EXPECT_TRUE(std::ranges::equal(model.initializers[3].value.span<float>(), values));
+  EXPECT_EQ(model.file_bytes, bytes.size());
+
+  const LeanFile lean = without_weights(std::as_bytes(std::span(bytes)));
+  ASSERT_EQ(lean.raw_data.size(), 4U);
+  EXPECT_EQ(lean.raw_data[1].size(), payload.size());
+  EXPECT_TRUE(lean.raw_data[0].empty() && lean.raw_data[2].empty());
+  EXPECT_LT(lean.bytes.size(), bytes.size() - 2 * payload.size());
+
+  const auto refused = [&](const std::string& tensor) {
+    ModelParts wrong = small_model();
+    wrong.initializers.push_back(tensor);
+    return message_of(wrong.bytes());
+  };
+  EXPECT_NE(refused(tensor_part("t", {2999}, 1, rest(""))).find("needs 11996 bytes of raw_data"),
+            std::string::npos);
+  EXPECT_NE(refused(tensor_part("t", {3000}, 1, rest(field(4, payload)))).find("two payloads"),
+            std::string::npos);
+  EXPECT_NE(refused(tensor_part("t", {3000}, 1, rest(external_data({{"location", "w"}}))))
+                .find("both in the model and outside"),
             std::string::npos);
 }
 

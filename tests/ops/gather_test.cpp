@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "graph/op.h"
+#include "ops/adding_kernel.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -59,6 +61,67 @@ TEST(Gather, CpuAgreesWithReference) {
   check_cpu("GatherGrad", with_shape(axis(0), {50, 70}), {{{4, 150, 70}}, many}, 1e-6);
   check_cpu("GatherGrad", with_shape(axis(1), {3, 50, 20}), {{{3, 4, 150, 20}}, many}, 1e-6);
   check_cpu("GatherGrad", with_shape(axis(0), {50}), {{{4, 150}}, many}, 1e-6);
+}
+
+// Sums over micro-batches of two sizes, step by step, as a stage makes them: against the whole
+// gradient of each micro-batch, added to the sum.
+TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
+  constexpr std::int64_t kRows = 40, kWidth = 300;
+  const TensorType table{DType::kFloat32, {kRows, kWidth}};
+  Node node;
+  node.op = find_op("GatherGrad");
+  node.attributes = with_shape(axis(0), {kRows, kWidth});
+  TouchedRows touched(kRows);
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  std::vector<std::vector<TensorType>> types;
+  for (const std::int64_t count : {12, 5}) {
+    types.push_back({{DType::kFloat32, {count, kWidth}}, {DType::kInt64, Shape{count}}});
+    kernels.push_back(make_kernel(Backend::kCpu, {node, types.back(), {table}}));
+    auto* adding = dynamic_cast<RowAddingKernel*>(kernels.back().get());
+    ASSERT_NE(adding, nullptr);
+    EXPECT_EQ(adding->rows(), kRows);
+    adding->share(touched);
+  }
+  // What lay there before must not be seen.
+  HostTensor sum = random_tensor(table, 9);
+  std::uint64_t seed = 10;
+  for (int step = 0; step < 4; ++step) {
+    if (step == 2) {  // as another replica's sum
+      for (float& one : sum.span<float>()) one = 7;
+      touched.set_all();
+    }
+    HostTensor expected(table);
+    for (const std::size_t size : {0, 1, 0}) {
+      const bool first = size == 0 && seed % 3 == 1;
+      const HostTensor dy = random_tensor(types[size][0], ++seed);
+      HostTensor rows(types[size][1]);
+      HostTensor whole(table);
+      const auto count = rows.type().count();
+      for (std::int64_t i = 0; i < count; ++i) {
+        // Some several times, some counted from the end, others at every step.
+        const std::int64_t row = (i * i + static_cast<std::int64_t>(seed)) % 13 + step;
+        rows.span<std::int64_t>()[static_cast<std::size_t>(i)] = i % 2 ? row : row - kRows;
+        for (std::int64_t c = 0; c < kWidth; ++c)
+          whole.view().as<float>()[row * kWidth + c] += dy.view().as<float>()[i * kWidth + c];
+      }
+      for (std::size_t e = 0; e < static_cast<std::size_t>(kRows * kWidth); ++e) {
+        float& to = expected.span<float>()[e];
+        to = first ? whole.span<float>()[e] : to + whole.span<float>()[e];
+      }
+      const Buffer workspace(kernels[size]->workspace_bytes());
+      RunContext context;
+      context.workspace = workspace.data();
+      const std::vector<Tensor> in = {dy.view(), rows.view()}, out = {sum.view()};
+      if (first) {
+        kernels[size]->run(in, out, context);
+      } else {
+        dynamic_cast<AddingKernel&>(*kernels[size]).run_adding(in, out, context);
+      }
+      expect_same_bits(sum, expected);
+    }
+    EXPECT_FALSE(touched.all());
+    EXPECT_LE(touched.list().size(), 13U);
+  }
 }
 
 TEST(Gather, NamesTheWrongIndex) {

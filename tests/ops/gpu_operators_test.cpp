@@ -23,10 +23,21 @@ constexpr std::string_view kNarrow =
 
 /// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
 const std::map<std::string_view, std::string_view> kLibraries = {
-    {"Attention", kFused},           {"AttentionGrad", kFused},   {"Conv", "cuDNN"},
-    {"ConvInputGrad", "cuDNN"},      {"ConvWeightGrad", "cuDNN"}, {"MatMul", "cuBLASLt"},
-    {"BatchNorm", kBatch},           {"BatchNormGrad", kBatch},   {"LayerNorm", kNarrow},
-    {"LayerNormInputGrad", kNarrow}, {"RmsNorm", kNarrow},        {"RmsNormInputGrad", kNarrow}};
+    {"Attention", kFused},
+    {"AttentionGrad", kFused},
+    {"Conv", "cuDNN"},
+    {"ConvInputGrad", "cuDNN"},
+    {"ConvWeightGrad", "cuDNN"},
+    {"MatMul", "cuBLASLt"},
+    {"MatMulActivation", "cuBLASLt"},
+    {"MatMulSums", "cuBLASLt"},
+    {"RecurrentWeightGrad", "own kernel; cuBLASLt's product but with the reset gate before it"},
+    {"BatchNorm", kBatch},
+    {"BatchNormGrad", kBatch},
+    {"LayerNorm", kNarrow},
+    {"LayerNormInputGrad", kNarrow},
+    {"RmsNorm", kNarrow},
+    {"RmsNormInputGrad", kNarrow}};
 
 std::string operator_list() {
   std::set<std::string_view> own;

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include "support/blocked.h"
+#include "support/emulated_kernels.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
 namespace {
 
-constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16};
+constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16,
+                               Layout::kChannelsLast};
 
 Attributes to(Layout layout) { return {{"layout", static_cast<std::int64_t>(layout)}}; }
 
@@ -41,6 +43,33 @@ TEST(ReorderTest, EveryPairOfLayouts) {
           const HostTensor y = run_op("Reorder", to(layout), {to_layout(x, from)}, backend)[0];
           expect_same_bits(y, to_layout(x, layout), "reorder");
         }
+      }
+    }
+  }
+}
+
+// Tiles that are full, cut and missing; more of them than blocks.
+TEST(ReorderTest, OnGpus) {
+  check_cpu("Reorder", to(Layout::kChannelsLast), {{{2, 33, 2, 6}}}, 0);
+  for (const Shape& shape : {Shape{2, 32, 8, 8}, Shape{3, 40, 5, 7}, Shape{2, 3, 9, 11},
+                             Shape{1, 70, 1, 3}, Shape{40, 9, 3, 3}, Shape{2, 33, 6, 33}}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64, DType::kUint8}) {
+      HostTensor x(TensorType{dtype, shape});
+      for (std::size_t i = 0; i < x.type().bytes(); ++i)
+        x.view().as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * 37 % 251);
+      const HostTensor last = to_layout(x, Layout::kChannelsLast);
+      for (const bool forward : {true, false}) {
+        const HostTensor& from = forward ? x : last;
+        const HostTensor& expected = forward ? last : x;
+        Node node;
+        node.op = find_op("Reorder");
+        node.attributes = to(expected.type().layout);
+        HostTensor y(expected.type());
+        const auto kernel = make_emulated_kernel({node, {from.type()}, {y.type()}});
+        ASSERT_NE(kernel, nullptr);
+        const Tensor in = from.view(), out = y.view();
+        kernel->run({&in, 1}, {&out, 1}, {});
+        expect_same_bits(y, expected, shape.text());
       }
     }
   }

@@ -396,6 +396,43 @@ TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
   }
 }
 
+// Where few rows have a gradient: the bits of a whole update, whatever the rows' length.
+TEST(Update, OfRowsIsTheWholeOne) {
+  constexpr std::size_t kRows = 40;
+  const std::vector<std::int64_t> rows = {7, 0, 39, 12};
+  std::mt19937 random(3);
+  for (const std::size_t width : {1, 7, 13, 16, 301}) {
+    for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+      for (const auto& [momentum, decay] :
+           {std::pair(0.0, 0.0), std::pair(0.9, 0.0), std::pair(0.0, 0.1)}) {
+        OptimizerSettings settings = default_settings(kind);
+        settings.momentum = momentum;
+        settings.weight_decay = decay;
+        std::vector<float> whole(kRows * width), gradient(whole.size()), state(whole.size(), 0.5F);
+        for (float& x : whole) x = static_cast<float>(random() % 2001) / 997 - 1;
+        for (const std::int64_t row : rows) {
+          for (std::size_t i = 0; i < width; ++i)
+            gradient[static_cast<std::size_t>(row) * width + i] =
+                static_cast<float>(random() % 2001) / 991 - 1;
+        }
+        const std::size_t slots = static_cast<std::size_t>(state_slots(settings));
+        std::vector<float> some = whole, state0 = state, state1 = state, other0 = state,
+                           other1 = state;
+        const auto kept = [&](std::vector<float>& values, std::size_t slot) {
+          return slots > slot ? std::span<float>(values) : std::span<float>();
+        };
+        const ParameterUpdate by_rows{&settings,       0.37, some, gradient, kept(state0, 0),
+                                      kept(state1, 1), true, rows, width};
+        update_all(2, 0.7, {&by_rows, 1});
+        update(settings, 0.37, 2, 0.7, std::span(whole), std::span<const float>(gradient),
+               kept(other0, 0), kept(other1, 1));
+        EXPECT_EQ(some, whole) << width << " " << name_of(kind) << " " << momentum;
+        EXPECT_TRUE(state0 == other0 && state1 == other1);
+      }
+    }
+  }
+}
+
 TEST(Average, GoesToTheParameterByItsDecay) {
   std::vector<float> average = {4, -2}, parameter = {1, 1};
   for (int step = 0; step < 5; ++step) update_average(0.75, average, parameter);

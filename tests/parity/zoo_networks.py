@@ -97,6 +97,48 @@ class Resnet18(Pieces):
         return [self.conv1, self.bn1, nn.ReLU(True), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), self.fc]
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, before, width, stride):
+        super().__init__()
+        after = 4 * width
+        self.conv1 = nn.Conv2d(before, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, after, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(after)
+        self.downsample = None
+        if stride != 1 or before != after:
+            self.downsample = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x):
+        y = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = functional.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return functional.relu(y, inplace=True)
+
+
+class Resnet50(Pieces):
+    def __init__(self, image=224, channels=3, classes=1000, width=64):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        before = width
+        for level, count in enumerate((3, 4, 6, 3)):
+            blocks = []
+            for block in range(count):
+                blocks.append(Bottleneck(before, width << level, 2 if level > 0 and block == 0 else 1))
+                before = 4 * width << level
+            setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(before, classes)
+
+    def pieces(self):
+        blocks = [block for level in range(4) for block in getattr(self, f"layer{level + 1}")]
+        return [self.conv1, self.bn1, nn.ReLU(True), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                self.fc]
+
+
 class Vgg(Pieces):
     def __init__(self, image=32, channels=3, classes=10, width=64):
         super().__init__()
@@ -377,6 +419,7 @@ NETWORKS = {
     "mlp": Mlp,
     "lenet": Lenet,
     "resnet18": Resnet18,
+    "resnet50": Resnet50,
     "vgg": Vgg,
     "mobilenet": Mobilenet,
     "unet": Unet,

@@ -123,6 +123,44 @@ TEST(FuseElementwise, ChangesNoBitOfWhatIsStoredNarrow) {
   EXPECT_GT(narrow_steps, 12);
 }
 
+// Comparisons, logic, choices and casts no longer end a chain, forward and backward.
+TEST(FuseElementwise, MasksAreStepsToo) {
+  OnnxBuilder builder("masks");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 40}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.initializer("w", random_tensor({DType::kFloat32, {40, 70}}, 1));
+  builder.initializer("v", random_tensor({DType::kFloat32, {70, 3}}, 2));
+  builder.initializer("low", random_tensor({DType::kFloat32, {1}}, 3, -1, 0));
+  builder.initializer("high", random_tensor({DType::kFloat32, {1}}, 4, 0, 1));
+  builder.node("MatMul", {"x", "w"}, {"h"}, {}, "first");
+  builder.node("Greater", {"h", "low"}, {"above"}, {}, "greater");
+  builder.node("LessOrEqual", {"h", "high"}, {"below"}, {}, "less");
+  builder.node("And", {"above", "below"}, {"inside"}, {}, "and");
+  builder.node("Not", {"inside"}, {"outside"}, {}, "not");
+  builder.node("Cast", {"outside"}, {"share"}, {OnnxAttribute::of_int("to", 1)}, "cast");
+  builder.node("Tanh", {"h"}, {"t"}, {}, "tanh");
+  builder.node("Mul", {"h", "share"}, {"m"}, {}, "mul");
+  builder.node("Where", {"inside", "t", "m"}, {"chosen"}, {}, "where");
+  builder.node("MatMul", {"chosen", "v"}, {"logits"}, {}, "last");
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  const TrainingGraph alone = build(model, false), fused = build(model, true);
+  for (const char* op : {"Greater", "LessOrEqual", "And", "Not", "Cast"}) {
+    EXPECT_EQ(count(alone, op), 1) << op;
+    EXPECT_EQ(count(fused, op), 0) << op;
+  }
+  EXPECT_EQ(count(alone, "Where"), 3);  // two of them for the gradients of the choice
+  EXPECT_LE(count(fused, "Where"), 1);
+  const auto expected = run(alone), actual = run(fused);
+  const auto same = [&](ValueId id) {
+    test::expect_same_bits(actual[static_cast<std::size_t>(id.index)],
+                           expected[static_cast<std::size_t>(id.index)]);
+  };
+  same(fused.loss.loss_sum);
+  for (const Accumulation& use : fused.accumulations) same(use.contribution);
+  if (HasFailure()) FAIL() << fused.graph.to_text();
+}
+
 TEST(FuseElementwise, SkipAndActivationAreOneNodeForwardAndBackward) {
   OnnxBuilder builder("skip");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 8}});

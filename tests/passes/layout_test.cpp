@@ -101,6 +101,27 @@ TEST(Layout, OneRegionWithReordersAtItsEdges) {
   EXPECT_EQ(training.graph[training.inputs[0].value].type.layout, Layout::kRowMajor);
 }
 
+TEST(Layout, ChannelsLastWithReorderedWeights) {
+  const TrainingGraph training = build(network(), Layout::kChannelsLast);
+  std::map<Part, int> count;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name == "Reorder") ++count[node.part];
+    // What cuDNN takes: all of a convolution alike, but weights' gradients.
+    if (!node.op->name.starts_with("Conv")) continue;
+    const auto layout = [&](ValueId id) { return training.graph[id].type.layout; };
+    const bool weight_gradient = node.op->name == "ConvWeightGrad";
+    EXPECT_EQ(layout(node.inputs[0]), Layout::kChannelsLast) << node.name;
+    EXPECT_EQ(layout(node.outputs[0]), weight_gradient ? Layout::kRowMajor : Layout::kChannelsLast)
+        << node.name;
+  }
+  const std::string text = training.graph.to_text();
+  EXPECT_EQ(count[Part::kPrepare], 3) << text;  // weights, but the depthwise one and that of 1x1
+  EXPECT_EQ(count[Part::kForward], 2) << text;  // x, and before Flatten
+  EXPECT_EQ(count[Part::kInputGradient] + count[Part::kWeightGradient], 1) << text;
+  for (const Accumulation& use : training.accumulations)
+    EXPECT_EQ(training.graph[use.contribution].type.layout, Layout::kRowMajor);
+}
+
 TEST(Fuse, ActivationsGoIntoTheNormalizationBeforeThem) {
   const TrainingGraph training = build(network(), Layout::kBlocked8);
   int clipped = 0;
@@ -115,19 +136,21 @@ TEST(Fuse, ActivationsGoIntoTheNormalizationBeforeThem) {
 TEST(Layout, SameLossAndGradients) {
   const OnnxModel model = network();
   const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
-  const std::vector<HostTensor> blocked = loss_and_gradients(build(model, Layout::kBlocked8));
-  ASSERT_EQ(plain.size(), blocked.size());
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    double difference = 0, size = 0;
-    ASSERT_EQ(plain[i].type(), blocked[i].type());
-    for (std::int64_t k = 0; k < plain[i].type().count(); ++k) {
-      const double a = plain[i].span<float>()[static_cast<std::size_t>(k)];
-      const double b = blocked[i].span<float>()[static_cast<std::size_t>(k)];
-      difference += (a - b) * (a - b);
-      size += a * a;
+  for (const Layout layout : {Layout::kBlocked8, Layout::kChannelsLast}) {
+    const std::vector<HostTensor> blocked = loss_and_gradients(build(model, layout));
+    ASSERT_EQ(plain.size(), blocked.size());
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      double difference = 0, size = 0;
+      ASSERT_EQ(plain[i].type(), blocked[i].type());
+      for (std::int64_t k = 0; k < plain[i].type().count(); ++k) {
+        const double a = plain[i].span<float>()[static_cast<std::size_t>(k)];
+        const double b = blocked[i].span<float>()[static_cast<std::size_t>(k)];
+        difference += (a - b) * (a - b);
+        size += a * a;
+      }
+      EXPECT_GT(size, 0) << i;
+      EXPECT_LT(difference, 1e-10 * size) << i;
     }
-    EXPECT_GT(size, 0) << i;
-    EXPECT_LT(difference, 1e-10 * size) << i;
   }
 }
 

@@ -4,10 +4,12 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "graph/op.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "passes/build.h"
+#include "passes/fuse_elementwise.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -128,6 +130,20 @@ TEST(Precision, FloatLeavesTheGraphAlone) {
   const OnnxModel model = mixed_network();
   EXPECT_EQ(build(model, kWide).graph.to_text(),
             build_training_graph(model, classify_tensors(model, {}), options).graph.to_text());
+}
+
+TEST(Precision, IsChosenBeforeNodesAreFused) {
+  for (const DType narrow : {DType::kFloat32, DType::kBFloat16}) {
+    TrainingGraph training = build(test::difficult_network(/*tied=*/false), DType::kFloat32);
+    choose_precision(training, DType::kFloat32);
+    ASSERT_GT(fuse_elementwise(training), 0);
+    try {
+      choose_precision(training, narrow);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    }
+  }
 }
 
 }  // namespace

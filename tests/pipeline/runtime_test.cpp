@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "base/error.h"
 #include "imported_schedules.h"
@@ -32,10 +33,11 @@ struct Pipeline {
 
   /// `micro_batches` of a step; 0: weights are not packed, nothing is gathered.
   Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
-           std::int64_t micro_batches = 0, DType precision = DType::kFloat32)
+           std::int64_t micro_batches = 0, DType precision = DType::kFloat32, bool for_gpus = false)
       : model(std::move(network)), stages(stages) {
     for (const std::int64_t size : sizes) {
-      graphs.push_back(test::training_graph(model, size, /*training=*/true, precision));
+      graphs.push_back(for_gpus ? test::graph_for_gpus(model, size, precision)
+                                : test::training_graph(model, size, /*training=*/true, precision));
       if (micro_batches == 0) continue;
       packed_weights += pack_weights(*graphs.back());
       if (graphs.size() == 1) {
@@ -126,7 +128,27 @@ struct PlacedRuntime {
     replayed += machine->replayed();
   }
   RoundResult run(const Program& program, UnitSource& source) {
-    return runtime->run(program, source);
+    RoundResult result = runtime->run(program, source);
+    if (machine) check_times(program, result);
+    return result;
+  }
+  /// By the devices' clocks each device did one thing after the other, and each took a moment.
+  static void check_times(const Program& program, const RoundResult& result) {
+    for (std::size_t d = 0; d < program.device.size(); ++d) {
+      double busy = 0, last = 0;
+      for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+        const Kind kind = program.device[d][i].kind;
+        if (!is_compute(kind) && kind != Kind::kUpdate) continue;
+        const Event& event = result.events[d][i];
+        EXPECT_EQ(event.index, static_cast<int>(i));
+        EXPECT_GE(event.start, last - 1e-9) << to_text(program, program.device[d][i]);
+        EXPECT_GE(event.end, event.start);  // some halves of backwards have nothing to do
+        if (kind == Kind::kForward) EXPECT_GT(event.end, event.start + 0.9e-6);
+        busy += event.end - event.start;
+        last = event.end;
+      }
+      EXPECT_NEAR(result.busy_seconds[d], busy, 1e-9);
+    }
   }
   HostTensor read(const std::string& name) const { return runtime->read(name); }
 
@@ -178,6 +200,95 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
     steps(runtime);
   }
   return outcome;
+}
+
+/// Units that lie in page-locked memory, and are overwritten as soon as they may be.
+class PinnedUnits final : public UnitSource {
+ public:
+  /// `too_early`: already when the next one is asked for.
+  PinnedUnits(test::RecordedMachine& machine, test::FixedData& data, bool too_early)
+      : machine_(machine), data_(data), too_early_(too_early), slots_(data.units().size()) {}
+
+  RoundUnit& acquire(int unit) override {
+    const std::lock_guard lock(mutex_);
+    Slot& slot = slots_[static_cast<std::size_t>(unit)];
+    RoundUnit& given = data_.acquire(unit);
+    if (slot.full) return given;
+    slot.full = true;
+    const std::int64_t samples = kSizes[static_cast<std::size_t>(given.variant)];
+    const std::size_t bytes[] = {static_cast<std::size_t>(samples) * 72 * sizeof(float),
+                                 static_cast<std::size_t>(samples) * sizeof(std::int64_t)};
+    slot.memory = machine_.device(0).allocate_on_host(bytes[0] + bytes[1]);
+    std::memcpy(slot.memory.data(), given.columns[0], bytes[0]);
+    std::memcpy(slot.memory.data() + bytes[0], given.columns[1], bytes[1]);
+    given.columns = {slot.memory.data(), slot.memory.data() + bytes[0]};
+    if (too_early_ && unit > 0) overwrite(slots_[static_cast<std::size_t>(unit) - 1]);
+    return given;
+  }
+  void release(int unit) override {
+    const std::lock_guard lock(mutex_);
+    if (!too_early_) overwrite(slots_[static_cast<std::size_t>(unit)]);
+  }
+  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  std::int64_t updates_before() const override { return data_.updates_before(); }
+
+ private:
+  struct Slot {
+    DeviceMemory memory;
+    bool full = false;
+  };
+  void overwrite(Slot& slot) {
+    machine_.host_writes(slot.memory.data(), slot.memory.bytes());
+    std::memset(slot.memory.data(), 0, slot.memory.bytes());
+  }
+  test::RecordedMachine& machine_;
+  test::FixedData& data_;
+  bool too_early_;
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+};
+
+TEST(PinnedData, AreCopiedWhileTheHostGoesOnAndOverwrittenOnlyAfterwards) {
+  const Pipeline pipeline(/*tied=*/false, 3, kSizes);
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    const Program program = pipeline.program(schedule, 3);
+    std::string bits[2];
+    for (const Place place : {Place::kCpu, Place::kManyDevices}) {
+      PlacedRuntime runtime(pipeline, program, place);
+      test::FixedData data(4 * kBatch, 5);
+      // The values between stages go by way of the host as well.
+      if (runtime.machine) runtime.machine->part_devices();
+      for (std::int64_t step = 0; step < 3; ++step) {
+        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+        if (runtime.machine) {
+          PinnedUnits pinned(*runtime.machine, data, /*too_early=*/false);
+          runtime.run(program, pinned);
+        } else {
+          runtime.run(program, data);
+        }
+      }
+      bits[place == Place::kCpu] = fingerprint(pipeline, runtime);
+    }
+    EXPECT_TRUE(bits[0] == bits[1]) << schedule;
+  }
+}
+
+TEST(PinnedData, OverwrittenTooEarlyAreFound) {
+  const Pipeline pipeline(/*tied=*/false, 3, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  test::RecordedMachine machine(3, 1);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  for (int d = 0; d < 3; ++d) options.devices.push_back(&machine.device(d));
+  {
+    Runtime runtime(pipeline.variants, {&program}, options);
+    test::FixedData data(4 * kBatch, 5);
+    data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+    PinnedUnits pinned(machine, data, /*too_early=*/true);
+    runtime.run(program, pinned);
+  }
+  const std::vector<std::string> problems = machine.problems();
+  ASSERT_FALSE(problems.empty());
+  EXPECT_EQ(problems[0], "the host overwrites what a copy has yet to read");
 }
 
 class SameBits : public testing::TestWithParam<Place> {};
@@ -236,6 +347,36 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
         train_wide(runtime, program);
         EXPECT_TRUE(fingerprint(pipeline, runtime) == expected) << schedule << " " << stages;
       }
+    }
+  }
+}
+
+// Of a table's gradient only rows that are used are written, by each replica those of its units.
+TEST(TableOfRows, HasTheBitsOfItsOracle) {
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(test::table_network(), 2, kSizes);
+  const std::vector<std::pair<std::string, int>> cases = {{"1f1b", 1}, {"zb-h1", 1}, {"1f1b", 2}};
+  for (const auto& [name, replicas] : cases) {
+    ScheduleOptions schedule;
+    schedule.name = name;
+    schedule.units = 3;
+    if (replicas > 1) schedule.replicas = {replicas, 1};
+    const Program program = pipeline.program(schedule);
+    const auto train = [&](auto& runner) {
+      test::FixedData data(4 * kBatch, 5);
+      for (std::int64_t step = 0; step < 4; ++step) {
+        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+        runner.run(program, data);
+      }
+      return fingerprint(pipeline, runner);
+    };
+    for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+      options.optimizer = default_settings(kind);
+      options.optimizer.momentum = 0;  // then SGD leaves the other rows alone
+      Oracle oracle(pipeline.variants, 2, options);
+      const std::vector<const Program*> programs = {&program};
+      Runtime runtime(pipeline.variants, programs, options);
+      EXPECT_TRUE(train(runtime) == train(oracle)) << name << " " << replicas;
     }
   }
 }
@@ -641,6 +782,41 @@ TEST(Runtime, Float16OnDevicesIsThatInHostMemory) {
     }
   }
   EXPECT_TRUE(expected_skips[0] && !expected_skips[11]);
+}
+
+// Pictures with channels last, weights that are reordered once per version, products with what lies
+// around them: whatever the cut.
+TEST(Runtime, GraphsForGpusGiveTheSameBitsForEveryCut) {
+  int last = 0, prepared = 0, sums = 0;
+  for (const OnnxModel& network : {test::difficult_network(/*tied=*/true), test::wide_network()}) {
+    std::string expected;
+    for (const int stages : {1, 2, 4}) {
+      const Pipeline pipeline(network, stages, kSizes, 0, DType::kBFloat16, /*for_gpus=*/true);
+      for (const Node& node : pipeline.graphs[0]->graph.nodes) {
+        const Layout layout = pipeline.graphs[0]->graph[node.outputs[0]].type.layout;
+        last += layout == Layout::kChannelsLast;
+        prepared += layout == Layout::kChannelsLast && node.part == Part::kPrepare;
+        sums += node.op->name == "MatMulSums";
+      }
+      for (const std::string schedule : {"1f1b", "zb-h1"}) {
+        const Program program = pipeline.program(schedule, 3, schedule == "1f1b");
+        for (const Place place : {Place::kCpu, Place::kOneDevice, Place::kManyDevices}) {
+          PlacedRuntime runtime(pipeline, program, place);
+          test::FixedData data(3 * kBatch, 5);
+          for (std::int64_t step = 0; step < 3; ++step) {
+            data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+            runtime.run(program, data);
+          }
+          const std::string bits = fingerprint(pipeline, runtime);
+          if (expected.empty()) expected = bits;
+          EXPECT_TRUE(bits == expected) << stages << " stages, " << schedule;
+        }
+      }
+    }
+  }
+  EXPECT_GT(last, 30);
+  EXPECT_GT(prepared, 0);
+  EXPECT_GT(sums, 0);
 }
 
 TEST(Runtime, AveragesOnDevicesAreThoseInHostMemory) {

@@ -10,11 +10,14 @@
 #include "base/error.h"
 #include "graph/builder.h"
 #include "graph/op.h"
+#include "optim/update.h"
 #include "passes/differentiate.h"
 #include "passes/linearise.h"
+#include "profile/measure_device.h"
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
 #include "profile/step_timing.h"
+#include "support/recorded_devices.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -236,6 +239,112 @@ TEST(Measure, RemembersBetweenRuns) {
   EXPECT_EQ(measure_profile(training, Backend::kReference, 1, options).cached_nodes, 0);
   options.use_cache = false;
   EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0);
+}
+
+TEST(MeasureDevice, SaysWhatTheDevicesClockSays) {
+  test::RecordedMachine machine(1, 3);
+  const TrainingGraph training = perceptron(8, 32, 2);
+  const Profile profile = measure_device_profile(training, machine.device(0), quick());
+  EXPECT_TRUE(machine.problems().empty()) << machine.problems().front();
+  EXPECT_EQ(profile.device, "recorded 0");
+  EXPECT_EQ(profile.backend, "device");
+  const std::vector<bool> is_read = values_read(training);
+  int kernels = 0;
+  for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    const Node& node = training.graph.nodes[n];
+    if (node.op->flags & kView) {
+      EXPECT_EQ(profile.node_seconds[n], 0);
+      continue;
+    }
+    // Nothing comes out of the device's cache, and nothing is compiled while it is measured.
+    std::size_t bytes = profile.workspace_bytes[n];
+    for (const ValueId id : node.inputs) bytes += id ? training.graph[id].type.bytes() : 0;
+    for (const ValueId id : node.outputs)
+      bytes += is_read[static_cast<std::size_t>(id.index)] ? training.graph[id].type.bytes() : 0;
+    const double seconds = test::recorded_seconds(bytes);
+    // A workspace is one for all runs, so it may come out of the cache.
+    EXPECT_GE(profile.node_seconds[n] * 1.0001,
+              test::recorded_seconds(bytes - profile.workspace_bytes[n]))
+        << node.op->name;
+    EXPECT_LE(profile.node_seconds[n] * 0.9999, seconds) << node.op->name;
+    ++kernels;
+  }
+  EXPECT_GT(kernels, 10);
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  EXPECT_NEAR(profile.accumulate_seconds_per_byte, test::recorded_seconds(2 * kBytes) / kBytes,
+              1e-13);
+  const auto slots = static_cast<std::size_t>(state_slots(quick().optimizer));
+  EXPECT_NEAR(profile.update_seconds_per_byte,
+              test::recorded_seconds((2 + slots) * kBytes) / kBytes, 1e-13);
+}
+
+TEST(MeasureDevice, RemembersWhatItsMakeTook) {
+  const TemporaryDirectory folder;
+  const TrainingGraph training = perceptron(8, 32, 1);
+  ProfileOptions options = quick();
+  options.use_cache = true;
+  options.cache_directory = folder.path();
+  test::RecordedMachine machine(2, 3);
+  EXPECT_FALSE(known_device_profile(training, machine.device(0), options));
+  const Profile first = measure_device_profile(training, machine.device(0), options);
+  EXPECT_EQ(first.cached_nodes, 0);
+  // An equal device has the same numbers.
+  const std::uint64_t done = machine.operations();
+  const Profile second = measure_device_profile(training, machine.device(1), options);
+  EXPECT_EQ(second.cached_nodes, second.distinct_nodes);
+  EXPECT_EQ(second.node_seconds, first.node_seconds);
+  EXPECT_EQ(second.workspace_bytes, first.workspace_bytes);
+  EXPECT_EQ(second.accumulate_seconds_per_byte, first.accumulate_seconds_per_byte);
+  EXPECT_EQ(second.update_seconds_per_byte, first.update_seconds_per_byte);
+  EXPECT_EQ(machine.operations(), done);
+  EXPECT_TRUE(known_device_profile(training, machine.device(0), options));
+  // TF32 is another kind of product; another optimizer has to be measured.
+  ProfileOptions other = options;
+  other.tensor_floats = true;
+  EXPECT_FALSE(known_device_profile(training, machine.device(0), other));
+  other = options;
+  other.optimizer.kind = OptimizerKind::kLamb;
+  EXPECT_FALSE(known_device_profile(training, machine.device(0), other));
+  // The processor's own measurements are others.
+  EXPECT_EQ(measure_profile(training, Backend::kCpu, 1, options).cached_nodes, 0);
+}
+
+TEST(NodeKey, TellsLayoutsApart) {
+  std::set<std::string> keys;
+  const Layout layouts[] = {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16,
+                            Layout::kChannelsLast};
+  for (const Layout layout : layouts) {
+    Graph graph;
+    GraphBuilder builder = make_builder(graph);
+    builder.set_origin("relu", Part::kForward);
+    Value x;
+    x.type = {DType::kFloat32, Shape{2, 16, 4, 4}, layout};
+    const ValueId out = builder.add("Relu", {builder.add_value(x)});
+    keys.insert(node_key(graph, graph[graph[out].producer], {true, true}));
+  }
+  EXPECT_EQ(keys.size(), std::size(layouts));
+}
+
+TEST(SampleOf, KeepsIndicesBelowWhatTheyIndex) {
+  TrainingGraph training;
+  GraphBuilder builder = make_builder(training.graph);
+  Value ids;
+  ids.name = "ids";
+  ids.type = {DType::kInt32, Shape{4, 50}};
+  ids.role = Role::kInput;
+  const ValueId input = builder.add_value(ids);
+  training.inputs = {{"ids", input, 7}};
+  builder.set_origin("widen", Part::kForward);
+  const ValueId cast =
+      builder.add("Cast", {input}, {{"to", static_cast<std::int64_t>(DType::kInt64)}});
+  for (const ValueId id : {input, cast}) {
+    const HostTensor sample = sample_of(training, id);
+    std::set<std::int64_t> seen;
+    for (const std::int64_t value : sample.to_int64s()) seen.insert(value);
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), 6);
+    EXPECT_EQ(sample.dtype(), training.graph[id].type.dtype);
+  }
 }
 
 TEST(Measure, IgnoresACacheThatIsBroken) {

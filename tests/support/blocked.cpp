@@ -7,15 +7,16 @@
 namespace pipetrain::test {
 namespace {
 
-std::int64_t block_of(Layout layout) {
-  if (layout == Layout::kRowMajor) return 1;
-  return layout == Layout::kBlocked8 ? 8 : 16;
+std::int64_t block_of(const TensorType& type) {
+  if (type.layout == Layout::kRowMajor) return 1;
+  if (type.layout == Layout::kChannelsLast) return type.shape[1];
+  return type.layout == Layout::kBlocked8 ? 8 : 16;
 }
 
 /// Where element (n, c, position) lies: blocks of channels outside, the channels of a block
 /// innermost.
 std::int64_t offset(const TensorType& type, std::int64_t n, std::int64_t c, std::int64_t position) {
-  const std::int64_t block = block_of(type.layout);
+  const std::int64_t block = block_of(type);
   const std::int64_t positions = type.shape.count(2, type.shape.rank());
   return ((n * (type.shape[1] / block) + c / block) * positions + position) * block + c % block;
 }
@@ -23,9 +24,10 @@ std::int64_t offset(const TensorType& type, std::int64_t n, std::int64_t c, std:
 }  // namespace
 
 TensorType in_layout(TensorType type, Layout layout) {
-  const bool fits = type.shape.rank() == 4 && type.shape[1] % block_of(layout) == 0;
-  type.layout = fits ? layout : Layout::kRowMajor;
-  return type;
+  TensorType wanted = type;
+  wanted.layout = layout;
+  const bool fits = type.shape.rank() == 4 && type.shape[1] % block_of(wanted) == 0;
+  return fits ? wanted : TensorType{type.dtype, type.shape};
 }
 
 HostTensor to_layout(const HostTensor& tensor, Layout layout) {

@@ -1,4 +1,4 @@
-// Tensors in channel-blocked layouts, for tests of kernels that accept them.
+// Tensors in channel-blocked layouts and with channels last, for tests of kernels that accept them.
 #pragma once
 
 #include <string_view>

@@ -16,6 +16,9 @@
 #include "device/kernel_compiler_cuda.h"
 #include "ops/fused_operands_cuda.h"
 #include "ops/kernels_cuda.h"
+#include "ops/matmul_epilogue.h"
+#include "ops/matmul_epilogue_cuda.h"
+#include "ops/registry.h"
 #include "ops/spatial_launch_cuda.h"
 #include "optim/update_cuda.h"
 
@@ -221,6 +224,40 @@ std::vector<std::string_view> emulated_operators() {
   for (const auto& [op, make] : own_cuda_kernels()) out.push_back(op);
   return out;
 }
+
+namespace {
+
+class ProductInParts final : public Kernel {
+ public:
+  explicit ProductInParts(const KernelRequest& request)
+      : epilogue_(product_epilogue(request)),
+        finish_bytes_((finish_bytes(epilogue_) + 63) / 64 * 64) {
+    const Node product = product_of(request.node);
+    product_ = make_kernel(Backend::kReference, {product, request.inputs, {request.outputs[0]}});
+  }
+  void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+           const RunContext& context) override {
+    RunContext behind = context;
+    behind.workspace += finish_bytes_;
+    product_->run(inputs, {&product_place(epilogue_, outputs), 1}, behind);
+    finish_product(epilogue_, inputs, outputs, context.workspace, kQueue);
+  }
+  std::size_t workspace_bytes() const override {
+    return finish_bytes_ + product_->workspace_bytes();
+  }
+
+ private:
+  ProductEpilogue epilogue_;
+  std::size_t finish_bytes_;
+  std::unique_ptr<Kernel> product_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request) {
+  return std::make_unique<ProductInParts>(request);
+}
+bool library_is_asked(const KernelRequest& request) { return product_epilogue(request).by_library; }
 
 std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given) {
   std::array<std::vector<float>, 3> out = {std::vector<float>(given.variance.size()),

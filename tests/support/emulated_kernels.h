@@ -50,6 +50,12 @@ struct AroundBatchNorm {
 };
 std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given);
 
+/// A product with what belongs to it (ops/matmul_epilogue.h) as a GPU computes it whose library has
+/// no kernel for both: the product alone, here by the reference kernel, and own kernels behind it.
+std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request);
+/// Whether the library is asked for both first.
+bool library_is_asked(const KernelRequest& request);
+
 /// What the emulator says of three kernels whose threads do not meet, joined by "; ".
 std::string emulated_divergence();
 /// Runs a kernel that reads behind its memory, which AddressSanitizer must see.

@@ -29,7 +29,7 @@ RunContext context_of(const FusedChain& chain) {
 }
 
 HostTensor operand(const TensorType& type, std::uint64_t seed) {
-  const HostTensor wide = random_tensor({DType::kFloat32, type.shape}, seed, -2, 2);
+  const HostTensor wide = random_tensor({DType::kFloat32, type.shape, type.layout}, seed, -2, 2);
   if (type.dtype == DType::kFloat32) return wide;
   HostTensor out(type);
   for (std::int64_t i = 0; i < type.count(); ++i) {
@@ -167,6 +167,22 @@ FusedChain stored_in_mixed_types(const RandomProgram& from, std::uint64_t seed) 
   return out;
 }
 
+/// Pictures whose channels lie last, with a number for each channel and one for each position.
+FusedChain chain_with_channels_last(std::int64_t channels) {
+  FusedChain out;
+  out.node.op = find_op("Fused");
+  out.node.attributes = {
+      {"program", std::string("Mul 0 1 as=bfloat16; Add 4 2 as=bfloat16; Add 5 3 as=bfloat16; "
+                              "Relu 6 as=bfloat16")},
+      {"results", Ints{3}}};
+  out.inputs = {{DType::kBFloat16, {2, channels, 3, 5}, Layout::kChannelsLast},
+                {DType::kFloat32, {channels, 1, 1}},
+                {DType::kFloat32, {1, channels, 1, 1}},
+                {DType::kFloat32, {3, 5}}};
+  out.outputs = infer_op("Fused", out.node.attributes, out.inputs);
+  return out;
+}
+
 void expect_bits(const std::vector<HostTensor>& actual, const std::vector<HostTensor>& expected,
                  const char* what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -215,6 +231,7 @@ std::vector<FusedChain> random_chains(int programs) {
       out.push_back(stored_in_mixed_types(program, static_cast<std::uint64_t>(seed)));
     }
   }
+  for (const std::int64_t channels : {5, 16}) out.push_back(chain_with_channels_last(channels));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "support/blocked.h"
 #include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 
@@ -332,6 +333,47 @@ void check_stored_narrow(const Make& make, const Node& node, const std::vector<H
   }
 }
 
+/// The GPU's kernel of a node over pictures (N, C, H, W), if it takes them channels last.
+template <class Make>
+void check_channels_last(const Make& make, const Node& node, const std::vector<HostTensor>& inputs,
+                         const std::vector<HostTensor>& reference, double tolerance,
+                         const RunContext& context) {
+  const std::string_view op = node.op->name;
+  const auto laid_out = [&](const HostTensor& tensor, bool is_input) {
+    if (!tensor || tensor.shape().rank() != 4 || tensor.type().count() == 0) return tensor;
+    if ((op.starts_with("Reduce") || op == "SumTo") && !is_input) return tensor;
+    const bool small = (node.op->flags & kElementwise) && tensor.shape() != reference[0].shape();
+    return small ? tensor : to_layout(tensor, Layout::kChannelsLast);
+  };
+  std::vector<HostTensor> last, expected;
+  std::vector<TensorType> types;
+  bool any = false;
+  for (const HostTensor& input : inputs) {
+    last.push_back(laid_out(input, true));
+    any = any || last.back().type().layout == Layout::kChannelsLast;
+  }
+  for (const HostTensor& one : reference) {
+    expected.push_back(laid_out(one, false));
+    types.push_back(expected.back().type());
+  }
+  if (!any || op == "Reorder") return;
+  const std::vector<HostTensor> results = run_made(make, node, last, types, context);
+  if (results.empty()) return;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const std::string where = fmt::format("output {} of the GPU's kernel, channels last", i);
+    if (results[i] && is_float(results[i].dtype())) {
+      expect_close(results[i], expected[i], tolerance, where);
+    } else {
+      expect_same_bits(results[i], expected[i], where);
+    }
+  }
+  check_stored_narrow(make, node, last, types, DType::kBFloat16, std::max(tolerance, 2e-5),
+                      context);
+  if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
+    std::ofstream(log, std::ios::app) << fmt::format("{} channels last\n", op);
+  }
+}
+
 /// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
 /// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
 /// kernel that a real GPU has, run three times.
@@ -371,6 +413,7 @@ void check_emulated(std::string_view op, const Attributes& attributes,
   }
   for (const DType narrow : {DType::kBFloat16, DType::kFloat16})
     check_stored_narrow(make, node, inputs, outputs, narrow, std::max(tolerance, 2e-5), context);
+  check_channels_last(make, node, inputs, reference, tolerance, context);
   if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
     std::ofstream(log, std::ios::app) << fmt::format("{}\n", op);
   }

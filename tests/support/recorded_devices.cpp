@@ -53,7 +53,8 @@ struct Part {
   std::byte* data;
   std::size_t bytes;
   bool done = false;
-  bool could_be_done = false;  // with the device's groups one by one
+  bool could_be_done = false;    // with the device's groups one by one
+  double reached = 0, over = 0;  // by the streams' clocks
 };
 
 struct Group {
@@ -120,20 +121,22 @@ class RecordedStreams {
 
   std::size_t open(const Device* device) {
     const std::lock_guard lock(mutex_);
-    queues_.push_back({device, {}, 0, 0, {}});
+    queues_.push_back({device, {}, 0, 0, {}, 0, {}});
     return queues_.size() - 1;
   }
 
-  /// Puts work into a stream. `kernel`: all memory must be the device's.
+  /// Puts work into a stream. `kernel`: all memory must be the device's. `extra`: seconds.
   void put(std::size_t stream, const std::vector<Range>& accesses, bool kernel,
-           const std::string& what, std::function<void()> body) {
+           const std::string& what, std::function<void()> body, double extra) {
     {
       const std::lock_guard lock(mutex_);
       Queue& queue = queues_[stream];
       join(queue.clock, known_);
       const std::uint64_t number = next(stream);
       for (const Range& range : accesses) note(stream, number, range, kernel, what);
-      queue.work.push_back({std::move(body), nullptr});
+      if (parted_ && !kernel) check_way(accesses);
+      queue.work.push_back(
+          {std::move(body), nullptr, nullptr, host_time_, accesses, recorded_seconds(0) + extra});
     }
     changed_.notify_all();
   }
@@ -151,7 +154,7 @@ class RecordedStreams {
              : part.kind == Part::Kind::kSend ? "a send"
                                               : "a receive");
       }
-      queues_[stream].work.push_back({[] {}, nullptr, group});
+      queues_[stream].work.push_back({[] {}, nullptr, group, host_time_});
       issued_[group->device].push_back(group);
       ++groups_;
       stuck_ = false;
@@ -170,6 +173,7 @@ class RecordedStreams {
     report_failure();
     if (queues_[point.stream].done < point.number) return false;
     join(known_, point.clock);
+    host_time_ = std::max(host_time_, time_of(point));
     return true;
   }
 
@@ -234,9 +238,14 @@ class RecordedStreams {
     }
   }
 
-  void record(std::size_t stream, Point& point) {
+  /// `timed`: the point is work of its own, which takes no time.
+  void record(std::size_t stream, Point& point, bool timed) {
     const std::lock_guard lock(mutex_);
     join(queues_[stream].clock, known_);
+    if (timed) {
+      next(stream);
+      queues_[stream].work.push_back({[] {}, nullptr, nullptr, host_time_});
+    }
     point = {stream, queues_[stream].put, queues_[stream].clock};
   }
 
@@ -245,7 +254,41 @@ class RecordedStreams {
     if (point.number == 0) return;
     join(queues_[stream].clock, point.clock);
     next(stream);
-    queues_[stream].work.push_back({[] {}, std::make_unique<Point>(point)});
+    queues_[stream].work.push_back({[] {}, std::make_unique<Point>(point), nullptr, host_time_});
+  }
+
+  double seconds_between(const Point& earlier, const Point& later) {
+    const std::lock_guard lock(mutex_);
+    for (const Point* point : {&earlier, &later}) {
+      if (point->number > 0 && queues_[point->stream].done >= point->number) continue;
+      complain("the time of a point is asked for that has not been reached");
+      return 0;
+    }
+    if (queues_[earlier.stream].device != queues_[later.stream].device)
+      complain("the clocks of two devices are compared");
+    return time_of(later) - time_of(earlier);
+  }
+
+  void part_devices() {
+    const std::lock_guard lock(mutex_);
+    parted_ = true;
+  }
+  bool parted() {
+    const std::lock_guard lock(mutex_);
+    return parted_;
+  }
+
+  void host_writes(const std::byte* data, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const Block* block = block_of({data, bytes, true});
+    if (!block) return complain("the host writes memory of its own, which no device knows");
+    const std::byte* begin = std::prev(blocks_.upper_bound(data))->first;
+    const auto first = static_cast<std::size_t>(data - begin);
+    for (const Access& access : block->accesses) {
+      if (access.first < first + bytes && first < access.last &&
+          queues_[access.stream].done < access.number)
+        complain(fmt::format("the host overwrites what {} has yet to read", access.what));
+    }
   }
 
   void wait_for(const Point& point) {
@@ -255,6 +298,7 @@ class RecordedStreams {
     changed_.wait(lock, [&] { return stuck_ || queues_[point.stream].done >= point.number; });
     --waiting_;
     join(known_, point.clock);
+    host_time_ = std::max(host_time_, time_of(point));
     forget();
     report_failure();
   }
@@ -267,6 +311,7 @@ class RecordedStreams {
     changed_.wait(lock, [&] { return stuck_ || queues_[stream].done >= last; });
     --waiting_;
     join(known_, queues_[stream].clock);
+    host_time_ = std::max(host_time_, queues_[stream].time);
     forget();
     report_failure();
   }
@@ -283,6 +328,9 @@ class RecordedStreams {
       if (queues_[access.stream].done < access.number)
         complain(fmt::format("memory is freed that {} may still use", access.what));
     }
+    for (auto& [device, cache] : caches_)
+      cache.used.erase(cache.used.lower_bound(data),
+                       cache.used.lower_bound(data + block->second.bytes));
     blocks_.erase(block);
   }
 
@@ -312,12 +360,17 @@ class RecordedStreams {
     std::function<void()> body;
     std::unique_ptr<Point> after;
     std::shared_ptr<Group> group = nullptr;
+    double put_at = 0;                 // what the host knew to be over
+    std::vector<Range> accesses = {};  // which it is done with later the more bytes they have
+    double seconds = 0;                // that it takes beside them
   };
   struct Queue {
     const Device* device;
     std::deque<Work> work;
     std::uint64_t put, done;
     Clock clock;
+    double time;                // when what is done was done
+    std::vector<double> times;  // of each work that is done
   };
   struct Access {
     std::size_t stream;
@@ -342,21 +395,75 @@ class RecordedStreams {
     if (problems_.size() < 20) problems_.push_back(std::move(text));
   }
 
+  double time_of(const Point& point) const {
+    return point.number == 0 ? 0 : queues_[point.stream].times[point.number - 1];
+  }
+
+  /// The block that holds all of a range; null: memory of the host.
+  Block* block_of(const Range& range) {
+    auto block = blocks_.upper_bound(range.data);
+    if (block != blocks_.begin()) --block;
+    if (block == blocks_.end() || range.data < block->first ||
+        range.data + range.bytes > block->first + block->second.bytes)
+      return nullptr;
+    return &block->second;
+  }
+
+  /// Where devices do not reach each other, no copy has both ends on devices.
+  void check_way(const std::vector<Range>& ends) {
+    const Device* known = nullptr;
+    for (const Range& end : ends) {
+      const Block* block = end.bytes > 0 ? block_of(end) : nullptr;
+      if (!block || !block->device) continue;
+      if (known && known != block->device)
+        complain("a copy goes between devices that do not reach each other");
+      known = block->device;
+    }
+  }
+
+  /// Of operands, but for those that the device has used so lately that they are in its cache.
+  double seconds_of(const Device* device, const std::vector<Range>& accesses) {
+    Cache& cache = caches_[device];
+    double seconds = 0;
+    for (const Range& range : accesses) {
+      if (range.bytes == 0) continue;
+      const auto [found, added] = cache.used.try_emplace(range.data, 0);
+      if (added || cache.traffic - found->second > kRecordedCache)
+        seconds += recorded_seconds(range.bytes) - recorded_seconds(0);
+    }
+    for (const Range& range : accesses) {
+      // What is larger than the cache pushes itself out.
+      if (range.bytes > 0)
+        cache.used[range.data] = std::exchange(cache.traffic, cache.traffic + range.bytes);
+    }
+    return seconds;
+  }
+
+  /// When a stream comes to its next work, and when it is done with it.
+  double start_of(const Queue& queue, const Work& work) const {
+    return std::max({queue.time, work.put_at, work.after ? time_of(*work.after) : 0.0});
+  }
+  double end_of(const Queue& queue, const Work& work) {
+    double end = start_of(queue, work) + work.seconds + seconds_of(queue.device, work.accesses);
+    if (!work.group) return end;
+    for (const Part& part : work.group->parts) end = std::max(end, part.over);
+    return end;
+  }
+
   /// Compares an access with all that touch the same memory.
   void note(std::size_t stream, std::uint64_t number, const Range& range, bool kernel,
             const std::string& what) {
     if (range.bytes == 0) return;
-    auto block = blocks_.upper_bound(range.data);
-    if (block != blocks_.begin()) --block;
-    if (block == blocks_.end() || range.data < block->first ||
-        range.data + range.bytes > block->first + block->second.bytes) {
+    Block* block = block_of(range);
+    if (!block) {
       if (kernel) complain(what + " is given memory of no device");
-      return;  // memory of the host
+      return;
     }
-    Block& in = block->second;
+    Block& in = *block;
+    const std::byte* begin = std::prev(blocks_.upper_bound(range.data))->first;
     if (kernel && in.device != queues_[stream].device)
       complain(what + " is given memory of another device");
-    const auto first = static_cast<std::size_t>(range.data - block->first);
+    const auto first = static_cast<std::size_t>(range.data - begin);
     const std::size_t last = first + range.bytes;
     const Clock& clock = queues_[stream].clock;
     for (const Access& other : in.accesses) {
@@ -398,8 +505,9 @@ class RecordedStreams {
   void exchange() {
     Groups reached;
     for (const Queue& queue : queues_) {
-      if (!queue.work.empty() && queue.work.front().group)
-        reached.push_back(queue.work.front().group);
+      if (queue.work.empty() || !queue.work.front().group) continue;
+      reached.push_back(queue.work.front().group);
+      for (Part& part : reached.back()->parts) part.reached = start_of(queue, queue.work.front());
     }
     const auto over = [](const Part& part) { return part.done || part.meeting->aborted; };
     bool moved = true;
@@ -415,7 +523,12 @@ class RecordedStreams {
         } else {
           add_up(ends);
         }
-        for (Part* end : ends) end->done = true;
+        double both = 0;
+        for (const Part* end : ends) both = std::max(both, end->reached);
+        for (Part* end : ends) {
+          end->done = true;
+          end->over = both + recorded_seconds(end->bytes);
+        }
         exchanged_ += ends.size();
         moved = true;
       });
@@ -464,6 +577,7 @@ class RecordedStreams {
       }
       random_ = random_ * 6364136223846793005U + 1442695040888963407U;
       const std::size_t stream = ready[(random_ >> 33) % ready.size()];
+      const double end = end_of(queues_[stream], queues_[stream].work.front());
       Work now = std::move(queues_[stream].work.front());
       queues_[stream].work.pop_front();
       lock.unlock();
@@ -476,6 +590,8 @@ class RecordedStreams {
       lock.lock();
       if (failure_.empty()) failure_ = failure;
       ++queues_[stream].done;
+      queues_[stream].time = end;
+      queues_[stream].times.push_back(end);
       ++operations_;
       changed_.notify_all();
     }
@@ -494,18 +610,29 @@ class RecordedStreams {
   bool exchanges_aborted_ = false;
   std::uint64_t operations_ = 0, compared_ = 0, groups_ = 0, exchanged_ = 0, random_;
   int waiting_ = 0;
+  double host_time_ = 0;  // the latest that somebody has waited for
+  bool parted_ = false;
+  struct Cache {
+    std::uint64_t traffic = 0;                       // bytes
+    std::map<const std::byte*, std::uint64_t> used;  // at which traffic
+  };
+  std::map<const Device*, Cache> caches_;
   bool stopping_ = false, stuck_ = false;
   std::thread worker_;
 };
 
 namespace {
 
-class RecordedPoint final : public StreamPoint {
+class RecordedPoint final : public TimedPoint {
  public:
-  explicit RecordedPoint(RecordedStreams& streams) : streams_(streams) {}
+  RecordedPoint(RecordedStreams& streams, bool timed) : timed(timed), streams_(streams) {}
   void synchronize() override { streams_.wait_for(point); }
   bool reached() override { return streams_.reached(point); }
+  double seconds_since(const TimedPoint& earlier) override {
+    return streams_.seconds_between(static_cast<const RecordedPoint&>(earlier).point, point);
+  }
   RecordedStreams::Point point;
+  const bool timed;
 
  private:
   RecordedStreams& streams_;
@@ -534,7 +661,8 @@ class RecordedStream final : public Stream, public WorkRecorder {
   }
   void record(StreamPoint& point) override {
     expect_no_recording();
-    streams_.record(index_, static_cast<RecordedPoint&>(point).point);
+    auto& recorded = static_cast<RecordedPoint&>(point);
+    streams_.record(index_, recorded.point, recorded.timed);
   }
   void wait(const StreamPoint& point) override {
     expect_no_recording();
@@ -550,11 +678,11 @@ class RecordedStream final : public Stream, public WorkRecorder {
     streams_.put(index_, group);
   }
   void put(const std::vector<Range>& accesses, bool kernel, const std::string& what,
-           std::function<void()> body) {
+           std::function<void()> body, double extra = 0) {
     if (recording_) {
-      recording_->work.push_back({accesses, kernel, what, std::move(body)});
+      recording_->work.push_back({accesses, kernel, what, std::move(body), extra});
     } else {
-      streams_.put(index_, accesses, kernel, what, std::move(body));
+      streams_.put(index_, accesses, kernel, what, std::move(body), extra);
     }
   }
 
@@ -574,7 +702,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
     expect_no_recording();
     ++recordings_.replayed;
     for (const Recording::Work& one : static_cast<Recording&>(work).work)
-      streams_.put(index_, one.accesses, one.kernel, one.what, one.body);
+      streams_.put(index_, one.accesses, one.kernel, one.what, one.body, one.extra);
   }
 
  private:
@@ -584,6 +712,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
       bool kernel;
       std::string what;
       std::function<void()> body;
+      double extra;
     };
     std::vector<Work> work;
   };
@@ -627,8 +756,10 @@ class RecordedKernel final : public Kernel {
     }
     if (kernel_->workspace_bytes() > 0)
       accesses.push_back(writes(context.workspace, kernel_->workspace_bytes()));
-    stream_.put(accesses, /*kernel=*/true, what_,
-                [this, in, out, context] { kernel_->run(in, out, context); });
+    stream_.put(
+        accesses, /*kernel=*/true, what_,
+        [this, in, out, context] { kernel_->run(in, out, context); },
+        std::exchange(is_compiled_, true) ? 0 : kRecordedCompiling);
   }
   std::size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
 
@@ -636,6 +767,7 @@ class RecordedKernel final : public Kernel {
   RecordedStream& stream_;
   std::unique_ptr<Kernel> kernel_;
   std::string what_;
+  bool is_compiled_ = false;
 };
 
 class RecordedDevice final : public Device {
@@ -647,8 +779,14 @@ class RecordedDevice final : public Device {
     return std::make_unique<RecordedStream>(streams_, *this, recordings);
   }
   std::unique_ptr<StreamPoint> make_point() override {
-    return std::make_unique<RecordedPoint>(streams_);
+    return std::make_unique<RecordedPoint>(streams_, /*timed=*/false);
   }
+  std::unique_ptr<TimedPoint> make_timed_point() override {
+    return std::make_unique<RecordedPoint>(streams_, /*timed=*/true);
+  }
+  std::string make() const override { return "recorded"; }
+  std::size_t cache_bytes() const override { return kRecordedCache; }
+  bool reaches(const Device& other) const override { return &other == this || !streams_.parted(); }
   std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override {
     // One operator without a kernel: its operands go through the host.
     if (request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad") return nullptr;
@@ -815,6 +953,10 @@ void RecordedMachine::allow_recordings(int failing) {
     recordings.allowed = true;
     recordings.failing = failing;
   }
+}
+void RecordedMachine::part_devices() { streams_->part_devices(); }
+void RecordedMachine::host_writes(const void* data, std::size_t bytes) {
+  streams_->host_writes(static_cast<const std::byte*>(data), bytes);
 }
 std::uint64_t RecordedMachine::replayed() const {
   std::uint64_t out = 0;

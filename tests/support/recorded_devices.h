@@ -1,9 +1,12 @@
 // Devices that are not there: streams that do their work late and in an order that only events
 // decide, on memory that only the device itself may touch. Everything that was put into them is
 // checked: who reads what another writes without an event between them, whose memory a kernel is
-// given, what is freed while work may still use it, and what can never go on.
+// given, what is freed while work may still use it, and what can never go on. Each stream has a
+// clock of its own, by which work takes a microsecond, and a nanosecond for each byte of its
+// operands that is not in the device's cache; the first run of a kernel takes long.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +19,14 @@
 namespace pipetrain::test {
 
 class RecordedStreams;
+
+inline constexpr std::size_t kRecordedCache = std::size_t{16} << 10;  // bytes
+inline constexpr double kRecordedCompiling = 1e-3;                    // seconds
+
+/// What work on `bytes` of operands takes by a stream's clock, with nothing in the cache.
+inline double recorded_seconds(std::size_t bytes) {
+  return 1e-6 + 1e-9 * static_cast<double>(bytes);
+}
 
 /// Some devices of one machine. Its kernels are the CPU's, run when the work's turn comes.
 class RecordedMachine {
@@ -35,6 +46,10 @@ class RecordedMachine {
   /// Streams made from now on record work (device/recorded_work.h); every `failing`-th recording of
   /// a stream fails, none if it is 0. Said before: they do not.
   void allow_recordings(int failing = 0);
+  /// From now on no device copies from or to the memory of another one.
+  void part_devices();
+  /// Says that the host writes memory which devices copy from: nothing may still want it.
+  void host_writes(const void* data, std::size_t bytes);
   /// Recordings that were put in.
   std::uint64_t replayed() const;
   /// What has gone wrong, one sentence each; empty when nothing has.

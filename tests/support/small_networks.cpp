@@ -5,6 +5,8 @@
 #include "base/random.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 
 namespace pipetrain::test {
 namespace {
@@ -112,6 +114,25 @@ OnnxModel wide_network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
+OnnxModel table_network() {
+  OnnxBuilder builder("table");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.initializer("scale", HostTensor::scalar<float>(17));
+  builder.node("Mul", {"x", "scale"}, {"scaled"}, {}, "mul");
+  builder.node("Abs", {"scaled"}, {"positive"}, {}, "abs");
+  builder.node("Cast", {"positive"}, {"places"}, {OnnxAttribute::of_int("to", 7)}, "cast");
+  builder.initializer("table", random_weight({50, 12}, 3, 0.5F));
+  builder.node("Gather", {"table", "places"}, {"found"}, {}, "gather");
+  builder.node("Flatten", {"found"}, {"rows"}, {}, "flatten");
+  builder.initializer("head.weight", random_weight({5, 12 * kImage}, 4, 0.05F));
+  builder.initializer("head.bias", filled(5, 0.01F));
+  builder.node("Gemm", {"rows", "head.weight", "head.bias"}, {"logits"},
+               {OnnxAttribute::of_int("transB", 1)}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training, DType precision) {
   BuildOptions options;
@@ -122,6 +143,20 @@ std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64
   options.fuse_elementwise = training;
   return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));
+}
+
+std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
+                                              DType precision) {
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.precision = precision;
+  if (precision != DType::kFloat32) options.picture_layout = Layout::kChannelsLast;
+  auto training = std::make_unique<TrainingGraph>(
+      build_training_graph(model, classify_tensors(model, {}), options));
+  fold_biases(*training);
+  fuse_elementwise(*training, FusedTypes::kStored);
+  fuse_products(*training);
+  return training;
 }
 
 FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {

@@ -19,10 +19,16 @@ OnnxModel difficult_network(bool tied);
 /// be the CPU's own.
 OnnxModel wide_network();
 
+/// The same input and output with a table of 50 rows, looked up at numbers made from the input.
+OnnxModel table_network();
+
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,
                                               DType precision = DType::kFloat32);
+/// The same as GPUs train it.
+std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
+                                              DType precision);
 
 /// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of
 /// `batch`.

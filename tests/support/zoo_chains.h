@@ -9,6 +9,7 @@
 #include "ops/fused_source.h"
 #include "passes/build.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
 #include "passes/parameters.h"
 #include "support/fused_chains.h"
 #include "support/small_networks.h"
@@ -25,22 +26,10 @@ inline void add_by_source(std::vector<FusedChain> chains, std::map<std::string, 
   }
 }
 
-/// Adds the chains of a network, forward and backward.
-inline void add_chains(const OnnxModel& model, DType precision, std::int64_t samples,
-                       std::map<std::string, FusedChain>& out) {
-  BuildOptions options;
-  options.lower.micro_batch = samples;
-  options.precision = precision;
-  TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
-  fuse_elementwise(training, FusedTypes::kStored);
-  training.graph.verify();
-  add_by_source(fused_chains(training.graph), out);
-}
-
-/// By source: of all networks of the zoo at the defaults of their shapes, and of those that tests
-/// bring, over float32 and in mixed precision.
-inline std::map<std::string, FusedChain> all_chains(std::int64_t samples) {
-  std::map<std::string, FusedChain> out;
+/// Of all networks of the zoo at the defaults of their shapes, and of those that tests bring, over
+/// float32 and in mixed precision.
+inline std::vector<TrainingGraph> graphs_for_gpus(std::int64_t samples) {
+  std::vector<TrainingGraph> out;
   std::vector<OnnxModel> models;
   for (const ZooNetwork& network : zoo_networks()) {
     ZooOptions few;  // of what changes no chain
@@ -53,9 +42,19 @@ inline std::map<std::string, FusedChain> all_chains(std::int64_t samples) {
   models.push_back(wide_network());
   for (const OnnxModel& model : models) {
     for (const DType precision : {DType::kFloat32, DType::kBFloat16})
-      add_chains(model, precision, samples, out);
+      out.push_back(std::move(*graph_for_gpus(model, samples, precision)));
   }
   return out;
+}
+
+/// Their chains by source.
+inline std::map<std::string, FusedChain> chains_of(const std::vector<TrainingGraph>& graphs) {
+  std::map<std::string, FusedChain> out;
+  for (const TrainingGraph& training : graphs) add_by_source(fused_chains(training.graph), out);
+  return out;
+}
+inline std::map<std::string, FusedChain> all_chains(std::int64_t samples) {
+  return chains_of(graphs_for_gpus(samples));
 }
 
 }  // namespace pipetrain::test

@@ -27,6 +27,9 @@ TEST(ImageNetworks, HaveTheParametersOfTheirModels) {
   // 1,968,680.
   EXPECT_EQ(image_network("mobilenet", {.classes = 1000}).trained_numbers, 3'504'872);
   EXPECT_EQ(image_network("mobilenet", {.classes = 1000, .width = 16}).trained_numbers, 1'968'680);
+  // torchvision.models.resnet50(): 25,557,032; without its last layer 23,508,032.
+  EXPECT_EQ(image_network("resnet50").trained_numbers, 25'557'032);
+  EXPECT_EQ(image_network("resnet50", {.classes = 10}).trained_numbers, 23'508'032 + 20'490);
   // mateuszbuda/brain-segmentation-pytorch: 7,763,041 with one output, 33 more with two.
   EXPECT_EQ(image_network("unet").trained_numbers, 7'763'041 + 33);
   // transformers.BertForSequenceClassification at the sizes of bert-mini: 11,170,560 without the

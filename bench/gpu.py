@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Times pipetrain on a GPU: beside PyTorch on the same weights and batches, or four stages of one GPU beside one stage.
+
+    bench/gpu.py beside gpt2|resnet50 [--at-least 1] [-o FILE.json]    against PyTorch, eager and compiled, in turn
+    bench/gpu.py alone gpt2|resnet50                                   without PyTorch
+    bench/gpu.py overhead [--network gpt2] [--at-most 0.03]            T/W - 1 of four virtual stages over one stage
+
+Training in bfloat16 with float32 weights (--precision fp32 for floats alone). The Python that runs it needs numpy and onnx, and torch for
+`beside`. Memory is what the GPU has less of while a program runs, as nvidia-smi tells, so that a context and libraries count on both
+sides. With --at-least a run fails whose speed is less than so much of PyTorch's eager speed, or whose memory is more than PyTorch's;
+with --at-most one whose overhead is more. Lines that begin with "figure:" are for scripts/gpu-check. --gpu-ids '' stays on the CPU.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from models import GPU_MODELS
+from pipetrain_run import RunFailed, peer, pipetrain
+from side_by_side import Bench
+
+FIRST = 3  # steps that are not timed: caches, kernels that are compiled, memory
+
+
+class MemoryWatch:
+    """The most memory of GPU 0 that was taken in a block of code, in MiB beyond what was taken before; 0 without nvidia-smi."""
+
+    def __enter__(self):
+        self.peak = 0
+        self.done = threading.Event()
+        self.before = self.used()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+    @staticmethod
+    def used():
+        if not shutil.which("nvidia-smi"):
+            return 0
+        answer = subprocess.run(["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                                capture_output=True, text=True, check=False).stdout.strip()
+        return int(answer) if answer.isdigit() else 0
+
+    def watch(self):
+        while not self.done.wait(0.05):
+            self.peak = max(self.peak, self.used() - self.before)
+
+
+class GpuBench(Bench):
+    """As on the CPU, with the stages on GPUs."""
+
+    def stages(self, name, ids, steps, **options):
+        """pipetrain's run; `ids` as --gpu-ids takes them, empty for the CPU."""
+        with MemoryWatch() as memory:
+            found = pipetrain(self.arguments.pipetrain, GPU_MODELS[name], self.folder / name, 1, steps + FIRST, bf16=self.bf16,
+                              cache="cache", **options, **self.place(ids))
+        return {**found, "step_ms": found["step_ms"][FIRST - 1:], "gpu_mib": memory.peak}
+
+    @staticmethod
+    def place(ids):
+        on_gpu = not ids.startswith("cpu")
+        return {"gpu_ids": ids} if on_gpu else {"stages": int(ids[3:] or 1)}
+
+    def torch(self, name, steps, *flags):
+        if not self.arguments.gpu_ids:
+            flags = (*flags, "--device", "cpu")
+        if self.bf16:
+            flags = (*flags, "--bf16")
+        if GPU_MODELS[name].images:
+            flags = (*flags, "--channels-last")
+        with MemoryWatch() as memory:
+            found = peer(self.arguments.torch_python, "peer_pytorch_gpu.py", name, self.folder / name, "--steps", steps, *flags)
+        return {**found, "gpu_mib": memory.peak}
+
+
+def median_ms(runs):
+    return statistics.median(time for one in runs for time in one["step_ms"])
+
+
+def summary(runs):
+    return {"step_ms": median_ms(runs), "gpu_mib": max(one["gpu_mib"] for one in runs), "first_step_s": runs[0]["first_step_s"],
+            "losses": runs[0]["losses"], **({"version": runs[0]["version"]} if "version" in runs[0] else {})}
+
+
+def figure(text):
+    print(f"figure: {text}", flush=True)
+
+
+def described(name, found, model):
+    return (f"{name}: {found['step_ms']:.2f} ms a step ({1e3 * model.batch / found['step_ms']:.0f} samples/s), "
+            f"{found['gpu_mib']} MiB, first step after {found['first_step_s']:.1f} s")
+
+
+def beside(bench, name, arguments):
+    model = GPU_MODELS[name]
+    programs = {"pipetrain": lambda: bench.stages(name, arguments.gpu_ids or "cpu", model.steps)}
+    if arguments.command == "beside":
+        programs["PyTorch eager"] = lambda: bench.torch(name, model.steps)
+        programs["PyTorch compiled"] = lambda: bench.torch(name, model.steps, "--compile")
+    runs, missing = {}, {}
+    for round_number in range(arguments.rounds):
+        for program, start in programs.items():
+            # Compiling takes a minute or two; what is compiled takes as long every time.
+            if program == "PyTorch compiled" and round_number > 0:
+                continue
+            try:
+                runs.setdefault(program, []).append(start())
+            except RunFailed as failure:
+                if program != "PyTorch compiled":
+                    raise
+                missing[program] = str(failure)
+                print(failure, file=sys.stderr)
+    found = {program: summary(list_of_runs) for program, list_of_runs in runs.items()}
+    for program, one in found.items():
+        figure(described(f"{model.title}, batch {model.batch}, {arguments.precision}, {program}", one, model))
+    for program in missing:
+        figure(f"{program} did not run")
+    if arguments.output:
+        arguments.output.write_text(json.dumps({"network": name, "precision": arguments.precision, **found}, indent=1) + "\n")
+    if arguments.command == "alone":
+        return 0
+    ours, eager = found["pipetrain"], found["PyTorch eager"]
+    for program, one in found.items():
+        if program != "pipetrain":
+            figure(f"{one['step_ms'] / ours['step_ms']:.2f} times the speed of {program} ({one['version']})")
+    # The same weights and batch: first losses agree but for the rounding of narrow types.
+    apart = abs(ours["losses"][0] - eager["losses"][0]) / abs(eager["losses"][0])
+    wrong = []
+    if apart > 0.02:
+        wrong.append(f"the first losses are {ours['losses'][0]} and {eager['losses'][0]}")
+    if arguments.at_least is not None:
+        if eager["step_ms"] / ours["step_ms"] < arguments.at_least:
+            wrong.append(f"a step takes {ours['step_ms']:.2f} ms, PyTorch's {eager['step_ms']:.2f} ms")
+        if ours["gpu_mib"] > eager["gpu_mib"]:
+            wrong.append(f"{ours['gpu_mib']} MiB are more than PyTorch's {eager['gpu_mib']} MiB")
+    for sentence in wrong:
+        print(f"not met: {sentence}")
+    return 1 if wrong else 0
+
+
+def overhead(bench, name, arguments):
+    model = GPU_MODELS[name]
+    ids = arguments.gpu_ids
+    one, four = ("cpu", "cpu4") if not ids else (ids, ",".join([ids] * 4))
+    runs = {one: [], four: []}
+    for _ in range(arguments.rounds):
+        for place in (one, four):
+            runs[place].append(bench.stages(name, place, model.steps, micro_batches=4, schedule="1f1b"))
+    whole, staged = median_ms(runs[one]), median_ms(runs[four])
+    tax = staged / whole - 1
+    figure(f"{model.title}, batch {model.batch} in 4 micro-batches, {arguments.precision}: W = {whole:.2f} ms on one stage, "
+           f"T = {staged:.2f} ms on four of one GPU, T/W - 1 = {100 * tax:.1f} %")
+    losses = [runs[place][0]["losses"] for place in (one, four)]
+    if losses[0] != losses[1]:
+        print(f"not met: the losses of one stage and of four differ: {losses[0]} and {losses[1]}")
+        return 1
+    if arguments.at_most is not None and tax > arguments.at_most:
+        print(f"not met: the overhead is to be at most {100 * arguments.at_most:.1f} %")
+        return 1
+    return 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipetrain", type=Path, default=Path(__file__).resolve().parents[1] / "build" / "pipetrain")
+    parser.add_argument("--torch-python", default=sys.executable)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--gpu-ids", default="0")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in ("beside", "alone"):
+        each = commands.add_parser(command)
+        each.add_argument("network", choices=GPU_MODELS)
+        each.add_argument("--at-least", type=float)
+        each.add_argument("-o", "--output", type=Path)
+    tax = commands.add_parser("overhead")
+    tax.add_argument("--network", choices=GPU_MODELS, default="gpt2")
+    tax.add_argument("--at-most", type=float)
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    arguments.pipetrain = arguments.pipetrain.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = GpuBench(arguments, Path(folder))
+        try:
+            bench.prepare(arguments.network)
+            return (overhead if arguments.command == "overhead" else beside)(bench, arguments.network, arguments)
+        except RunFailed as failure:
+            print(failure)
+            return 1
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    sys.exit(main())

@@ -1,0 +1,48 @@
+// Where mini-batches lie: ordinary memory, or such that a device copies from by itself while the
+// host goes on (page-locked, for GPUs). Taken once, used again for one mini-batch after the other.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+/// Gives so many bytes of memory, aligned to 64. Called from several threads.
+using TakeMemory = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
+
+/// The columns of one mini-batch.
+class BatchMemory {
+ public:
+  /// `take` empty: ordinary memory.
+  explicit BatchMemory(TakeMemory take = {}) : take_(std::move(take)) {}
+
+  /// Room for a column. What lay there before is given up, so nobody may still read it.
+  Tensor column(std::size_t index, const TensorType& type) {
+    if (blocks_.size() <= index) blocks_.resize(index + 1);
+    Block& block = blocks_[index];
+    if (block.bytes < type.bytes()) {
+      block = {};
+      block = {take_ ? take_(type.bytes()) : ordinary(type.bytes()), type.bytes()};
+    }
+    return {type, block.data.get()};
+  }
+
+ private:
+  struct Block {
+    std::shared_ptr<std::byte> data;
+    std::size_t bytes = 0;
+  };
+  static std::shared_ptr<std::byte> ordinary(std::size_t bytes) {
+    auto buffer = std::make_shared<Buffer>(bytes);
+    return {buffer, buffer->data()};
+  }
+
+  TakeMemory take_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,93 @@
+// Recurrences, a launch or two for each time step (C++17: nvcc compiles this file). Tensors as
+// ops/recurrent.h has them; null ones are absent.
+#pragma once
+
+#include <cstdint>
+
+#include "device/queue_cuda.h"
+#include "ops/stored_cuda.h"
+
+namespace pipetrain::recurrent {
+
+/// An activation behind its clip; `kind` is the number of an ActivationKind.
+struct GpuFunction {
+  int kind;
+  float alpha, beta;
+  float clip;  // infinity: none
+};
+
+struct Layer {
+  std::int64_t steps, samples, hidden;
+  bool reverse;
+  const std::int32_t* lengths;
+};
+
+struct LstmForward {
+  Layer layer;
+  GpuFunction gate, cell, output;
+  bool coupled;  // the input gate is 1 - the forget gate
+  Numbers gates, r, h0, c0, peepholes;
+  Places y, last_h, last_c, activated, cells;
+  float* workspace;  // 3 states (samples, hidden)
+};
+void launch_lstm(const LstmForward& work, const CudaQueue& queue);
+
+struct LstmBackward {
+  Layer layer;
+  GpuFunction gate, cell, output;
+  bool coupled;
+  Numbers dy, dlast_h, dlast_c, r, activated, cells, c0, peepholes;
+  Places dgates, dh0, dc0;
+  float* workspace;  // 10 states
+};
+void launch_lstm_gradient(const LstmBackward& work, const CudaQueue& queue);
+void launch_peephole_gradient(const Layer& layer, const Numbers& dgates, const Numbers& cells,
+                              const Numbers& c0, const Places& dpeepholes, const CudaQueue& queue);
+
+struct GruForward {
+  Layer layer;
+  GpuFunction gate, fresh;
+  bool after;  // linear before reset
+  Numbers gates, r, bias, h0;
+  Places y, last_h, activated, parts;
+  float* workspace;  // 4 states
+};
+void launch_gru(const GruForward& work, const CudaQueue& queue);
+
+struct GruBackward {
+  Layer layer;
+  GpuFunction gate, fresh;
+  bool after;
+  Numbers dy, dlast_h, r, activated, parts, y, h0;
+  Places dgates, drecurrent, dh0;
+  float* workspace;  // 7 states
+};
+void launch_gru_gradient(const GruBackward& work, const CudaQueue& queue);
+
+struct RnnForward {
+  Layer layer;
+  GpuFunction function;
+  Numbers gates, r, h0;
+  Places y, last_h;
+  float* workspace;  // 2 states
+};
+void launch_rnn(const RnnForward& work, const CudaQueue& queue);
+
+struct RnnBackward {
+  Layer layer;
+  GpuFunction function;
+  Numbers dy, dlast_h, r, y;
+  Places dgates, dh0;
+  float* workspace;  // 3 states
+};
+void launch_rnn_gradient(const RnnBackward& work, const CudaQueue& queue);
+
+/// The state before each step, (steps, samples, hidden), 0 where a sample has ended.
+void launch_states_before(const Layer& layer, const Numbers& y, const Numbers& h0,
+                          const Places& before, const CudaQueue& queue);
+/// dr of `gates` gates, from these; of the last gate from `parts` where they are there.
+void launch_recurrent_weight_gradient(const Layer& layer, std::int64_t gates, const Numbers& dgates,
+                                      const Numbers& before, const Numbers& parts, const Places& dr,
+                                      const CudaQueue& queue);
+
+}  // namespace pipetrain::recurrent

@@ -1,0 +1,88 @@
+#include "ops/row_major_kernel.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pipetrain {
+namespace {
+
+bool is_last(const TensorType& type) {
+  return type.dtype != DType::kUndefined && type.layout == Layout::kChannelsLast;
+}
+
+/// Between (N, C, positions) and (N, positions, C).
+void copy_reordered(const TensorType& type, const void* from, void* to, bool to_last) {
+  const std::size_t size = size_of(type.dtype);
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(to);
+  const std::int64_t channels = type.shape[1];
+  const std::int64_t positions = type.shape.count(2, type.shape.rank());
+  std::size_t plain = 0;
+  for (std::int64_t n = 0; n < type.shape[0]; ++n) {
+    for (std::int64_t c = 0; c < channels; ++c) {
+      for (std::int64_t p = 0; p < positions; ++p, ++plain) {
+        const auto last = static_cast<std::size_t>((n * positions + p) * channels + c);
+        std::memcpy(target + (to_last ? last : plain) * size,
+                    source + (to_last ? plain : last) * size, size);
+      }
+    }
+  }
+}
+
+class RowMajorKernel final : public Kernel {
+ public:
+  RowMajorKernel(Backend backend, const KernelRequest& request) : node_(request.node) {
+    const auto plain = [&](std::vector<TensorType> types) {
+      for (TensorType& type : types) {
+        places_.push_back(bytes_);
+        if (is_last(type)) bytes_ += (type.bytes() + 63) / 64 * 64;
+        type.layout = Layout::kRowMajor;
+      }
+      return types;
+    };
+    const std::vector<TensorType> inputs = plain(request.inputs), outputs = plain(request.outputs);
+    kernel_ = make_kernel(backend, {node_, inputs, outputs});
+  }
+
+  void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+           const RunContext& context) override {
+    std::vector<Tensor> in(inputs.begin(), inputs.end()), out(outputs.begin(), outputs.end());
+    std::size_t place = 0;
+    for (auto* tensors : {&in, &out}) {
+      for (Tensor& tensor : *tensors) {
+        std::byte* const copy = context.workspace + places_[place++];
+        if (!tensor || !is_last(tensor.type)) continue;
+        if (tensors == &in) copy_reordered(tensor.type, tensor.data, copy, /*to_last=*/false);
+        tensor.data = copy;
+        tensor.type.layout = Layout::kRowMajor;
+      }
+    }
+    RunContext inner = context;
+    inner.workspace = context.workspace + bytes_;
+    kernel_->run(in, out, inner);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (outputs[i] && is_last(outputs[i].type))
+        copy_reordered(outputs[i].type, out[i].data, outputs[i].data, /*to_last=*/true);
+    }
+  }
+  std::size_t workspace_bytes() const override { return bytes_ + kernel_->workspace_bytes(); }
+
+ private:
+  Node node_;                        // of which kernels may keep a reference
+  std::vector<std::size_t> places_;  // of inputs, then outputs, in the workspace
+  std::size_t bytes_ = 0;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+}  // namespace
+
+bool has_channels_last(const KernelRequest& request) {
+  return std::any_of(request.inputs.begin(), request.inputs.end(), is_last) ||
+         std::any_of(request.outputs.begin(), request.outputs.end(), is_last);
+}
+
+std::unique_ptr<Kernel> make_row_major_kernel(Backend backend, const KernelRequest& request) {
+  return std::make_unique<RowMajorKernel>(backend, request);
+}
+
+}  // namespace pipetrain

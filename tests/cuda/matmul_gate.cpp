@@ -1,0 +1,199 @@
+// What cuBLASLt is told about products and what belongs to them, read back from its descriptors,
+// which need no GPU. Whether it has kernels for them only a GPU says.
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "cuda/gate_check.h"
+#include "ops/matmul_descriptors_cuda.h"
+#include "ops/registry.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr DType kFloat = DType::kFloat32, kBrain = DType::kBFloat16;
+
+struct Case {
+  const char* op;
+  Attributes attributes;
+  std::vector<TensorType> inputs;
+  std::size_t results;
+  DType result;
+  cublasLtEpilogue_t whole, product;  // with what belongs to it, and without
+  std::int64_t auxiliary;             // leading dimension of what is written beside the product
+};
+
+Attributes with(const char* function, const char* approximate) {
+  return {{"activation", std::string(function)}, {"approximate", std::string(approximate)}};
+}
+Attributes summing(std::int64_t operand, bool trans_a) {
+  return {{"summed", operand}, {"trans_a", std::int64_t{trans_a}}};
+}
+
+template <class T>
+T attribute(const ProductDescriptors& descriptors, cublasLtMatmulDescAttributes_t which) {
+  T value{};
+  std::size_t written = 0;
+  ProductDescriptors::check(cublasLtMatmulDescGetAttribute(descriptors.operation(), which, &value,
+                                                           sizeof value, &written));
+  return value;
+}
+std::uint64_t size(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which) {
+  std::uint64_t value = 0;
+  std::size_t written = 0;
+  ProductDescriptors::check(
+      cublasLtMatrixLayoutGetAttribute(layout, which, &value, sizeof value, &written));
+  return value;
+}
+
+void look_at(const Case& c) {
+  Node node;
+  node.op = find_op(c.op);
+  node.attributes = c.attributes;
+  KernelRequest request{node, c.inputs, {}};
+  InferContext inferred{c.attributes, c.inputs, {}};
+  node.op->infer(inferred);
+  request.outputs = inferred.outputs;
+  request.outputs.resize(c.results);
+  for (TensorType& type : request.outputs) type.dtype = c.result;
+  const MatMulPlan plan = matmul_plan(request);
+  const ProductEpilogue epilogue = product_epilogue(request);
+  ProductDescriptors descriptors(plan, request, /*tensor_floats=*/false);
+  const std::string what = std::string(c.op) + " " + c.attributes.to_text();
+  for (const bool whole : {true, false}) {
+    if (whole && !epilogue.by_library) continue;
+    descriptors.ask_for(epilogue, whole);
+    const auto asked = attribute<cublasLtEpilogue_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE);
+    check(asked == (whole ? c.whole : c.product), what + ": another epilogue");
+    if (whole && c.auxiliary > 0)
+      check(
+          attribute<std::int64_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) == c.auxiliary,
+          what + ": another distance of columns");
+    if (whole && c.auxiliary > 0)
+      check(attribute<std::uintptr_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) == 64,
+            what + ": another alignment of what is written beside it");
+    if (epilogue.bias || (whole && epilogue.kind == ProductEpilogue::Kind::kSums))
+      check(attribute<std::int32_t>(descriptors, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) ==
+                (c.result == kFloat ? CUDA_R_32F : CUDA_R_16BF),
+            what + ": another type of the bias");
+  }
+  check(epilogue.by_library == (c.whole != c.product), what + ": asked for what it has not");
+  // Columns first: what is written is (n, m).
+  check(
+      size(descriptors.y(), CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(plan.n) &&
+          size(descriptors.y(), CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(plan.m),
+      what + ": another result");
+  const bool turned =
+      attribute<cublasOperation_t>(descriptors, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
+  check(turned == plan.trans_a, what + ": another order of the second operand");
+  // Sums are over the rows of an operand: what the library calls their number is the number of
+  // rows of the result for its first operand (our second), of columns for its second.
+  if (epilogue.kind == ProductEpilogue::Kind::kSums)
+    check(epilogue.sums.kept == (epilogue.summed == 1 ? plan.n : plan.m), what + ": other sums");
+}
+
+int look_at_all() {
+  const TensorType x{kBrain, {64, 768}}, w{kBrain, {768, 3072}}, bias{kFloat, {3072}},
+      uneven{kBrain, {768, 3070}}, deep{kBrain, {4, 16, 768}}, dy{kBrain, {64, 3072}},
+      other{kBrain, {4, 768, 3072}};
+  const Case cases[] = {
+      {"MatMul", {}, {x, w}, 1, kBrain, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT, 0},
+      {"MatMulActivation",
+       with("Relu", "none"),
+       {x, w, bias},
+       1,
+       kBrain,
+       CUBLASLT_EPILOGUE_RELU_BIAS,
+       CUBLASLT_EPILOGUE_BIAS,
+       0},
+      {"MatMulActivation",
+       with("Relu", "none"),
+       {deep, w},
+       1,
+       kBrain,
+       CUBLASLT_EPILOGUE_RELU,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       0},
+      {"MatMulActivation",
+       with("Gelu", "tanh"),
+       {x, w, bias},
+       2,
+       kBrain,
+       CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+       CUBLASLT_EPILOGUE_BIAS,
+       3072},
+      {"MatMulActivation",
+       with("Gelu", "tanh"),
+       {x, w},
+       2,
+       kBrain,
+       CUBLASLT_EPILOGUE_GELU_AUX,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       3072},
+      {"MatMulActivation",
+       with("Gelu", "tanh"),
+       {x, w, bias},
+       1,
+       kBrain,
+       CUBLASLT_EPILOGUE_GELU_BIAS,
+       CUBLASLT_EPILOGUE_BIAS,
+       0},
+      // What it has not: rows that begin anywhere, erf, several products.
+      {"MatMulActivation",
+       with("Gelu", "tanh"),
+       {x, uneven},
+       2,
+       kBrain,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       0},
+      {"MatMulActivation",
+       with("Gelu", "none"),
+       {x, w, bias},
+       2,
+       kBrain,
+       CUBLASLT_EPILOGUE_BIAS,
+       CUBLASLT_EPILOGUE_BIAS,
+       0},
+      {"MatMulActivation",
+       with("Relu", "none"),
+       {deep, other},
+       1,
+       kBrain,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       0},
+      {"MatMulSums",
+       summing(1, true),
+       {x, dy},
+       2,
+       kFloat,
+       CUBLASLT_EPILOGUE_BGRADA,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       0},
+      {"MatMulSums",
+       summing(0, true),
+       {dy, x},
+       2,
+       kFloat,
+       CUBLASLT_EPILOGUE_BGRADB,
+       CUBLASLT_EPILOGUE_DEFAULT,
+       0},
+  };
+  for (const Case& c : cases) look_at(c);
+  return static_cast<int>(std::size(cases));
+}
+
+}  // namespace
+}  // namespace pipetrain
+
+int main() {
+  try {
+    const int count = pipetrain::look_at_all();
+    std::printf("products described to cuBLASLt: %d, %d checks\n", count, pipetrain::checks);
+    return 0;
+  } catch (const std::exception& error) {
+    std::printf("%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,60 @@
+// A plugin whose four devices are recorded (support/recorded_devices.h): with it the whole program
+// runs with --device cuda on a machine without a GPU. It says at the end what it has found.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "device/build_id.h"
+#include "device/plugin.h"
+#include "support/recorded_devices.h"
+
+namespace {
+
+constexpr int kDevices = 4;
+constexpr int kFoundProblems = 99;
+
+class Recorded final : public pipetrain::DevicePlugin {
+ public:
+  std::vector<std::string> devices() override {
+    return std::vector<std::string>(kDevices, "recorded device");
+  }
+  pipetrain::Device& open(int index) override { return machine_.device(index); }
+  bool reaches(int, int) override { return true; }
+  pipetrain::Collectives& collectives() override { return machine_.collectives(); }
+
+  /// What has gone wrong, in words.
+  std::string problems() const {
+    std::string text;
+    for (const std::string& problem : machine_.problems()) text += problem + "\n";
+    return text;
+  }
+  std::uint64_t operations() const { return machine_.operations(); }
+
+ private:
+  pipetrain::test::RecordedMachine machine_{kDevices, 1};
+};
+
+Recorded& recorded() {
+  static auto* const plugin = new Recorded;  // the program's runtime may outlive static objects
+  return *plugin;
+}
+
+pipetrain::DevicePlugin* plugin() {
+  Recorded& plugin = recorded();
+  static const bool registered =
+      std::atexit([] {
+        const std::string problems = recorded().problems();
+        std::fprintf(stderr, "recorded devices: %llu operations\n%s",
+                     static_cast<unsigned long long>(recorded().operations()), problems.c_str());
+        std::fflush(stderr);
+        if (!problems.empty()) std::_Exit(kFoundProblems);
+      }) == 0;
+  return registered ? &plugin : nullptr;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const pipetrain::PluginEntry pipetrain_plugin;
+const pipetrain::PluginEntry pipetrain_plugin = {pipetrain::kBuildId.data(), plugin};

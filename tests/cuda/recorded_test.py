@@ -1,0 +1,132 @@
+"""The program with --device cuda on devices that are recorded: its profile, plan, times and bits; and the logic of scripts/gpu-check with
+an nvidia-smi, a compute-sanitizer and tests that are none.
+
+recorded_test.py PIPETRAIN FOLDER_OF_THE_RECORDED_PLUGIN SOURCES
+"""
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+
+program, plugin, sources = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
+model, data = sources / "models" / "digits-cnn.onnx", sources / "models" / "digits.csv.gz"
+checks = 0
+
+
+def check(right, words, result=None):
+    global checks
+    checks += 1
+    if not right:
+        told = f"\n{result.stdout[-3000:]}{result.stderr[-3000:]}" if result else ""
+        sys.exit(f"check {checks}: {words}{told}")
+
+
+def run(arguments, code=0, **environment):
+    result = subprocess.run(list(map(str, arguments)), env={**os.environ, "PIPETRAIN_BACKEND_PATH": str(plugin), **environment},
+                            capture_output=True, text=True, timeout=200)
+    check(result.returncode == code, f"exit {result.returncode}, not {code}: {' '.join(map(str, arguments))}", result)
+    return result
+
+
+def train(folder, *flags):
+    run([program, "train", "--model", model, "--data", data, "--batch-size", 64, "--max-steps", 3, "--seed", 3, "--run-dir", folder,
+         "--save-every", "never", *flags])
+    return (folder / "trained.onnx").read_bytes()
+
+
+def profile_and_plan(work):
+    """Measured by the devices' clocks, remembered, and what the plan is made from."""
+    flags = ["--model", model, "--data", data, "--batch-size", 64, "--gpu-ids", "0,1,2"]
+    cache = {"PIPETRAIN_CACHE_DIR": str(work / "cache")}
+    result = run([program, "profile", *flags, "-o", work / "profile.json"], **cache)
+    check("recorded 0" in result.stdout and "weight grad" in result.stdout, "the table of a profile", result)
+    profile = json.loads((work / "profile.json").read_text())
+    check(profile["backend"] == "device" and profile["device"] == "recorded 0", "whose profile it is")
+    timed = [node for node in profile["nodes"] if node["seconds"] > 0]
+    # A microsecond and a nanosecond a byte: outputs alone give a least, and nothing takes as long as compiling does.
+    check(len(timed) > 20 and all(1e-6 + 0.9e-9 * node["output_bytes"] <= node["seconds"] or node["op"] in HOST for node in timed),
+          "seconds of nodes")
+    kept = json.loads((work / "cache" / "kernel-times.json").read_text())["environments"]
+    check(any(name.startswith("recorded |") for name in kept), "the cache names the device's make")
+    result = run([program, "plan", *flags], **cache)
+    check("estimated from operations" not in result.stdout + result.stderr, "the plan goes by what was measured", result)
+    return timed
+
+
+HOST = ("Softmax", "ReluGrad")  # which have no kernel on recorded devices
+
+
+def times_of_a_run(work):
+    """Stages on one device and on four have the bits of one stage, and a trace has both sides' times."""
+    whole = train(work / "one", "--gpu-ids", "0")
+    check(train(work / "four", "--gpu-ids", "0,0,0,0", "--schedule", "1f1b", "--trace", work / "trace.json", "--trace-steps", "2-3") == whole,
+          "four stages of one device have not the bits of one")
+    check(train(work / "apart", "--gpu-ids", "0,1,2,3", "--edge", "nccl", "--schedule", "zb-h1") == whole, "four devices have not the bits of one")
+    trace = json.loads((work / "trace.json").read_text())
+    sides = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    for side in ("predicted", "measured"):
+        spans = [event for event in trace["traceEvents"] if event["ph"] == "X" and event.get("cat") in ("forward", "backward")
+                 and sides[event["pid"]].startswith(side)]
+        check(len(spans) >= 64 and all(event["dur"] >= 1 for event in spans), f"{len(spans)} {side} spans in the trace")
+
+
+def fake(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def gpu_check(work):
+    """Its steps run, fail, are skipped and take too long, each for itself; only the measured part of the status changes."""
+    tools, build, out = work / "tools", work / "build", work / "out"
+    for folder in (tools, build):
+        folder.mkdir()
+    fake(tools, "nvidia-smi", 'case "$*" in *list-gpus*) echo "GPU 0: fake";; *memory.used*) echo 100;; *) echo "Fake GPU, 580.1, 81559 MiB";; esac')
+    fake(tools, "compute-sanitizer", "echo it found something; exit 1")
+    (build / "pipetrain").symlink_to(program)
+    fake(build, "ops_tests", 'test "$PIPETRAIN_TEST_DEVICE" = cuda && echo "figure: 7 operators"')
+    fake(build, "optim_tests", "sleep 600")
+    fake(build, "nccl_processes", 'echo "skipped: there is no NCCL"; exit 77')
+    status = work / "status.md"
+    status.write_text((sources / "docs" / "gpu-status.md").read_text())
+    before = status.read_text()
+    script = [sources / "scripts" / "gpu-check", "--build", build, "--status", status]
+    # A limit of a second for what would sleep.
+    short = work / "gpu-check"
+    names = "operators|optimizers|sanitizer|^one stage$|zb-v|chimera|profile|NCCL|copies|trace"
+    text = (sources / "scripts" / "gpu-check").read_text().replace('step 60 "optimizers', 'step 1 "optimizers')
+    text = text.replace('"$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."', f'"{sources}"')
+    short.write_text(text)
+    path = f"{tools}:{os.environ['PATH']}"
+    result = run(["bash", short, *script[1:], "--only", names, out], code=1, PATH=path)
+    report = (out / "gpu-check.md").read_text()
+    check("- GPU: Fake GPU, 580.1, 81559 MiB" in report and re.search(r"commit ([0-9a-f]{7,}|unknown)", report), "which GPU, which commit", result)
+    for line in ("- passed: operators: own kernels", "  - 7 operators", "- FAILED: optimizers against the CPU (more than 1 s",
+                 "- FAILED: compute-sanitizer memcheck (exit 1", "      it found something", "- passed: one stage (",
+                 "- passed: zb-v on one GPU that stands for four: bits of one stage", "- passed: schedules/chimera-4x4",
+                 "- passed: profile by the GPU's clock", "- skipped: NCCL between two processes on one GPU: there is no NCCL",
+                 "- skipped: copies and NCCL between GPUs: one GPU", "- passed: times in a trace"):
+        check(line in report, f'"{line}" is not in the report:\n{report}', result)
+    check(" 3 failed, 2 skipped" in report, "the sum of all steps", result)
+    after = status.read_text()
+    check(report in after, "the report is in the status")
+    begin, end = "<!-- scripts/gpu-check writes from here -->\n", "<!-- end of what gpu-check writes -->\n"
+    check(before.split(begin)[0] == after.split(begin)[0] and before.split(end)[1] == after.split(end)[1], "the rest of the status")
+    run(["bash", short, *script[1:], "--only", "doctor", out], PATH=path)
+    again = status.read_text()
+    check(again.count("scripts/gpu-check`,") == 1 and "zb-v" not in again.split(end)[0], "what it said before is replaced")
+    # Without a GPU it says so, and nothing changes.
+    fake(tools, "nvidia-smi", "exit 9")
+    result = run(["bash", short, *script[1:], out], code=5, PATH=path)
+    check("nvidia-smi finds no GPU" in result.stderr and status.read_text() == again, "no GPU", result)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    timed = profile_and_plan(pathlib.Path(folder))
+    times_of_a_run(pathlib.Path(folder))
+    gpu_check(pathlib.Path(folder))
+print(f"on recorded devices: {checks} checks, {len(timed)} nodes timed")
