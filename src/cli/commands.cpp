@@ -12,6 +12,7 @@
 #include "cli/schedule_command.h"
 #include "cli/trace_command.h"
 #include "device/plugin.h"
+#include "device/process_group.h"
 #include "onnx_io/new_head.h"
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
@@ -75,7 +76,41 @@ void choose_gpus(PipelineConfig& pipeline, int count) {
     PT_CHECK(id < there, kResource, "there is no GPU {}: this machine has {}", id, there);
 }
 
-void resolve_device(Options& options, const std::string& command) {
+/// The same for each of several processes: the GPUs of its own devices. Those of one machine that
+/// see the same GPUs take one after another.
+void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup& processes) {
+  const auto there = static_cast<int>(cuda_plugin().devices().size());
+  PT_CHECK(count >= processes.size(), kUsage,
+           "{} processes were started for {} GPU{}; give --gpus {} or more, or start fewer",
+           processes.size(), count, count == 1 ? "" : "s", processes.size());
+  const auto process_of = [&](int device) { return device * processes.size() / count; };
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string mine =
+      fmt::format("{} {} {}", processes.processes().host(), visible ? visible : "", there);
+  const std::vector<std::string> all = processes.all_gather(mine);
+  int next = 0;
+  for (int device = 0; device < count; ++device) {
+    const int process = process_of(device);
+    if (process < processes.rank() && all[static_cast<std::size_t>(process)] == mine) ++next;
+  }
+  ByteWriter chosen;
+  for (int device = 0; device < count; ++device) {
+    if (process_of(device) != processes.rank()) continue;
+    const int id =
+        pipeline.gpu_ids.empty() ? next++ : pipeline.gpu_ids[static_cast<std::size_t>(device)];
+    PT_CHECK(id < there, kResource,
+             "device {} of the run is GPU {} of {}, which has {}; fewer processes on that machine "
+             "or other --gpu-ids would do",
+             device, id, printable(processes.processes().host()), there);
+    chosen.put(id);
+  }
+  pipeline.gpu_ids.clear();
+  for (const std::string& bytes : processes.all_gather(chosen.take())) {
+    for (ByteReader reader(bytes); !reader.at_end();) pipeline.gpu_ids.push_back(reader.get<int>());
+  }
+}
+
+void resolve_device(Options& options, const std::string& command, ProcessGroup* processes) {
   PipelineConfig& pipeline = options.run.pipeline;
   const std::string& device = options.device;
   const std::string start =
@@ -91,7 +126,12 @@ void resolve_device(Options& options, const std::string& command) {
   if (device == "cuda" || ids > 0 ||
       (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
     try {
-      choose_gpus(pipeline, std::max(options.gpus, 1));
+      if (processes) {
+        options.gpus = options.gpus > 0 ? options.gpus : processes->size();
+        choose_gpus_of_processes(pipeline, options.gpus, *processes);
+      } else {
+        choose_gpus(pipeline, std::max(options.gpus, 1));
+      }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kResource) throw;
       const int count = std::max(options.gpus, 1);

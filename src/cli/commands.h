@@ -7,6 +7,8 @@
 
 namespace pipetrain {
 
+class ProcessGroup;
+
 int train_command(Options& options);
 int inspect_command(Options& options);
 int profile_command(Options& options);
@@ -28,7 +30,9 @@ int help_command(Options& options);
 
 /// Decides what the stages run on. Error (kResource) with commands that would work when it is not
 /// there.
-void resolve_device(Options& options, const std::string& command);
+/// `processes`: that train together, each on GPUs of its own machine; null: one.
+void resolve_device(Options& options, const std::string& command,
+                    ProcessGroup* processes = nullptr);
 /// Takes the model from --model or from the first argument; refuses what is left over.
 void resolve_model(Options& options, const std::string& command);
 /// Lets the simulator choose what the command line leaves open within the scope, and says what it

@@ -29,9 +29,11 @@ void describe_pipeline(Table& table, Options& options) {
   table.group = "Pipeline";
   PipelineConfig& pipeline = options.run.pipeline;
   table
-      .integer("--gpus", options.gpus, 1,
-               "stages, one a device; with --device cpu that many CPU stages",
-               "train profile plan simulate eval predict verify schedule")
+      .integer(
+          "--gpus", options.gpus, 1,
+          "stages, one a device; with --device cpu that many CPU stages; mpirun spreads them over "
+          "processes",
+          "train profile plan simulate eval predict verify schedule")
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table

@@ -402,7 +402,7 @@ int train_in(Options& options, ProcessGroup* processes) {
   const fs::path resumed = goes_on ? folder_to_resume(options, *found) : fs::path();
   resolve_model(options, "train");
   resolve_plan(options);
-  resolve_device(options, "train");
+  resolve_device(options, "train", processes);
   PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
            "--output - and --metrics - both want standard output");
   // The bare command measures: without data it runs a fixed number of steps.

@@ -94,6 +94,7 @@ void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
         listen();
         check_failure();
         PT_CHECK(!interrupted_, kDevice, "another stage failed");
+        check_silence();
         std::this_thread::sleep_for(pause);
         pause = std::min(2 * pause, std::chrono::microseconds(200));
       }
@@ -183,7 +184,7 @@ void ProcessGroup::say_failed(const Error& error) {
 bool ProcessGroup::wait_for_failures(double seconds) {
   const double end = steady_seconds() + seconds;
   for (;;) {
-    {
+    try {
       const std::lock_guard lock(mutex_);
       listen_locked();
       bool all = true;
@@ -192,6 +193,8 @@ bool ProcessGroup::wait_for_failures(double seconds) {
         if (matters && !peers_[at(peer)]->failed) all = false;
       }
       if (all && outgoing_.empty()) return true;
+    } catch (const Error&) {
+      return false;  // they can no longer be heard
     }
     if (steady_seconds() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -213,16 +216,37 @@ void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress)
   }
 }
 
+void ProcessGroup::expect_signs_of_life(double seconds) {
+  const std::lock_guard lock(mutex_);
+  most_silence_ = seconds;
+  for (const auto& peer : peers_) {
+    if (peer) peer->heard = peer->got_on = steady_seconds();
+  }
+}
+
+std::string ProcessGroup::describe_silence(double seconds) const {
+  const double now = steady_seconds();
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const double silent = now - peers_[at(rank)]->heard;
+    if (silent > seconds)
+      return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank), silent);
+  }
+  return {};
+}
+
+void ProcessGroup::check_silence() const {
+  const std::lock_guard lock(mutex_);
+  if (most_silence_ <= 0) return;
+  const std::string text = describe_silence(most_silence_);
+  PT_CHECK(text.empty(), kDevice, "{}", text);
+}
+
 std::string ProcessGroup::describe_hang(double seconds) const {
   const std::lock_guard lock(mutex_);
   const double now = steady_seconds();
-  std::string text;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == rank_) continue;
-    const Peer& peer = *peers_[at(rank)];
-    if (now - peer.heard > seconds)
-      return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank), now - peer.heard);
-  }
+  std::string text = describe_silence(seconds);
+  if (!text.empty()) return text;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     const Peer& peer = *peers_[at(rank)];

@@ -79,6 +79,10 @@ class ProcessGroup {
   /// computes (or a thread waits here, which is added). `progress`: a number that changes when
   /// something has been done.
   void say_alive(std::string_view waits_for, std::uint64_t progress);
+  /// From now on others say that they are there: whoever waits here for one that has not for so
+  /// many seconds ends with an Error (kDevice). 0: no longer. Again, when this process itself stood
+  /// still.
+  void expect_signs_of_life(double seconds);
   /// When everybody waits, and nobody has got on for so long, who waits for whom; or who has not
   /// been heard of for so long. Empty: all is well.
   std::string describe_hang(double seconds) const;
@@ -110,6 +114,7 @@ class ProcessGroup {
   };
   void tell(int peer, const Notice& notice);
   void take_in(int rank);
+  std::string describe_silence(double seconds) const;
   void listen_locked();
   /// A message, and how much of it there is.
   struct Letter {
@@ -118,12 +123,14 @@ class ProcessGroup {
     std::vector<Processes::Request> requests;
   };
   void wait_for(std::unique_ptr<Letter>& letter);
+  void check_silence() const;
   void post_parts(Letter& letter, int peer, bool sends);
 
   Processes& processes_;
   const int rank_, size_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> waits_{false};
+  double most_silence_ = 0;  // seconds; 0: any
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this process
   std::list<Outgoing> outgoing_;

@@ -8,14 +8,17 @@ namespace pipetrain {
 CommunicatedReplicas::CommunicatedReplicas(const std::vector<std::size_t>& sizes,
                                            std::vector<Stream*> streams, std::vector<int> devices,
                                            Exchange& exchange)
-    : ReplicaGroup(static_cast<int>(streams.size()), sizes),
+    : ReplicaGroup(static_cast<int>(streams.size()), sizes, std::size_t{1} << 20,
+                   static_cast<int>(streams.size()) -
+                       static_cast<int>(std::count(streams.begin(), streams.end(), nullptr))),
       streams_(std::move(streams)),
       devices_(std::move(devices)),
       exchange_(exchange),
       operations_(streams_.size(), -1),
       zeros_(streams_.size()) {
   for (const std::size_t size : sizes) largest_ = std::max(largest_, size);
-  for (Stream* stream : streams_) ready_.push_back(stream->device().make_point());
+  for (Stream* stream : streams_)
+    ready_.push_back(stream ? stream->device().make_point() : nullptr);
 }
 
 void CommunicatedReplicas::reduce(int replica, bool contributes) {

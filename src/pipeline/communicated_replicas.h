@@ -13,7 +13,8 @@ namespace pipetrain {
 
 class CommunicatedReplicas final : public ReplicaGroup {
  public:
-  /// `devices`: the program's device of each replica; `streams`: where it computes.
+  /// `devices`: the program's device of each replica; `streams`: where it computes; null: in
+  /// another process.
   CommunicatedReplicas(const std::vector<std::size_t>& sizes, std::vector<Stream*> streams,
                        std::vector<int> devices, Exchange& exchange);
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/index.h"
+#include "device/process_group.h"
 #include "pipeline/channel.h"
 
 namespace pipetrain {
@@ -28,24 +29,22 @@ struct Exchange::Rank {
   int epoch = 0;   // of its connections; 0: none
 };
 
-Exchange::Exchange(Collectives& collectives, std::vector<Device*> devices,
+Exchange::Exchange(Collectives& collectives, std::vector<Device*> devices, std::vector<int> ranks,
                    const std::vector<std::vector<int>>& placement, double timeout_seconds,
-                   std::function<void(std::exception_ptr)> failed)
+                   std::function<void(std::exception_ptr)> failed, ProcessGroup* processes)
     : collectives_(collectives),
       devices_(std::move(devices)),
+      rank_of_device_(std::move(ranks)),
       timeout_seconds_(timeout_seconds),
-      failed_(std::move(failed)) {
-  for (Device* device : devices_) {
-    auto found = std::find_if(ranks_.begin(), ranks_.end(),
-                              [&](const auto& rank) { return rank->device == device; });
-    if (found == ranks_.end()) {
-      ranks_.push_back(std::make_unique<Rank>());
-      ranks_.back()->number = static_cast<int>(ranks_.size()) - 1;
-      ranks_.back()->device = device;
-      found = ranks_.end() - 1;
-    }
-    rank_of_device_.push_back((*found)->number);
+      failed_(std::move(failed)),
+      processes_(processes) {
+  const int count = *std::max_element(rank_of_device_.begin(), rank_of_device_.end()) + 1;
+  for (int number = 0; number < count; ++number) {
+    ranks_.push_back(std::make_unique<Rank>());
+    ranks_.back()->number = number;
   }
+  for (std::size_t d = 0; d < devices_.size(); ++d)
+    ranks_[at(rank_of_device_[d])]->device = devices_[d];
   for (const auto& replicas : placement) {
     std::set<int> set;
     for (const int device : replicas) set.insert(rank_of_device_[at(device)]);
@@ -57,6 +56,7 @@ Exchange::Exchange(Collectives& collectives, std::vector<Device*> devices,
   sums_ids_.resize(sums_.size());
   for (auto& rank : ranks_) {
     rank->sums.resize(sums_.size());
+    if (!rank->device) continue;
     rank->thread = std::thread([this, one = rank.get()] { work(*one); });
   }
 }
@@ -67,7 +67,9 @@ Exchange::~Exchange() {
     stopping_ = true;
   }
   changed_.notify_all();
-  for (auto& rank : ranks_) rank->thread.join();
+  for (auto& rank : ranks_) {
+    if (rank->device) rank->thread.join();
+  }
 }
 
 void Exchange::start_round(const Program& program, bool keep) {
@@ -76,6 +78,19 @@ void Exchange::start_round(const Program& program, bool keep) {
   if (!plan)
     plan = std::make_shared<CommunicationPlan>(plan_communication(program, rank_of_device_));
   if (keep) kept_[&program] = plan;
+  std::vector<CommunicatorId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_ || epoch_ == 0) ids.resize(1 + sums_.size());
+  }
+  if (!processes_ || processes_->leads()) {
+    for (CommunicatorId& id : ids) id = collectives_.make_id();
+  }
+  if (processes_ && !ids.empty()) {
+    const std::string bytes =
+        processes_->broadcast({ids.front().data(), ids.size() * sizeof(CommunicatorId)});
+    bytes.copy(ids.front().data(), bytes.size());
+  }
   {
     const std::lock_guard lock(mutex_);
     program_ = &program;
@@ -83,10 +98,10 @@ void Exchange::start_round(const Program& program, bool keep) {
     parts_.assign(plan_->operations.size(), {});
     for (std::size_t o = 0; o < parts_.size(); ++o)
       parts_[o].resize(plan_->operations[o].devices.size());
-    if (aborted_ || epoch_ == 0) {
+    if (!ids.empty()) {
       ++epoch_;
-      edges_id_ = collectives_.make_id();
-      for (CommunicatorId& id : sums_ids_) id = collectives_.make_id();
+      edges_id_ = ids.front();
+      sums_ids_.assign(ids.begin() + 1, ids.end());
     }
     aborted_ = reported_ = false;
     ++round_;
@@ -343,7 +358,10 @@ void Exchange::look_after(Rank& rank) {
 
 std::string Exchange::describe(const Rank& rank, int operation) const {
   const CommunicationOperation& one = plan_->operations[at(operation)];
-  const auto name = [&](int device) { return devices_[at(device)]->name(); };
+  const auto name = [&](int device) {
+    return devices_[at(device)] ? devices_[at(device)]->name()
+                                : fmt::format("device {} of another process", device);
+  };
   if (one.transfer < 0) {
     return fmt::format("stage {} on {} adds up gradients with its {} other replica{}", one.stage,
                        rank.device->name(), one.devices.size() - 1,

@@ -32,14 +32,17 @@ struct ExchangedPiece {
   std::size_t bytes = 0;
 };
 
+class ProcessGroup;
+
 class Exchange {
  public:
-  /// `devices`: by device of the programs; one that stands there several times is one rank.
-  /// `placement` as in the programs. `failed` is called at most once a round, from a thread of this
-  /// class. Nothing is connected before the first round.
-  Exchange(Collectives& collectives, std::vector<Device*> devices,
+  /// `devices`: by device of the programs; null: of another process. `ranks`: of those; one that
+  /// stands there several times is one rank. `placement` as in the programs. `failed` is called at
+  /// most once a round, from a thread of this class. Nothing is connected before the first round.
+  /// `processes`: that exchange with each other; null: one.
+  Exchange(Collectives& collectives, std::vector<Device*> devices, std::vector<int> ranks,
            const std::vector<std::vector<int>>& placement, double timeout_seconds,
-           std::function<void(std::exception_ptr)> failed);
+           std::function<void(std::exception_ptr)> failed, ProcessGroup* processes = nullptr);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -53,8 +56,8 @@ class Exchange {
     return replicas_are_apart(program, stage, rank_of_device_);
   }
 
-  /// Begins a round; all work of the last one is done. The program outlives the round; `keep`: and
-  /// this object, which then plans it once.
+  /// Begins a round; all work of the last one is done. Processes do it together. The program
+  /// outlives the round; `keep`: and this object, which then plans it once.
   void start_round(const Program& program, bool keep);
   /// The operation of an instruction, or of a unit on an edge of the program; -1: none.
   int operation_at(int device, int instruction) const {
@@ -108,6 +111,7 @@ class Exchange {
   std::vector<int> rank_of_device_;
   double timeout_seconds_;
   std::function<void(std::exception_ptr)> failed_;
+  ProcessGroup* processes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::vector<int>> sums_;  // sets of ranks that add up gradients, each once
 

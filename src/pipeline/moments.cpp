@@ -45,4 +45,21 @@ void Moments::apply(double momentum, std::span<float> running_mean,
   std::fill(squares_.begin(), squares_.end(), 0.0);
 }
 
+std::vector<double> Moments::numbers() const {
+  std::vector<double> out = {count_};
+  out.insert(out.end(), mean_.begin(), mean_.end());
+  out.insert(out.end(), squares_.begin(), squares_.end());
+  return out;
+}
+
+Moments Moments::of(std::span<const double> numbers) {
+  Moments out;
+  const std::size_t channels = numbers.size() / 2;
+  out.count_ = numbers.front();
+  out.mean_.assign(numbers.begin() + 1,
+                   numbers.begin() + 1 + static_cast<std::ptrdiff_t>(channels));
+  out.squares_.assign(numbers.end() - static_cast<std::ptrdiff_t>(channels), numbers.end());
+  return out;
+}
+
 }  // namespace pipetrain

@@ -15,6 +15,9 @@ class Moments {
   void merge(std::span<const float> mean, std::span<const float> variance, double count);
   /// Adds what another has merged.
   void merge(const Moments& other);
+  /// All that it has merged, and back: for another process.
+  std::vector<double> numbers() const;
+  static Moments of(std::span<const double> numbers);
   /// running = momentum * running + (1 - momentum) * merged, with the unbiased variance as in
   /// PyTorch; then forgets the moments. Does nothing when nothing was merged.
   void apply(double momentum, std::span<float> running_mean, std::span<float> running_variance);

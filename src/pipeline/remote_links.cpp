@@ -11,19 +11,13 @@
 
 namespace pipetrain {
 
-namespace {
-
-/// Units of one link that are told apart: more than are ever under way.
-constexpr int kUnits = 1'024;
-
-}  // namespace
-
 RemoteLinks::RemoteLinks(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                          std::function<std::pair<std::string, std::uint64_t>()> state,
                          double timeout_seconds)
     : group_(group),
       failed_(std::move(failed)),
       state_(std::move(state)),
+      timeout_seconds_(timeout_seconds),
       period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
   thread_ = std::thread([this] { work(); });
 }
@@ -35,6 +29,13 @@ RemoteLinks::~RemoteLinks() {
   }
   changed_.notify_all();
   thread_.join();
+  group_.expect_signs_of_life(0);
+}
+
+void RemoteLinks::expect_signs_of_life() {
+  group_.expect_signs_of_life(timeout_seconds_);
+  const std::lock_guard lock(mutex_);
+  expects_ = true;
 }
 
 int RemoteLinks::tag_of(int link, int unit) {
@@ -156,6 +157,12 @@ bool RemoteLinks::look_at_messages() {
 void RemoteLinks::say_alive() {
   const double now = steady_seconds();
   if (now - said_alive_ < period_seconds_) return;
+  bool stood_still = said_alive_ > 0 && now - said_alive_ > timeout_seconds_ / 2;
+  {
+    const std::lock_guard lock(mutex_);
+    stood_still = stood_still && expects_;
+  }
+  if (stood_still) group_.expect_signs_of_life(timeout_seconds_);
   said_alive_ = now;
   const auto [waits_for, progress] = state_();
   group_.say_alive(waits_for, progress);

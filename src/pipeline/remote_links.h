@@ -28,6 +28,9 @@ namespace pipetrain {
 
 class RemoteLinks {
  public:
+  /// Units of one link that are told apart, by their tags: more than are ever under way.
+  static constexpr int kUnits = 1'024;
+
   /// `failed` is called at most once a round, from the thread of this class, when another process
   /// has failed or messages have. `state`: whom this process waits for (nothing while somebody
   /// computes), and its progress.
@@ -54,6 +57,8 @@ class RemoteLinks {
     std::size_t posted = 0;  // arrivals
   };
 
+  /// All processes have such a thread now.
+  void expect_signs_of_life();
   /// Begins a round, whose receives are these.
   void start_round(std::vector<Inbox> inboxes);
   /// A unit's values are to go; the channel's entry is released when they have gone.
@@ -83,14 +88,14 @@ class RemoteLinks {
   ProcessGroup& group_;
   std::function<void(std::exception_ptr)> failed_;
   std::function<std::pair<std::string, std::uint64_t>()> state_;
-  const double period_seconds_;
+  const double timeout_seconds_, period_seconds_;
   double said_alive_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Inbox> inboxes_;
   std::vector<Message> open_;
   std::size_t sending_ = 0;
-  bool wakes_ = false, aborted_ = false, reported_ = false, stopping_ = false;
+  bool wakes_ = false, aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
   std::thread thread_;
 };
 

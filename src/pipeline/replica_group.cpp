@@ -12,8 +12,8 @@ std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) con
 }
 
 ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-                           std::size_t bucket_floats)
-    : members_(static_cast<std::size_t>(replicas)), barrier_(replicas) {
+                           std::size_t bucket_floats, int here)
+    : members_(static_cast<std::size_t>(replicas)), barrier_(here > 0 ? here : replicas) {
   std::size_t floats = 0;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
     if (buckets_.empty() || floats >= bucket_floats) {
@@ -104,6 +104,11 @@ void ReplicaGroup::collect_shares(int replica, const Bucket& bucket) {
       std::copy(from.begin(), from.end(), share(member(replica).gradients[g], other).begin());
     }
   }
+}
+
+bool ReplicaGroup::is_aborted() {
+  const std::lock_guard lock(mutex_);
+  return aborted_;
 }
 
 void ReplicaGroup::abort() {

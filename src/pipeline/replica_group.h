@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "pipeline/channel.h"
@@ -18,8 +19,9 @@ class ReplicaGroup {
  public:
   /// `sizes`: floats of each gradient, in the order in which a backward completes them. They are
   /// put into buckets of about `bucket_floats`.
+  /// `here`: how many of them are in this process; 0: all.
   ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-               std::size_t bucket_floats = std::size_t{1} << 20);
+               std::size_t bucket_floats = std::size_t{1} << 20, int here = 0);
   virtual ~ReplicaGroup() = default;
 
   /// Forgets an aborted round.
@@ -27,7 +29,7 @@ class ReplicaGroup {
   /// Where a replica's gradients lie, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
   /// Says that the replica has added its last unit to a gradient.
-  void complete(int replica, std::size_t gradient);
+  virtual void complete(int replica, std::size_t gradient);
   /// Waits for the others and replaces the gradients of this replica by the sum over those that
   /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
   /// calls it once a step. Throws ChannelAborted.
@@ -35,7 +37,10 @@ class ReplicaGroup {
   /// Whether reduce() is work of the replicas' streams: it then needs no complete() before it, and
   /// the streams need not be waited for.
   virtual bool in_streams() const { return false; }
-  /// Waits for the other replicas. Throws ChannelAborted.
+  /// Whether some replicas are in other processes. gather() then gives each what all have given.
+  virtual bool is_remote() const { return false; }
+  virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
+  /// Waits for the other replicas of this process. Throws ChannelAborted.
   void meet() { barrier_.arrive_and_wait(); }
   void abort();
 
@@ -50,6 +55,7 @@ class ReplicaGroup {
     std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
     bool absent = false;               // takes part in this step without a gradient
   };
+  bool is_aborted();
   Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
   /// The part of a gradient that one replica sums.
   std::span<float> share(std::span<float> gradient, int replica) const;

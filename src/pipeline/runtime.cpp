@@ -14,6 +14,7 @@
 #include "pipeline/exchange.h"
 #include "pipeline/program_cut.h"
 #include "pipeline/remote_links.h"
+#include "pipeline/remote_replicas.h"
 #include "pipeline/runtime_worker.h"
 
 namespace pipetrain {
@@ -78,9 +79,10 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   barrier_ = std::make_unique<Barrier>(running_);
   if (options_.processes) connect_processes();
   if (options_.collectives && !options_.devices.empty() && options_.rehearsal.empty()) {
-    exchange_ = std::make_unique<Exchange>(*options_.collectives, options_.devices,
-                                           program_->placement, options_.timeout_seconds,
-                                           [this](std::exception_ptr error) { fail(error); });
+    exchange_ = std::make_unique<Exchange>(
+        *options_.collectives, options_.devices, exchange_ranks(), program_->placement,
+        options_.timeout_seconds, [this](std::exception_ptr error) { fail(error); },
+        options_.processes);
   }
   squared_norms_.assign(variants_[0].training->parameters.size(), 0);
   units_.resize(at(program_->stages));
@@ -95,6 +97,7 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   try {
     if (error_) std::rethrow_exception(error_);
     share_memory();
+    if (remote_) remote_->expect_signs_of_life();
   } catch (...) {
     lock.lock();
     stopping_ = true;
@@ -105,28 +108,41 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     }
     throw;
   }
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const int replicas = static_cast<int>(stages_[s].size());
-    if (replicas == 1 || !stages_[s].front().stage) continue;
-    const std::vector<std::size_t> sizes = stages_[s].front().stage->gradient_sizes();
-    if (options_.devices.empty()) {
-      groups_[s] = std::make_unique<ReplicaGroup>(replicas, sizes);
-    } else {
-      std::vector<Stream*> streams;
-      std::vector<int> devices;
-      for (const Copy& copy : stages_[s]) {
-        streams.push_back(workers_[at(copy.device)]->compute.get());
-        devices.push_back(copy.device);
-      }
-      if (exchange_ && exchange_->reduces(*program_, static_cast<int>(s))) {
-        groups_[s] = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams),
-                                                            std::move(devices), *exchange_);
-      } else {
-        groups_[s] = std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
-      }
+  for (int s = 0; s < stages(); ++s) {
+    const Copy* here = copy_here(s);
+    if (stages_[at(s)].size() == 1 || !here) continue;
+    groups_[at(s)] = group_replicas(s, here->stage->gradient_sizes());
+    for (std::size_t r = 0; r < stages_[at(s)].size(); ++r) {
+      if (Stage* stage = stages_[at(s)][r].stage.get())
+        stage->join(*groups_[at(s)], static_cast<int>(r));
     }
-    for (int r = 0; r < replicas; ++r) stages_[s][at(r)].stage->join(*groups_[s], r);
   }
+}
+
+std::unique_ptr<ReplicaGroup> Runtime::group_replicas(int stage,
+                                                      const std::vector<std::size_t>& sizes) {
+  std::vector<Stream*> streams;
+  std::vector<int> devices, processes;
+  for (const Copy& copy : stages_[at(stage)]) {
+    const Worker* worker = workers_[at(copy.device)].get();
+    streams.push_back(worker ? worker->compute.get() : nullptr);
+    devices.push_back(copy.device);
+    if (options_.processes) processes.push_back(options_.process_of_device[at(copy.device)]);
+  }
+  const auto elsewhere = [&](int process) { return process != options_.processes->rank(); };
+  const bool apart = std::any_of(processes.begin(), processes.end(), elsewhere);
+  if (exchange_ && exchange_->reduces(*program_, stage))
+    return std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), std::move(devices),
+                                                  *exchange_);
+  if (apart) {
+    int tag = ProcessGroup::kFreeTag + static_cast<int>(links_.size()) * RemoteLinks::kUnits;
+    for (int s = 0; s < stage; ++s)
+      tag += RemoteReplicas::tags(static_cast<int>(stages_[at(s)].size()));
+    return std::make_unique<RemoteReplicas>(*options_.processes, std::move(processes), tag, sizes);
+  }
+  if (options_.devices.empty())
+    return std::make_unique<ReplicaGroup>(static_cast<int>(streams.size()), sizes);
+  return std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
 }
 
 Runtime::~Runtime() {
@@ -145,6 +161,8 @@ Runtime::~Runtime() {
   static std::mutex guard;
   const std::lock_guard lock(guard);
   kept.push_back(std::move(stages_));
+  static auto& kept_groups = *new std::vector<std::vector<std::unique_ptr<ReplicaGroup>>>();
+  kept_groups.push_back(std::move(groups_));
 }
 
 void Runtime::compile(int device) {
@@ -164,7 +182,7 @@ void Runtime::compile(int device) {
           s, variants, options_.backend, capacity_[at(s)], options_.optimizer,
           StageStreams{worker.compute.get(), worker.transfer.get()});
       if (exchange_) allocate_received(copy, s);
-      if (remote_) allocate_remote(copy, s);
+      if (remote_ && !exchange_) allocate_remote(copy, s);
     }
   }
 }

@@ -40,6 +40,8 @@ struct RuntimeOptions {
   /// all. Each has a runtime made from the same. Outlives the runtime.
   ProcessGroup* processes = nullptr;
   std::vector<int> process_of_device;
+  /// With processes and devices (null: another process's): which of its process's devices each is.
+  std::vector<int> device_numbers;
   int threads = 1;  // OpenMP threads of each stage
   bool pin = true;  // give each stage cores of its own when there are enough
   /// Of all devices that share the cores of this process, with those of other processes: how many
@@ -233,6 +235,8 @@ class Runtime {
     return stages_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(replica)];
   }
   /// The replica of a stage that a device holds.
+  /// The first replica of a stage that is here; null: none is.
+  const Copy* copy_here(int stage) const;
   Copy& copy_on(int stage, int device) { return copy(stage, program_->replica_on(stage, device)); }
   std::vector<Stage*> first_replicas() const;
   void fail(std::exception_ptr error);
@@ -243,6 +247,8 @@ class Runtime {
 
   // Where other processes run some of the devices (runtime_processes.cpp).
   void connect_processes();
+  std::vector<int> exchange_ranks() const;
+  std::unique_ptr<ReplicaGroup> group_replicas(int stage, const std::vector<std::size_t>& sizes);
   bool is_here(int device) const;
   int first_device_here() const;
   /// Whether a unit goes from one stage to another by messages between processes.

@@ -465,7 +465,10 @@ void Runtime::run_update(const Instruction& instruction, Copy& copy) {
 
 std::vector<Stage*> Runtime::first_replicas() const {
   std::vector<Stage*> out;
-  for (const auto& replicas : stages_) out.push_back(replicas.front().stage.get());
+  for (int s = 0; s < stages(); ++s) {
+    const Copy* here = copy_here(s);
+    out.push_back(here ? here->stage.get() : nullptr);
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 // processes there are.
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -24,11 +25,26 @@ void Runtime::connect_processes() {
              "1f1b, gpipe or a zero-bubble schedule, or one process",
              program->schedule);
   }
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    for (const Copy& copy : stages_[s]) {
-      PT_CHECK(process_of[at(copy.device)] == process_of[at(stages_[s].front().device)], kUsage,
-               "the replicas of stage {} are in several processes, which cannot add up gradients "
-               "yet; let each process have whole stages",
+  PT_CHECK(options_.devices.empty() || options_.collectives, kUsage,
+           "GPUs of several processes exchange values by NCCL; leave out --edge copy");
+  // Moments of running statistics are exchanged by replicas in host memory only.
+  for (const Program* program : programs_) {
+    for (int s = 0; s < program->stages && !options_.devices.empty(); ++s) {
+      const auto& devices = program->placement[at(s)];
+      const bool apart = std::any_of(devices.begin(), devices.end(), [&](int device) {
+        return process_of[at(device)] != process_of[at(devices.front())];
+      });
+      const std::vector<int> ranks = exchange_ranks();
+      std::set<int> distinct;
+      for (const int device : devices) distinct.insert(ranks[at(device)]);
+      PT_CHECK(!apart || distinct.size() == devices.size(), kUsage,
+               "replicas of stage {} share a GPU and have others in another process; give each a "
+               "GPU of its own",
+               s);
+      PT_CHECK(!apart || slices_[0]->stages[at(s)].statistics.empty(), kUsage,
+               "stage {} has running statistics (BatchNormalization) and replicas on GPUs of "
+               "several processes, which cannot merge them yet; let each process have whole "
+               "stages, or give --bn frozen",
                s);
     }
   }
@@ -47,6 +63,30 @@ bool Runtime::is_here(int device) const {
          options_.process_of_device[at(device)] == options_.processes->rank();
 }
 
+const Runtime::Copy* Runtime::copy_here(int stage) const {
+  for (const Copy& copy : stages_[at(stage)]) {
+    if (copy.stage) return &copy;
+  }
+  return nullptr;
+}
+
+/// One rank for each device that there is, whosever it is.
+std::vector<int> Runtime::exchange_ranks() const {
+  std::vector<std::pair<int, std::intptr_t>> known;
+  std::vector<int> ranks;
+  for (std::size_t d = 0; d < options_.devices.size(); ++d) {
+    const std::pair<int, std::intptr_t> device =
+        options_.processes ? std::pair<int, std::intptr_t>(options_.process_of_device[d],
+                                                           options_.device_numbers.at(d))
+                           : std::pair<int, std::intptr_t>(
+                                 0, reinterpret_cast<std::intptr_t>(options_.devices[d]));
+    const auto found = std::find(known.begin(), known.end(), device);
+    ranks.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(device);
+  }
+  return ranks;
+}
+
 int Runtime::first_device_here() const {
   int device = 0;
   while (!is_here(device)) ++device;
@@ -54,6 +94,7 @@ int Runtime::first_device_here() const {
 }
 
 bool Runtime::is_remote(int from, int to, int unit) const {
+  if (exchange_) return false;
   const auto process_of = [&](int stage) {
     return options_.process_of_device[at(program_->device_of(stage, unit))];
   };
@@ -97,7 +138,7 @@ void Runtime::start_remote_round() {
     for (const Instruction& instruction : program_->device[at(worker->device)]) {
       if (instruction.kind != Kind::kReceive) continue;
       const Transfer& moved = program_->transfers[at(instruction.transfer)];
-      if (is_here(moved.from_device)) continue;
+      if (exchange_ || is_here(moved.from_device)) continue;
       const int variant = source_->acquire(moved.unit).variant;
       const auto edge = std::find_if(slices_[at(variant)]->edges.begin(),
                                      slices_[at(variant)]->edges.end(), [&](const ValueEdge& one) {
@@ -144,8 +185,10 @@ void Runtime::send_remote(const ValueEdge& edge, const Copy& copy, int variant, 
 /// Tied weights get the gradients that stages of other processes have computed.
 void Runtime::exchange_tied_gradients() {
   ProcessGroup& group = *options_.processes;
-  const auto process_of = [&](std::size_t stage) {
-    return options_.process_of_device[at(stages_[stage].front().device)];
+  const auto has = [&](int process, std::size_t stage) {
+    return std::any_of(stages_[stage].begin(), stages_[stage].end(), [&](const Copy& copy) {
+      return options_.process_of_device[at(copy.device)] == process;
+    });
   };
   // All go through the same list, and whoever has part in an entry of it does its part; the first
   // entry that is not done can always be done.
@@ -153,14 +196,18 @@ void Runtime::exchange_tied_gradients() {
     for (const int i : slices_[0]->stages[to].remote_accumulations) {
       for (std::size_t from = 0; from < stages_.size(); ++from) {
         const auto& computed = slices_[0]->stages[from].accumulations;
-        if (process_of(from) == process_of(to) ||
-            std::find(computed.begin(), computed.end(), i) == computed.end())
-          continue;
-        if (process_of(from) == group.rank()) {
-          group.send(copy(static_cast<int>(from), 0).stage->read_accumulator(i), process_of(to));
-        } else if (process_of(to) == group.rank()) {
-          const std::string bytes = group.receive(process_of(from));
-          for (Copy& copy : stages_[to]) copy.stage->write_accumulator(i, bytes);
+        if (std::find(computed.begin(), computed.end(), i) == computed.end()) continue;
+        const int sender = options_.process_of_device[at(stages_[from].front().device)];
+        for (int process = 0; process < group.size(); ++process) {
+          if (!has(process, to) || has(process, from)) continue;
+          if (sender == group.rank()) {
+            group.send(stages_[from].front().stage->read_accumulator(i), process);
+          } else if (process == group.rank()) {
+            const std::string bytes = group.receive(sender);
+            for (Copy& copy : stages_[to]) {
+              if (copy.stage) copy.stage->write_accumulator(i, bytes);
+            }
+          }
         }
       }
     }

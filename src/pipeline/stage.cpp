@@ -410,6 +410,17 @@ void Stage::reduce(std::span<Stage* const> all, bool contributes) {
   for (const auto& [name, state] : statistics_) {
     Moments& moments = merged[name];
     moments.reset(state.channels);
+    if (group_->is_remote()) {
+      const std::vector<double> mine = state.moments.numbers();
+      for (const std::string& bytes : group_->gather(
+               replica_,
+               {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)})) {
+        std::vector<double> numbers(bytes.size() / sizeof(double));
+        bytes.copy(reinterpret_cast<char*>(numbers.data()), bytes.size());
+        moments.merge(Moments::of(numbers));
+      }
+      continue;
+    }
     for (const Stage* other : all) moments.merge(other->statistics_.at(name).moments);
   }
   group_->meet();

@@ -48,6 +48,8 @@ void Session::measure() {
                                         .bytes_per_second = topology_->memory_bytes_per_second});
   } else if (!config_.pipeline.profile_path.empty()) {
     profile_ = read_profile(config_.pipeline.profile_path, graph);
+  } else if (!leads()) {
+    // Process 0's is everybody's.
   } else if (!config_.pipeline.gpu_ids.empty()) {
     Device& gpu = cuda_plugin().open(config_.pipeline.gpu_ids.front());
     gpu.allow_tensor_floats(config_.model.tensor_floats);
@@ -58,7 +60,7 @@ void Session::measure() {
     } else {
       profile_ = measure_device_profile(graph, gpu, options);
     }
-  } else if (leads()) {
+  } else {
     profile_ = measure_profile(graph, config_.pipeline.backend, threads_, options);
   }
   if (processes_) share_profile();
@@ -329,9 +331,8 @@ double Session::predicted_step_seconds() const {
     work += (stage.forward_seconds + backward + stage.step_seconds) *
             static_cast<double>(micro_batches_);
   }
-  const double at_once = config_.pipeline.gpu_ids.empty()
-                             ? static_cast<double>(cores_) / threads_
-                             : processors();
+  const double at_once =
+      config_.pipeline.gpu_ids.empty() ? static_cast<double>(cores_) / threads_ : processors();
   return std::max(simulated, work / at_once);
 }
 

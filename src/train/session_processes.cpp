@@ -46,9 +46,6 @@ void Session::share_cores() {
            "--schedule {} updates stages while others compute, which several processes cannot do "
            "yet; use 1f1b, gpipe or a zero-bubble schedule, or one process",
            printable(config_.pipeline.schedule));
-  PT_CHECK(config_.pipeline.gpu_ids.empty(), kUsage,
-           "GPUs are used by one process so far; give it all of them (--gpus), or use --device "
-           "cpu");
   ByteWriter mine;
   mine.put(available_cores());
   mine.put_text(processes_->processes().host() + " " + cores_text());

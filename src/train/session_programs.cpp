@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/plugin.h"
+#include "device/process_group.h"
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
 #include "train/session.h"
@@ -157,10 +158,17 @@ RuntimeOptions Session::runtime_options() const {
   options.seed = config_.optimization.seed;
   options.timeout_seconds = config_.pipeline.timeout_seconds;
   for (const int id : config_.pipeline.gpu_ids) {
-    options.devices.push_back(&cuda_plugin().open(id));
-    options.devices.back()->allow_tensor_floats(config_.model.tensor_floats);
+    const auto device = static_cast<int>(options.devices.size());
+    const bool here = !processes_ || process_of(device) == processes_->rank();
+    options.devices.push_back(here ? &cuda_plugin().open(id) : nullptr);
+    if (here) options.devices.back()->allow_tensor_floats(config_.model.tensor_floats);
   }
-  options.collectives = exchange_of_gpus(config_.pipeline);
+  if (!processes_) {
+    options.collectives = exchange_of_gpus(config_.pipeline);
+  } else if (!options.devices.empty() && config_.pipeline.edge != "copy") {
+    options.collectives = &cuda_plugin().collectives();
+    options.device_numbers = config_.pipeline.gpu_ids;
+  }
   options.processes = processes_;
   for (int device = 0; processes_ && device < devices(); ++device)
     options.process_of_device.push_back(process_of(device));
@@ -171,7 +179,9 @@ RuntimeOptions Session::runtime_options() const {
 
 TakeMemory Session::batch_memory() const {
   if (config_.pipeline.gpu_ids.empty()) return {};
-  return [&gpu = cuda_plugin().open(config_.pipeline.gpu_ids.front())](std::size_t bytes) {
+  std::size_t mine = 0;  // of this process's GPUs the first
+  while (processes_ && process_of(static_cast<int>(mine)) != processes_->rank()) ++mine;
+  return [&gpu = cuda_plugin().open(config_.pipeline.gpu_ids[mine])](std::size_t bytes) {
     auto memory = std::make_shared<DeviceMemory>(gpu.allocate_on_host(bytes));
     return std::shared_ptr<std::byte>(memory, memory->data());
   };

@@ -89,6 +89,12 @@ class Processes(Case):
         self.train_in(3, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
 
+    def test_replicas_in_several_processes(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "160", "--batch-size", "32", "--replicas", "4"]
+        self.succeed(*run, "--run-dir", "one")
+        self.train_in(4, *run, "--run-dir", "several")
+        self.assertEqual(self.content("several"), self.content("one"))
+
     def test_a_run_goes_on_in_any_number_of_processes(self):
         run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]
         self.train_in(2, *run, "--run-dir", "whole")

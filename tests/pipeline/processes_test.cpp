@@ -14,6 +14,7 @@
 #include "pipeline/lower.h"
 #include "pipeline/runtime.h"
 #include "support/memory_processes.h"
+#include "support/recorded_devices.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -152,6 +153,60 @@ TEST(Processes, GiveTheBitsOfOne) {
         }
         EXPECT_GT(world.messages(), 0U);
       }
+    }
+  }
+}
+
+TEST(Processes, AddUpOverReplicasLikeOne) {
+  std::uint64_t seed = 100;
+  for (const auto& [replicas, counts] : std::vector<std::pair<std::vector<int>, std::vector<int>>>{
+           {{2}, {2}}, {{3}, {2, 3}}, {{2, 2}, {2, 3, 4}}, {{4, 1}, {2, 5}}}) {
+    const SharedRun run("1f1b", static_cast<int>(replicas.size()), true, replicas);
+    const SharedOutcome expected = four_steps(run, run.runtime);
+    for (const int processes : counts) {
+      test::MemoryWorld world(processes, ++seed);
+      SharedOutcome outcome;
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        SharedOutcome mine = four_steps(run, run.of_process(group, processes));
+        if (group.leads()) outcome = std::move(mine);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      EXPECT_TRUE(outcome.values == expected.values)
+          << replicas.size() << " stages on " << processes << " processes";
+      EXPECT_EQ(outcome.losses, expected.losses);
+    }
+  }
+}
+
+/// Stages on devices that are recorded, each process some of them: communicators join them.
+TEST(Processes, ExchangeBetweenDevices) {
+  std::uint64_t seed = 200;
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    const SharedRun run(schedule, 4, true);
+    RuntimeOptions cpu = run.runtime;
+    cpu.backend = Backend::kCpu;
+    const SharedOutcome expected = four_steps(run, cpu);
+    for (const int processes : {2, 4}) {
+      test::RecordedMachine machine(4, ++seed);
+      test::MemoryWorld world(processes, seed);
+      SharedOutcome outcome;
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        RuntimeOptions options = run.of_process(group, processes);
+        options.backend = Backend::kCpu;
+        options.collectives = &machine.collectives();
+        for (int device = 0; device < 4; ++device) {
+          const bool here =
+              options.process_of_device[static_cast<std::size_t>(device)] == group.rank();
+          options.devices.push_back(here ? &machine.device(device) : nullptr);
+          options.device_numbers.push_back(device % (4 / processes));
+        }
+        SharedOutcome mine = four_steps(run, options);
+        if (group.leads()) outcome = std::move(mine);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+      EXPECT_GT(machine.exchanged(), 0U);
+      EXPECT_TRUE(outcome.values == expected.values) << schedule << " on " << processes;
     }
   }
 }
