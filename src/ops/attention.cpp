@@ -184,7 +184,7 @@ Cost gradient_cost(const Attributes& attributes, std::span<const TensorType> inp
   return cost_of(geometry_of(attributes, inputs[1], inputs[2], inputs[3], {}), 5);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kAttentionOps[] = {
     {"Attention", kPlain, infer_attention, differentiate_attention, forward_cost},
     {"AttentionGrad", kPlain, infer_gradient, nullptr, gradient_cost},
 };
@@ -195,7 +195,7 @@ constexpr OpDef kOps[] = {
 namespace pipetrain {
 
 const OpFamily& attention_family() {
-  static const OpFamily family = {"attention", attention::kOps, attention::imports(),
+  static const OpFamily family = {"attention", attention::kAttentionOps, attention::imports(),
                                   attention::reference_kernels(), attention::cpu_kernels()};
   return family;
 }

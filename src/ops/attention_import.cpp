@@ -140,12 +140,12 @@ class Import {
   double softcap_ = 0;
 };
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kAttentionImports[] = {
     {"Attention", [](ImportContext& context) { Import(context).run(); }},
 };
 
 }  // namespace
 
-std::span<const ImportRule> imports() { return kImports; }
+std::span<const ImportRule> imports() { return kAttentionImports; }
 
 }  // namespace pipetrain::attention

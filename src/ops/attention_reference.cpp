@@ -173,13 +173,13 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kAttentionReferenceKernels[] = {
     {"Attention", make_forward},
     {"AttentionGrad", make_gradient},
 };
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kAttentionReferenceKernels; }
 
 }  // namespace pipetrain::attention

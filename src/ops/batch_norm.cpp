@@ -142,20 +142,20 @@ void import_batch_normalization(ImportContext& context) {
   context.set_output(4, variance);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kBatchNormOps[] = {
     {"BatchNorm", kPlain, infer_training, differentiate_training, cost},
     {"BatchNormGrad", kPlain, infer_gradient, nullptr, cost},
     {"BatchNormInference", kPlain, infer_inference, differentiate_inference, cost},
     {"BatchNormInferenceGrad", kPlain, infer_gradient, nullptr, cost},
 };
 
-constexpr ImportRule kImports[] = {{"BatchNormalization", import_batch_normalization}};
+constexpr ImportRule kBatchNormImports[] = {{"BatchNormalization", import_batch_normalization}};
 
 }  // namespace
 
 const OpFamily& batch_norm_family() {
-  static const OpFamily family{"batch_norm", kOps, kImports, batch_norm_reference_kernels(),
-                               batch_norm_cpu_kernels()};
+  static const OpFamily family{"batch_norm", kBatchNormOps, kBatchNormImports,
+                               batch_norm_reference_kernels(), batch_norm_cpu_kernels()};
   return family;
 }
 

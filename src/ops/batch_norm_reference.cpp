@@ -127,7 +127,7 @@ std::unique_ptr<Kernel> by_type(const KernelRequest& request) {
   return nullptr;
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kBatchNormReferenceKernels[] = {
     {"BatchNorm", by_type<make_training<float>, make_training<double>>},
     {"BatchNormGrad", by_type<make_gradient<float, true>, make_gradient<double, true>>},
     {"BatchNormInference", by_type<make_inference<float>, make_inference<double>>},
@@ -136,6 +136,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> batch_norm_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> batch_norm_reference_kernels() { return kBatchNormReferenceKernels; }
 
 }  // namespace pipetrain

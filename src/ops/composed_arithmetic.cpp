@@ -175,7 +175,7 @@ void import_one_hot(ImportContext& context) {
   context.set_output(0, builder.add("Where", {hit, value_at(1), value_at(0)}));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kComposedArithmeticImports[] = {
     {"GlobalLpPool", import_global_lp_pool},
     {"Hardmax", import_hardmax},
     {"LRN", import_lrn},
@@ -186,6 +186,6 @@ constexpr ImportRule kImports[] = {
 
 }  // namespace
 
-std::span<const ImportRule> arithmetic_imports() { return kImports; }
+std::span<const ImportRule> arithmetic_imports() { return kComposedArithmeticImports; }
 
 }  // namespace pipetrain::composed

@@ -230,7 +230,7 @@ void import_affine_grid(ImportContext& context) {
   context.set_output(0, builder.reshape(grid, Shape(std::move(dims))));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kComposedMovementImports[] = {
     {"AffineGrid", import_affine_grid}, {"CenterCropPad", import_center_crop_pad},
     {"Col2Im", import_col2im},          {"Compress", import_compress},
     {"MaxUnpool", import_max_unpool},   {"ReverseSequence", import_reverse_sequence},
@@ -238,6 +238,6 @@ constexpr ImportRule kImports[] = {
 
 }  // namespace
 
-std::span<const ImportRule> movement_imports() { return kImports; }
+std::span<const ImportRule> movement_imports() { return kComposedMovementImports; }
 
 }  // namespace pipetrain::composed

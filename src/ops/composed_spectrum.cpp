@@ -146,10 +146,10 @@ void import_stft(ImportContext& context) {
   context.set_output(0, transform(builder, x, 2, t));
 }
 
-constexpr ImportRule kImports[] = {{"DFT", import_dft}, {"STFT", import_stft}};
+constexpr ImportRule kComposedSpectrumImports[] = {{"DFT", import_dft}, {"STFT", import_stft}};
 
 }  // namespace
 
-std::span<const ImportRule> spectrum_imports() { return kImports; }
+std::span<const ImportRule> spectrum_imports() { return kComposedSpectrumImports; }
 
 }  // namespace pipetrain::composed

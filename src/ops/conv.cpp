@@ -270,7 +270,7 @@ void import_conv_transpose(ImportContext& context) {
   context.set_output(0, y);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kConvOps[] = {
     {"Conv", kPlain, infer_conv, differentiate_conv,
      [](const Attributes& attributes, std::span<const TensorType> in, std::span<const TensorType>) {
        return conv_cost(attributes, in[0].shape, in[1].shape);
@@ -297,7 +297,7 @@ constexpr OpDef kOps[] = {
     {"PackConvolution", kPlain, infer_pack_convolution, nullptr, nullptr},
 };
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kConvImports[] = {
     {"Conv", import_conv},
     {"ConvTranspose", import_conv_transpose},
 };
@@ -305,7 +305,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& conv_family() {
-  static const OpFamily family{"conv", kOps, kImports, conv_reference_kernels(),
+  static const OpFamily family{"conv", kConvOps, kConvImports, conv_reference_kernels(),
                                conv_cpu_kernels()};
   return family;
 }

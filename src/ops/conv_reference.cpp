@@ -157,7 +157,7 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
 /// The maker for the element type of the first input; null for types that are not float32 or
 /// float64 and for layouts that are not row-major.
 template <MakeKernel make_float, MakeKernel make_double>
-std::unique_ptr<Kernel> by_type(const KernelRequest& request) {
+std::unique_ptr<Kernel> conv_by_type(const KernelRequest& request) {
   for (const TensorType& type : request.inputs) {
     if (type.layout != Layout::kRowMajor) return nullptr;
   }
@@ -169,14 +169,14 @@ std::unique_ptr<Kernel> by_type(const KernelRequest& request) {
   return nullptr;
 }
 
-constexpr KernelEntry kKernels[] = {
-    {"Conv", by_type<make_forward<float>, make_forward<double>>},
-    {"ConvInputGrad", by_type<make_input_gradient<float>, make_input_gradient<double>>},
-    {"ConvWeightGrad", by_type<make_weight_gradient<float>, make_weight_gradient<double>>},
+constexpr KernelEntry kConvReferenceKernels[] = {
+    {"Conv", conv_by_type<make_forward<float>, make_forward<double>>},
+    {"ConvInputGrad", conv_by_type<make_input_gradient<float>, make_input_gradient<double>>},
+    {"ConvWeightGrad", conv_by_type<make_weight_gradient<float>, make_weight_gradient<double>>},
 };
 
 }  // namespace
 
-std::span<const KernelEntry> conv_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> conv_reference_kernels() { return kConvReferenceKernels; }
 
 }  // namespace pipetrain

@@ -32,7 +32,7 @@ void infer(InferContext& context, std::size_t inputs) {
   context.outputs = {x};
 }
 void infer_one(InferContext& context) { infer(context, 1); }
-void infer_gradient(InferContext& context) { infer(context, 2); }
+void infer_cumulative_gradient(InferContext& context) { infer(context, 2); }
 
 void cumsum_gradient(GradientContext& context) {
   if (!context.wants(0)) return;
@@ -55,9 +55,9 @@ Cost one_per_element(const Attributes&, std::span<const TensorType>,
   return {static_cast<double>(outputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kCumulativeOps[] = {
     {"CumProd", kPlain, infer_one, cumprod_gradient, one_per_element},
-    {"CumProdGrad", kPlain, infer_gradient, nullptr, one_per_element},
+    {"CumProdGrad", kPlain, infer_cumulative_gradient, nullptr, one_per_element},
     {"CumSum", kPlain, infer_one, cumsum_gradient, one_per_element},
 };
 
@@ -73,13 +73,14 @@ void import_cumulative(ImportContext& context) {
                                 {"reverse", context.attributes().integer("reverse", 0)}}));
 }
 
-constexpr ImportRule kImports[] = {{"CumProd", import_cumulative}, {"CumSum", import_cumulative}};
+constexpr ImportRule kCumulativeImports[] = {{"CumProd", import_cumulative},
+                                             {"CumSum", import_cumulative}};
 
 }  // namespace
 
 const OpFamily& cumulative_family() {
-  static const OpFamily family{"cumulative", kOps, kImports, cumulative_reference_kernels(),
-                               cumulative_cpu_kernels()};
+  static const OpFamily family{"cumulative", kCumulativeOps, kCumulativeImports,
+                               cumulative_reference_kernels(), cumulative_cpu_kernels()};
   return family;
 }
 

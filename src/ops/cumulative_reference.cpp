@@ -76,7 +76,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   return made;
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kCumulativeReferenceKernels[] = {
     {"CumProd", make_cumulative},
     {"CumProdGrad", make_gradient},
     {"CumSum", make_cumulative},
@@ -84,6 +84,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> cumulative_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> cumulative_reference_kernels() { return kCumulativeReferenceKernels; }
 
 }  // namespace pipetrain

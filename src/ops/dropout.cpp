@@ -36,7 +36,7 @@ void differentiate_dropout(GradientContext& context) {
       0, context.builder().add("Dropout", {context.output_gradient()}, attributes));
 }
 
-constexpr OpDef kOps[] = {{"Dropout", kRandom, infer_dropout, differentiate_dropout}};
+constexpr OpDef kDropoutOps[] = {{"Dropout", kRandom, infer_dropout, differentiate_dropout}};
 
 /// A number that no other dropout of the graph has and that does not depend on anything else in it.
 std::int64_t next_key(const Graph& graph) {
@@ -90,13 +90,13 @@ void import_dropout(ImportContext& context) {
   }
 }
 
-constexpr ImportRule kImports[] = {{"Dropout", import_dropout}};
+constexpr ImportRule kDropoutImports[] = {{"Dropout", import_dropout}};
 
 }  // namespace
 
 const OpFamily& dropout_family() {
-  static const OpFamily family = {"dropout", kOps, kImports, dropout_reference_kernels(),
-                                  dropout_cpu_kernels()};
+  static const OpFamily family = {"dropout", kDropoutOps, kDropoutImports,
+                                  dropout_reference_kernels(), dropout_cpu_kernels()};
   return family;
 }
 

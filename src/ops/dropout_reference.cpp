@@ -31,10 +31,10 @@ std::unique_ptr<Kernel> make_dropout(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {{"Dropout", make_dropout}};
+constexpr KernelEntry kDropoutReferenceKernels[] = {{"Dropout", make_dropout}};
 
 }  // namespace
 
-std::span<const KernelEntry> dropout_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> dropout_reference_kernels() { return kDropoutReferenceKernels; }
 
 }  // namespace pipetrain

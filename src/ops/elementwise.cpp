@@ -56,7 +56,7 @@ void infer_cast(InferContext& context) {
 }
 
 /// The gradient operators: (dy, y or x), equal types.
-void infer_gradient(InferContext& context) {
+void infer_elementwise_gradient(InferContext& context) {
   expect_inputs(context, 2);
   PT_CHECK(is_float(context.inputs[0].dtype), kModel, "expected a float input, got {}",
            context.inputs[0].text());
@@ -349,7 +349,7 @@ void sum_gradient(GradientContext& context) {
   }
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kElementwiseOps[] = {
     {"Abs", kElementwise, infer_number_unary, abs_gradient, cheap},
     {"Acos", kElementwise, infer_float_unary, acos_gradient, costly},
     {"Acosh", kElementwise, infer_float_unary, acosh_gradient, costly},
@@ -387,21 +387,21 @@ constexpr OpDef kOps[] = {
     {"Tan", kElementwise, infer_float_unary, tan_gradient, costly},
     {"Tanh", kElementwise, infer_float_unary, gradient_from_output, costly},
 
-    {"ClipGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"EluGrad", kElementwise, infer_gradient, nullptr, costly},
-    {"ErfGrad", kElementwise, infer_gradient, nullptr, costly},
-    {"GeluGrad", kElementwise, infer_gradient, nullptr, costly},
-    {"HardSigmoidGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"HardSwishGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"LeakyReluGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"PowScalarGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"ReciprocalGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"ReluGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"SigmoidGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"SiluGrad", kElementwise, infer_gradient, nullptr, costly},
-    {"SoftplusGrad", kElementwise, infer_gradient, nullptr, costly},
-    {"SqrtGrad", kElementwise, infer_gradient, nullptr, cheap},
-    {"TanhGrad", kElementwise, infer_gradient, nullptr, cheap},
+    {"ClipGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"EluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
+    {"ErfGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
+    {"GeluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
+    {"HardSigmoidGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"HardSwishGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"LeakyReluGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"PowScalarGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"ReciprocalGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"ReluGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"SigmoidGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"SiluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
+    {"SoftplusGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
+    {"SqrtGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
+    {"TanhGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
 
     {"Add", kElementwise, infer_arithmetic, add_gradient, cheap},
     {"Div", kElementwise, infer_arithmetic, div_gradient, cheap},
@@ -436,7 +436,7 @@ constexpr OpDef kOps[] = {
 }  // namespace
 
 const OpFamily& elementwise_family() {
-  static const OpFamily family{"elementwise", kOps, elementwise::imports(),
+  static const OpFamily family{"elementwise", kElementwiseOps, elementwise::imports(),
                                elementwise::reference_kernels(), elementwise::cpu_kernels()};
   return family;
 }

@@ -12,7 +12,7 @@
 namespace pipetrain::elementwise {
 namespace {
 
-constexpr std::int64_t kBlock = 512;
+constexpr std::int64_t kBroadcastBlock = 512;
 constexpr std::size_t kLargestElement = 8;
 
 template <class In, class Out, class F>
@@ -45,13 +45,13 @@ std::unique_ptr<Kernel> broadcast_kernel(const KernelRequest& request, BinaryLoo
   return make_kernel(
       [=, plan = plan_broadcast(request.outputs[0], request.inputs)](
           std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        alignas(64) std::byte a[kBlock * kLargestElement];
-        alignas(64) std::byte b[kBlock * kLargestElement];
+        alignas(64) std::byte a[kBroadcastBlock * kLargestElement];
+        alignas(64) std::byte b[kBroadcastBlock * kLargestElement];
         PlanCursor at(plan, plan.dims.size());
         const auto size = static_cast<std::int64_t>(size_of(out[0].type.dtype));
         const std::int64_t total = out[0].count();
-        for (std::int64_t first = 0; first < total; first += kBlock) {
-          const std::int64_t count = std::min(kBlock, total - first);
+        for (std::int64_t first = 0; first < total; first += kBroadcastBlock) {
+          const std::int64_t count = std::min(kBroadcastBlock, total - first);
           collect(at, in[0].data, in[1].data, a, b, count);
           loop(function, a, b, out[0].as<std::byte>() + first * size, count);
         }

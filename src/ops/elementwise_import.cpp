@@ -279,7 +279,7 @@ void import_bit_cast(ImportContext& context) {
   context.set_output(0, context.builder().add("BitCast", {context.input(0)}, {{"to", to}}));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kElementwiseImports[] = {
     {"Abs", import_same},
     {"Acos", import_same},
     {"Acosh", import_same},
@@ -354,6 +354,6 @@ constexpr ImportRule kImports[] = {
 
 }  // namespace
 
-std::span<const ImportRule> imports() { return kImports; }
+std::span<const ImportRule> imports() { return kElementwiseImports; }
 
 }  // namespace pipetrain::elementwise

@@ -123,7 +123,7 @@ Made make_bit_cast(const KernelRequest&) {
       });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kElementwiseReferenceKernels[] = {
     {"Abs", make_unary},
     {"Acos", make_unary},
     {"Acosh", make_unary},
@@ -204,6 +204,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kElementwiseReferenceKernels; }
 
 }  // namespace pipetrain::elementwise

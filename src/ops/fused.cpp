@@ -157,7 +157,7 @@ Cost fused_cost(const Attributes& attributes, std::span<const TensorType> inputs
   return {flops};
 }
 
-constexpr OpDef kOps[] = {{"Fused", kElementwise, infer_fused, nullptr, fused_cost}};
+constexpr OpDef kFusedOps[] = {{"Fused", kElementwise, infer_fused, nullptr, fused_cost}};
 
 }  // namespace
 
@@ -251,7 +251,8 @@ bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
 }
 
 const OpFamily& fused_family() {
-  static const OpFamily family{"fused", kOps, {}, fused_reference_kernels(), fused_cpu_kernels()};
+  static const OpFamily family{
+      "fused", kFusedOps, {}, fused_reference_kernels(), fused_cpu_kernels()};
   return family;
 }
 

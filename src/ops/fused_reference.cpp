@@ -65,10 +65,10 @@ std::unique_ptr<Kernel> make_stepwise(const KernelRequest& request) {
   return std::make_unique<StepwiseKernel>(request);
 }
 
-constexpr KernelEntry kKernels[] = {{"Fused", make_stepwise}};
+constexpr KernelEntry kFusedReferenceKernels[] = {{"Fused", make_stepwise}};
 
 }  // namespace
 
-std::span<const KernelEntry> fused_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> fused_reference_kernels() { return kFusedReferenceKernels; }
 
 }  // namespace pipetrain

@@ -81,20 +81,21 @@ std::string_view stored_text(DType dtype) {
 }
 
 /// How an input lies under the elements of a result.
-struct Operand {
+struct SourceOperand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
   std::string at;      // the expression of its element's place, in terms of i
   bool wide = true;    // eight neighbours of the result's read eight neighbours, or one element
   bool along = false;  // … eight neighbours
 };
 
-Operand operand_of(const TensorType& type, const TensorType& result) {
-  if (type.shape == result.shape) return {Operand::Kind::kWhole, "i", true, true};
-  if (type.count() == 1) return {Operand::Kind::kScalar, "0", true, false};
+SourceOperand operand_of(const TensorType& type, const TensorType& result) {
+  if (type.shape == result.shape) return {SourceOperand::Kind::kWhole, "i", true, true};
+  if (type.count() == 1) return {SourceOperand::Kind::kScalar, "0", true, false};
   const BroadcastPlan plan = plan_broadcast(result, std::span(&type, 1));
   const std::vector<std::int64_t>& strides = plan.strides[0];
   const std::size_t last = plan.dims.size() - 1;
-  Operand out{Operand::Kind::kRepeated, "", plan.dims[last] % kWide == 0, strides[last] != 0};
+  SourceOperand out{SourceOperand::Kind::kRepeated, "", plan.dims[last] % kWide == 0,
+                    strides[last] != 0};
   std::int64_t inner = 1;
   for (std::size_t d = plan.dims.size(); d-- > 0; inner *= plan.dims[d]) {
     if (strides[d] == 0) continue;
@@ -147,7 +148,7 @@ class Writer {
 
   bool is_wide() const {
     std::size_t tensors = outputs_.size();
-    for (const Operand& operand : operands_) {
+    for (const SourceOperand& operand : operands_) {
       if (!operand.wide) return false;
       tensors += operand.along;
     }
@@ -155,7 +156,7 @@ class Writer {
   }
 
   bool is_scalar(std::size_t input) const {
-    return operands_[input].kind == Operand::Kind::kScalar;
+    return operands_[input].kind == SourceOperand::Kind::kScalar;
   }
 
   /// The steps, from the operands of one element to its results.
@@ -233,8 +234,8 @@ class Writer {
     add("  for (std::int64_t g = first_of_thread(); g < operands.groups; g += step_of_thread()) "
         "{{\n    const std::int64_t i = kWide * g;\n");
     for (std::size_t k = 0; k < inputs_.size(); ++k) {
-      const Operand& operand = operands_[k];
-      if (operand.kind == Operand::Kind::kWhole) {
+      const SourceOperand& operand = operands_[k];
+      if (operand.kind == SourceOperand::Kind::kWhole) {
         add("    const WideNumbers w{} = load_wide(x{}, g);\n", k, k);
       } else if (operand.along) {
         add("    const WideNumbers w{} = load_wide(x{}, ({}) / kWide);\n", k, k, operand.at);
@@ -268,7 +269,7 @@ class Writer {
   const FusedProgram& program_;
   const std::vector<TensorType>& inputs_;
   const std::vector<TensorType>& outputs_;
-  std::vector<Operand> operands_;
+  std::vector<SourceOperand> operands_;
   std::vector<std::size_t> dropouts_;
   bool impossible_ = false;
   std::string text_;

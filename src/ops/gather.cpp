@@ -133,7 +133,7 @@ void differentiate_elements(GradientContext& context) {
   differentiate(context, "GatherElementsGrad");
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kGatherOps[] = {
     {"Gather", kPlain, infer_gather, differentiate_gather},
     {"GatherElements", kPlain, infer_elements, differentiate_elements},
     {"GatherElementsGrad", kPlain, infer_elements_gradient},
@@ -185,7 +185,7 @@ void import_scatter(ImportContext& context) {
                                {context.input(0), context.input(1), context.input(2)}, attributes));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kGatherImports[] = {
     {"Gather", import_axis},
     {"GatherElements", import_axis},
     {"GatherND", import_gather_nd},
@@ -197,7 +197,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& gather_family() {
-  static const OpFamily family = {"gather", kOps, kImports, gather_reference_kernels(),
+  static const OpFamily family = {"gather", kGatherOps, kGatherImports, gather_reference_kernels(),
                                   gather_cpu_kernels()};
   return family;
 }

@@ -173,7 +173,7 @@ std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kGatherReferenceKernels[] = {
     {"Gather", make_slices},
     {"GatherElements", make_elements},
     {"GatherElementsGrad", make_elements_gradient},
@@ -186,6 +186,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> gather_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> gather_reference_kernels() { return kGatherReferenceKernels; }
 
 }  // namespace pipetrain

@@ -56,7 +56,7 @@ void infer_sample(InferContext& context) {
   context.outputs = {{context.inputs[0].dtype, shape}};
 }
 
-void infer_gradient(InferContext& context) {
+void infer_grid_sample_gradient(InferContext& context) {
   PT_CHECK(context.inputs.size() == 3, kModel, "expected 3 inputs, got {}", context.inputs.size());
   check_types(context.inputs[1], context.inputs[2]);
   const Shape shape =
@@ -77,17 +77,17 @@ void differentiate(GradientContext& context) {
   }
 }
 
-Cost cost(const Attributes& attributes, std::span<const TensorType> inputs,
-          std::span<const TensorType>) {
+Cost grid_sample_cost(const Attributes& attributes, std::span<const TensorType> inputs,
+                      std::span<const TensorType>) {
   const std::size_t last = inputs.size() - 1;
   const GridGeometry g = grid_geometry(attributes, inputs[last - 1].shape, inputs[last].shape);
   const double taps = g.mode == GridMode::kNearest ? 1 : (g.mode == GridMode::kCubic ? 4 : 2);
   return {2 * std::pow(taps, static_cast<double>(g.rank)) * static_cast<double>(g.output.count())};
 }
 
-constexpr OpDef kOps[] = {
-    {"GridSample", kPlain, infer_sample, differentiate, cost},
-    {"GridSampleGrad", kPlain, infer_gradient, nullptr, cost},
+constexpr OpDef kGridSampleOps[] = {
+    {"GridSample", kPlain, infer_sample, differentiate, grid_sample_cost},
+    {"GridSampleGrad", kPlain, infer_grid_sample_gradient, nullptr, grid_sample_cost},
 };
 
 // The modes were called bilinear and bicubic before opset 20.
@@ -102,14 +102,14 @@ void import_grid_sample(ImportContext& context) {
                              {"align_corners", context.attributes().integer("align_corners", 0)}}));
 }
 
-constexpr ImportRule kImports[] = {{"DeformConv", import_deform_conv},
-                                   {"GridSample", import_grid_sample}};
+constexpr ImportRule kGridSampleImports[] = {{"DeformConv", import_deform_conv},
+                                             {"GridSample", import_grid_sample}};
 
 }  // namespace
 
 const OpFamily& grid_sample_family() {
-  static const OpFamily family{"grid_sample", kOps, kImports, grid_sample_reference_kernels(),
-                               grid_sample_cpu_kernels()};
+  static const OpFamily family{"grid_sample", kGridSampleOps, kGridSampleImports,
+                               grid_sample_reference_kernels(), grid_sample_cpu_kernels()};
   return family;
 }
 

@@ -19,7 +19,7 @@ std::unique_ptr<Kernel> make_sample(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
+std::unique_ptr<Kernel> make_grid_sample_gradient(const KernelRequest& request) {
   const GridGeometry g =
       grid_geometry(request.node.attributes, request.inputs[1].shape, request.inputs[2].shape);
   return for_element_type<float, double>(request.inputs[0].dtype, [&]<class T>() {
@@ -32,13 +32,13 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kGridSampleReferenceKernels[] = {
     {"GridSample", make_sample},
-    {"GridSampleGrad", make_gradient},
+    {"GridSampleGrad", make_grid_sample_gradient},
 };
 
 }  // namespace
 
-std::span<const KernelEntry> grid_sample_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> grid_sample_reference_kernels() { return kGridSampleReferenceKernels; }
 
 }  // namespace pipetrain

@@ -55,7 +55,7 @@ void infer_layer_norm(InferContext& context) {
 }
 
 // (dy, x, scale, mean, inverse_std) -> dx
-void infer_input_gradient(InferContext& context) {
+void infer_layer_input_gradient(InferContext& context) {
   const TensorType& x = context.inputs[1];
   const LayerNormGeometry geometry = layer_norm_geometry(context.attributes, x.shape);
   check_type(context.inputs[0], x.dtype, x.shape, "gradient");
@@ -68,7 +68,7 @@ void infer_input_gradient(InferContext& context) {
 }
 
 // (dy, x, mean, inverse_std) -> dscale, dbias
-void infer_weight_gradient(InferContext& context) {
+void infer_layer_weight_gradient(InferContext& context) {
   const TensorType& x = context.inputs[1];
   const LayerNormGeometry geometry = layer_norm_geometry(context.attributes, x.shape);
   check_type(context.inputs[0], x.dtype, x.shape, "gradient");
@@ -108,10 +108,10 @@ Cost layer_norm_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kLayerNormOps[] = {
     {"LayerNorm", kPlain, infer_layer_norm, differentiate_layer_norm, layer_norm_cost},
-    {"LayerNormInputGrad", kPlain, infer_input_gradient, nullptr, layer_norm_cost},
-    {"LayerNormWeightGrad", kPlain, infer_weight_gradient, nullptr, layer_norm_cost},
+    {"LayerNormInputGrad", kPlain, infer_layer_input_gradient, nullptr, layer_norm_cost},
+    {"LayerNormWeightGrad", kPlain, infer_layer_weight_gradient, nullptr, layer_norm_cost},
 };
 
 // --- import ---
@@ -190,7 +190,7 @@ void import_group_norm(ImportContext& context) {
   context.set_output(0, normalise_groups(context, grouped, affine, affine_shape));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kLayerNormImports[] = {
     {"GroupNormalization", import_group_norm},
     {"InstanceNormalization", import_instance_norm},
     {"LayerNormalization", import_layer_norm},
@@ -199,8 +199,8 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& layer_norm_family() {
-  static const OpFamily family = {"layer_norm", kOps, kImports, layer_norm_reference_kernels(),
-                                  layer_norm_cpu_kernels()};
+  static const OpFamily family = {"layer_norm", kLayerNormOps, kLayerNormImports,
+                                  layer_norm_reference_kernels(), layer_norm_cpu_kernels()};
   return family;
 }
 

@@ -97,7 +97,7 @@ std::unique_ptr<Kernel> make(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kLayerNormReferenceKernels[] = {
     {"LayerNorm", make<forward<float>, forward<double>, 0>},
     {"LayerNormInputGrad", make<input_gradient<float>, input_gradient<double>, 1>},
     {"LayerNormWeightGrad", make<weight_gradient<float>, weight_gradient<double>, 1>},
@@ -105,6 +105,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> layer_norm_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> layer_norm_reference_kernels() { return kLayerNormReferenceKernels; }
 
 }  // namespace pipetrain

@@ -139,7 +139,7 @@ void import_causal_conv(ImportContext& context) {
   }
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kLinearAttentionImports[] = {
     {"CausalConvWithState", import_causal_conv},
     {"LinearAttention", [](ImportContext& context) { LinearAttention(context).run(); }},
 };
@@ -147,7 +147,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& linear_attention_family() {
-  static const OpFamily family = {"linear_attention", {}, kImports, {}, {}};
+  static const OpFamily family = {"linear_attention", {}, kLinearAttentionImports, {}, {}};
   return family;
 }
 

@@ -142,7 +142,7 @@ Cost pointwise_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kLossOps[] = {
     {"AbsoluteError", kPlain, infer_distance, differentiate_absolute_error, pointwise_cost},
     {"AbsoluteErrorGrad", kPlain, infer_pointwise_gradient, nullptr, pointwise_cost},
     {"BinaryCrossEntropy", kPlain, infer_binary_cross_entropy, differentiate_binary_cross_entropy,
@@ -158,7 +158,7 @@ constexpr OpDef kOps[] = {
 }  // namespace
 
 const OpFamily& loss_family() {
-  static const OpFamily family = {"loss", kOps, loss_imports(), loss_reference_kernels(),
+  static const OpFamily family = {"loss", kLossOps, loss_imports(), loss_reference_kernels(),
                                   loss_cpu_kernels()};
   return family;
 }

@@ -135,13 +135,13 @@ void import_negative_log_likelihood(ImportContext& context) {
   context.set_output(0, LossImport(context).composed(context.input(0)));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kLossImports[] = {
     {"NegativeLogLikelihoodLoss", import_negative_log_likelihood},
     {"SoftmaxCrossEntropyLoss", import_softmax_cross_entropy},
 };
 
 }  // namespace
 
-std::span<const ImportRule> loss_imports() { return kImports; }
+std::span<const ImportRule> loss_imports() { return kLossImports; }
 
 }  // namespace pipetrain

@@ -131,7 +131,7 @@ std::unique_ptr<Kernel> make_pointwise(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kLossReferenceKernels[] = {
     {"AbsoluteError", make_pointwise<absolute_error, false>},
     {"AbsoluteErrorGrad", make_pointwise<absolute_error_slope, true>},
     {"BinaryCrossEntropy", make_pointwise<binary_cross_entropy, false>},
@@ -144,6 +144,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> loss_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> loss_reference_kernels() { return kLossReferenceKernels; }
 
 }  // namespace pipetrain

@@ -182,12 +182,12 @@ Cost packed_cost(const Attributes& attributes, std::span<const TensorType> input
 // --- import ---
 
 /// One operand on its way into MatMul: a Transpose of its last two axes becomes a flag.
-struct Operand {
+struct Factor {
   ValueId value;
   bool transposed = false;
 };
 
-Operand without_transpose(GraphBuilder& builder, ValueId value) {
+Factor without_transpose(GraphBuilder& builder, ValueId value) {
   const Graph& graph = builder.graph();
   const NodeId producer = graph[value].producer;
   if (!producer || graph[producer].op->name != "Transpose") return {value, false};
@@ -207,8 +207,8 @@ void import_matmul(ImportContext& context) {
   PT_CHECK(a_shape.rank() >= 1 && b_shape.rank() >= 1, kModel,
            "MatMul operands must not be scalars, got {} and {}", a_shape.text(), b_shape.text());
   // A vector becomes a row on the left and a column on the right; the added axis goes again.
-  Operand a{context.input(0)};
-  Operand b{context.input(1)};
+  Factor a{context.input(0)};
+  Factor b{context.input(1)};
   if (a_shape.rank() == 1) {
     a.value = builder.reshape(a.value, Shape{1, a_shape[0]});
   } else {
@@ -242,8 +242,8 @@ void import_gemm(ImportContext& context) {
   PT_CHECK(context.type(0).shape.rank() == 2 && context.type(1).shape.rank() == 2, kModel,
            "Gemm operands must be matrices, got {} and {}", context.type(0).shape.text(),
            context.type(1).shape.text());
-  const Operand a = without_transpose(builder, context.input(0));
-  const Operand b = without_transpose(builder, context.input(1));
+  const Factor a = without_transpose(builder, context.input(0));
+  const Factor b = without_transpose(builder, context.input(1));
   const bool trans_a = context.attributes().flag("transA") != a.transposed;
   const bool trans_b = context.attributes().flag("transB") != b.transposed;
   const Shape b_shape = builder.shape(b.value);
@@ -261,12 +261,12 @@ void import_gemm(ImportContext& context) {
   context.set_output(0, y);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kMatmulOps[] = {
     {"MatMul", kPlain, infer_matmul, differentiate_matmul, matmul_cost},
     {"MatMulPacked", kPlain, infer_packed, nullptr, packed_cost},
     {"PackMatrix", kPlain, infer_pack, nullptr, nullptr},
 };
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kMatmulImports[] = {
     {"Einsum", import_einsum},
     {"Gemm", import_gemm},
     {"MatMul", import_matmul},
@@ -275,7 +275,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& matmul_family() {
-  static const OpFamily family = {"matmul", kOps, kImports, matmul_reference_kernels(),
+  static const OpFamily family = {"matmul", kMatmulOps, kMatmulImports, matmul_reference_kernels(),
                                   matmul_cpu_kernels()};
   return family;
 }

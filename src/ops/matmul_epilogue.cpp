@@ -46,7 +46,7 @@ Cost product_cost(const Attributes& attributes, std::span<const TensorType> inpu
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kMatmulEpilogueOps[] = {
     {"MatMulActivation", kPlain, infer_activation, nullptr, product_cost},
     {"MatMulSums", kPlain, infer_sums, nullptr, product_cost},
 };
@@ -98,8 +98,8 @@ std::unique_ptr<Kernel> make_sums(const KernelRequest& request) {
       most);
 }
 
-constexpr KernelEntry kKernels[] = {{"MatMulActivation", make_activation},
-                                    {"MatMulSums", make_sums}};
+constexpr KernelEntry kMatmulEpilogueKernels[] = {{"MatMulActivation", make_activation},
+                                                  {"MatMulSums", make_sums}};
 
 }  // namespace
 
@@ -120,11 +120,11 @@ Node activation_of(const Node& node) {
   return out;
 }
 
-std::span<const KernelEntry> matmul_epilogue_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> matmul_epilogue_reference_kernels() { return kMatmulEpilogueKernels; }
 
 const OpFamily& matmul_epilogue_family() {
   static const OpFamily family = {
-      "matmul epilogues", kOps, {}, matmul_epilogue_reference_kernels(), {}};
+      "matmul epilogues", kMatmulEpilogueOps, {}, matmul_epilogue_reference_kernels(), {}};
   return family;
 }
 

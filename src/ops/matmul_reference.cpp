@@ -43,10 +43,10 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
       });
 }
 
-constexpr KernelEntry kKernels[] = {{"MatMul", make_matmul}};
+constexpr KernelEntry kMatmulReferenceKernels[] = {{"MatMul", make_matmul}};
 
 }  // namespace
 
-std::span<const KernelEntry> matmul_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> matmul_reference_kernels() { return kMatmulReferenceKernels; }
 
 }  // namespace pipetrain

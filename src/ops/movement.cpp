@@ -298,7 +298,7 @@ void trilu_gradient(GradientContext& context) {
       0, context.builder().add("Trilu", {context.output_gradient()}, attributes));
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kMovementOps[] = {
     {"Concat", kPlain, infer_concat, concat_gradient},
     {"Expand", kPlain, infer_expand, expand_gradient},
     {"Pad", kPlain, infer_pad, pad_gradient},
@@ -379,8 +379,8 @@ movement::Movement movement::movement_of(const KernelRequest& request) {
 }
 
 const OpFamily& movement_family() {
-  static const OpFamily family{"movement", kOps, movement::imports(), movement::reference_kernels(),
-                               movement::cpu_kernels()};
+  static const OpFamily family{"movement", kMovementOps, movement::imports(),
+                               movement::reference_kernels(), movement::cpu_kernels()};
   return family;
 }
 

@@ -346,7 +346,7 @@ void import_space_to_depth(ImportContext& context) {
             {x[0], x[1] * b * b, x[2] / b, x[3] / b});
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kMovementImports[] = {
     {"Concat", import_concat},
     {"DepthToSpace", import_depth_to_space},
     {"Expand", import_expand},
@@ -366,6 +366,6 @@ constexpr ImportRule kImports[] = {
 
 }  // namespace
 
-std::span<const ImportRule> imports() { return kImports; }
+std::span<const ImportRule> imports() { return kMovementImports; }
 
 }  // namespace pipetrain::movement

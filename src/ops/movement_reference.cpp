@@ -65,7 +65,7 @@ Made make_trilu(const KernelRequest& request) {
   return made;
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kMovementReferenceKernels[] = {
     {"Concat", make_movement},    {"Expand", make_movement},    {"Pad", make_movement},
     {"Slice", make_movement},     {"SliceGrad", make_movement}, {"Split", make_movement},
     {"Transpose", make_movement}, {"Trilu", make_trilu},
@@ -73,6 +73,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kMovementReferenceKernels; }
 
 }  // namespace pipetrain::movement

@@ -58,7 +58,7 @@ void convert(void (*conversion)(const From*, To*, std::int64_t), const From* fro
 }
 
 /// One tensor of the node, and what the float kernel sees of it.
-struct Operand {
+struct NarrowOperand {
   Share share;
   std::int64_t element_bytes = 0;
   bool converted = false;         // narrow outside, float inside
@@ -97,7 +97,7 @@ class NarrowKernel final : public Kernel {
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     for (std::size_t i = 0; i < in.size(); ++i) {
-      const Operand& operand = inputs_[i];
+      const NarrowOperand& operand = inputs_[i];
       if (in[i] && operand.share.whole && operand.converted)
         convert(operand.conversion.widen, in[i].as<const std::uint16_t>(),
                 reinterpret_cast<float*>(context.workspace + operand.whole_scratch), in[i].count());
@@ -149,9 +149,9 @@ class NarrowKernel final : public Kernel {
     inner.tensors.assign(static_cast<std::size_t>(teams()), tensors);
   }
 
-  Operand operand_of(Backend backend, const TensorType& type, const Share& share,
-                     const TensorType& piece) {
-    Operand out;
+  NarrowOperand operand_of(Backend backend, const TensorType& type, const Share& share,
+                           const TensorType& piece) {
+    NarrowOperand out;
     out.share = share;
     if (type.dtype == DType::kUndefined) return out;
     out.element_bytes = static_cast<std::int64_t>(size_of(type.dtype));
@@ -193,7 +193,8 @@ class NarrowKernel final : public Kernel {
 
   /// Calls body(offset in the tensor, offset in the piece, length) for the runs of a piece.
   template <class Body>
-  static void for_runs(const Operand& operand, std::int64_t first, std::int64_t count, Body body) {
+  static void for_runs(const NarrowOperand& operand, std::int64_t first, std::int64_t count,
+                       Body body) {
     const std::int64_t length = count / operand.share.outer;
     for (std::int64_t run = 0; run < operand.share.outer; ++run)
       body(first + run * operand.share.stride, run * length, length);
@@ -222,8 +223,8 @@ class NarrowKernel final : public Kernel {
   }
 
   /// Where the float kernel finds its part of an input.
-  void* input(const Operand& operand, const Tensor& from, const Tensor& part, std::int64_t unit,
-              std::byte* workspace, std::byte* scratch) const {
+  void* input(const NarrowOperand& operand, const Tensor& from, const Tensor& part,
+              std::int64_t unit, std::byte* workspace, std::byte* scratch) const {
     if (!from) return nullptr;
     if (operand.share.whole)
       return operand.converted ? workspace + operand.whole_scratch : from.data;
@@ -245,8 +246,8 @@ class NarrowKernel final : public Kernel {
   }
 
   /// Where the float kernel writes its part of an output.
-  void* output(const Operand& operand, const Tensor& to, std::int64_t unit, std::byte* workspace,
-               std::byte* scratch) const {
+  void* output(const NarrowOperand& operand, const Tensor& to, std::int64_t unit,
+               std::byte* workspace, std::byte* scratch) const {
     if (!to) return nullptr;
     if (operand.share.summed) return unit == 0 ? to.data : scratch + operand.scratch;
     if (operand.share.whole) return operand.converted ? workspace + operand.whole_scratch : to.data;
@@ -254,7 +255,7 @@ class NarrowKernel final : public Kernel {
     return at(to, unit * operand.share.step * operand.element_bytes);
   }
 
-  void give_back(const Operand& operand, const Tensor& to, const Tensor& made,
+  void give_back(const NarrowOperand& operand, const Tensor& to, const Tensor& made,
                  std::int64_t unit) const {
     if (to && operand.share.summed && unit > 0) return add(made, to);
     if (!to || (!operand.converted && !operand.copied)) return;
@@ -277,7 +278,7 @@ class NarrowKernel final : public Kernel {
   Pieces pieces_;
   int threads_;
   Inner body_, tail_;
-  std::vector<Operand> inputs_, outputs_;
+  std::vector<NarrowOperand> inputs_, outputs_;
   std::size_t whole_bytes_ = 0, piece_bytes_ = 0, inner_workspace_ = 0;
 };
 

@@ -69,7 +69,7 @@ int follows(const Shape& operand, const Shape& result, std::size_t leading) {
 
 /// Elementwise operators: flat where all operands lie alike, else by the most leading axes that
 /// every operand has or is broadcast along.
-Pieces elementwise(const KernelRequest& request) {
+Pieces elementwise_pieces(const KernelRequest& request) {
   Pieces out;
   const TensorType& result = request.outputs[0];
   for (const TensorType& type : request.outputs) {
@@ -186,7 +186,7 @@ Pieces pieces_of(const KernelRequest& request) {
   if (request.outputs.empty() || !present(request.outputs[0])) {
     out.units = 1;
   } else if ((request.node.op->flags & kElementwise) && !(request.node.op->flags & kRandom)) {
-    out = elementwise(request);
+    out = elementwise_pieces(request);
   } else if (op.starts_with("BatchNorm")) {
     out = channels(request);
   } else if (const auto found = sample_operators().find(op); found != sample_operators().end()) {

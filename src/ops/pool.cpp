@@ -49,7 +49,7 @@ Cost pool_cost(const Attributes& attributes, const Shape& y) {
           static_cast<double>(Shape(attributes.ints("kernel")).count())};
 }
 
-Attributes with_shape(Attributes attributes, const Shape& shape) {
+Attributes with_pooled_shape(Attributes attributes, const Shape& shape) {
   attributes.set("shape", shape.dims());
   return attributes;
 }
@@ -76,7 +76,7 @@ void differentiate_max(GradientContext& context) {
   const Shape shape = context.input_type(0).shape;
   const ValueId dx =
       context.builder().add("MaxPoolGrad", {context.output_gradient(), context.output(1)},
-                            with_shape(context.attributes(), shape));
+                            with_pooled_shape(context.attributes(), shape));
   context.set_input_gradient(0, dx);
 }
 
@@ -98,7 +98,7 @@ void differentiate_average(GradientContext& context) {
   const Shape shape = context.input_type(0).shape;
   context.set_input_gradient(0,
                              context.builder().add("AveragePoolGrad", {context.output_gradient()},
-                                                   with_shape(context.attributes(), shape)));
+                                                   with_pooled_shape(context.attributes(), shape)));
 }
 
 void infer_average_gradient(InferContext& context) { context.outputs = {gradient_type(context)}; }
@@ -222,14 +222,14 @@ Cost cost_of_input(const Attributes& attributes, std::span<const TensorType> in,
   return pool_cost(attributes, in[0].shape);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kPoolOps[] = {
     {"MaxPool", kPlain, infer_max, differentiate_max, cost_of_output},
     {"MaxPoolGrad", kPlain, infer_max_gradient, nullptr, cost_of_input},
     {"AveragePool", kPlain, infer_average, differentiate_average, cost_of_output},
     {"AveragePoolGrad", kPlain, infer_average_gradient, nullptr, cost_of_input},
 };
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kPoolImports[] = {
     {"MaxPool", import_max_pool},
     {"AveragePool", import_average_pool},
     {"GlobalAveragePool", import_global_average},
@@ -240,7 +240,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& pool_family() {
-  static const OpFamily family{"pool", kOps, kImports, pool_reference_kernels(),
+  static const OpFamily family{"pool", kPoolOps, kPoolImports, pool_reference_kernels(),
                                pool_cpu_kernels()};
   return family;
 }

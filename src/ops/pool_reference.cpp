@@ -173,22 +173,22 @@ std::unique_ptr<Kernel> make_any_max(const KernelRequest& request) {
 }
 
 template <MakeKernel make_float, MakeKernel make_double>
-std::unique_ptr<Kernel> by_type(const KernelRequest& request) {
+std::unique_ptr<Kernel> pool_by_type(const KernelRequest& request) {
   if (!row_major(request)) return nullptr;
   if (request.inputs[0].dtype == DType::kFloat32) return make_float(request);
   if (request.inputs[0].dtype == DType::kFloat64) return make_double(request);
   return nullptr;
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kPoolReferenceKernels[] = {
     {"MaxPool", make_any_max},
-    {"MaxPoolGrad", by_type<make_max_gradient<float>, make_max_gradient<double>>},
-    {"AveragePool", by_type<make_average<float>, make_average<double>>},
-    {"AveragePoolGrad", by_type<make_average_gradient<float>, make_average_gradient<double>>},
+    {"MaxPoolGrad", pool_by_type<make_max_gradient<float>, make_max_gradient<double>>},
+    {"AveragePool", pool_by_type<make_average<float>, make_average<double>>},
+    {"AveragePoolGrad", pool_by_type<make_average_gradient<float>, make_average_gradient<double>>},
 };
 
 }  // namespace
 
-std::span<const KernelEntry> pool_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> pool_reference_kernels() { return kPoolReferenceKernels; }
 
 }  // namespace pipetrain

@@ -26,7 +26,7 @@ void infer_random(InferContext& context) {
 /// The numbers do not depend on the input's content.
 void no_gradient(GradientContext&) {}
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kRandomOps[] = {
     {"RandomNormal", kRandom, infer_random, no_gradient},
     {"RandomUniform", kRandom, infer_random, no_gradient},
 };
@@ -76,12 +76,13 @@ std::unique_ptr<Kernel> make_normal(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {{"RandomNormal", make_normal}, {"RandomUniform", make_uniform}};
+constexpr KernelEntry kRandomKernels[] = {{"RandomNormal", make_normal},
+                                          {"RandomUniform", make_uniform}};
 
 // --- import ---
 
 /// A number that no other random node of the graph has; Dropout's keys are small.
-std::int64_t next_key(const Graph& graph) {
+std::int64_t next_random_key(const Graph& graph) {
   return (std::int64_t{1} << 32) +
          std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
            return node.op->name == "RandomUniform" || node.op->name == "RandomNormal";
@@ -91,7 +92,7 @@ std::int64_t next_key(const Graph& graph) {
 ValueId draw(ImportContext& context, ValueId like) {
   const Attributes& from = context.attributes();
   GraphBuilder& builder = context.builder();
-  const std::int64_t key = next_key(builder.graph());
+  const std::int64_t key = next_random_key(builder.graph());
   if (context.op_type().starts_with("RandomNormal")) {
     return builder.add(
         "RandomNormal", {like},
@@ -128,7 +129,7 @@ void import_bernoulli(ImportContext& context) {
   context.set_output(0, builder.add("Cast", {hit}, {{"to", static_cast<std::int64_t>(dtype)}}));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kRandomImports[] = {
     {"Bernoulli", import_bernoulli},    {"RandomNormal", import_shaped},
     {"RandomNormalLike", import_like},  {"RandomUniform", import_shaped},
     {"RandomUniformLike", import_like},
@@ -137,7 +138,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& random_family() {
-  static const OpFamily family{"random", kOps, kImports, kKernels, {}};
+  static const OpFamily family{"random", kRandomOps, kRandomImports, kRandomKernels, {}};
   return family;
 }
 

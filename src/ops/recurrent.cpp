@@ -345,7 +345,7 @@ Cost weight_gradient_cost(const Attributes&, std::span<const TensorType> inputs,
   return product_cost(inputs[0], inputs[1].shape[2]);
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kRecurrentOps[] = {
     {"Gru", kPlain, infer_gru, differentiate_gru, forward_cost},
     {"GruGrad", kPlain, infer_gru_gradient, nullptr, gru_gradient_cost},
     {"Lstm", kPlain, infer_lstm, differentiate_lstm, forward_cost},
@@ -362,7 +362,7 @@ constexpr OpDef kOps[] = {
 namespace pipetrain {
 
 const OpFamily& recurrent_family() {
-  static const OpFamily family = {"recurrent", recurrent::kOps, recurrent::imports(),
+  static const OpFamily family = {"recurrent", recurrent::kRecurrentOps, recurrent::imports(),
                                   recurrent::reference_kernels(), recurrent::cpu_kernels()};
   return family;
 }

@@ -241,7 +241,7 @@ class Import {
   Reals alpha_, beta_;
 };
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kRecurrentImports[] = {
     {"GRU",
      [](ImportContext& context) {
        Import(context, {"Gru", 3, {"Sigmoid", "Tanh"}}).run();
@@ -258,6 +258,6 @@ constexpr ImportRule kImports[] = {
 
 }  // namespace
 
-std::span<const ImportRule> imports() { return kImports; }
+std::span<const ImportRule> imports() { return kRecurrentImports; }
 
 }  // namespace pipetrain::recurrent

@@ -485,7 +485,7 @@ std::unique_ptr<Kernel> make(const KernelRequest& request, Run run) {
     });                                                                                       \
   }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kRecurrentReferenceKernels[] = {
     {"Gru", PT_RECURRENT_KERNEL(gru)},
     {"GruGrad", PT_RECURRENT_KERNEL(gru_gradient)},
     {"Lstm", PT_RECURRENT_KERNEL(lstm)},
@@ -498,6 +498,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kRecurrentReferenceKernels; }
 
 }  // namespace pipetrain::recurrent

@@ -88,7 +88,7 @@ ValueId expand_to_input(GradientContext& context, ValueId value) {
   return context.builder().add("Expand", {value}, {{"shape", shape.dims()}});
 }
 
-void sum_gradient(GradientContext& context) {
+void reduce_sum_gradient(GradientContext& context) {
   if (!context.wants(0)) return;
   context.set_input_gradient(
       0, expand_to_input(context, with_axes(context, context.output_gradient())));
@@ -164,14 +164,14 @@ void sum_to_gradient(GradientContext& context) {
   context.set_input_gradient(0, expand_to_input(context, context.output_gradient()));
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kReduceOps[] = {
     {"ArgMax", kPlain, infer_arg, nullptr, one_per_input_element},
     {"ArgMin", kPlain, infer_arg, nullptr, one_per_input_element},
     {"ReduceMax", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
     {"ReduceMean", kPlain, infer_reduce, mean_gradient, one_per_input_element},
     {"ReduceMin", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
     {"ReduceProd", kPlain, infer_reduce, product_gradient, one_per_input_element},
-    {"ReduceSum", kPlain, infer_reduce, sum_gradient, one_per_input_element},
+    {"ReduceSum", kPlain, infer_reduce, reduce_sum_gradient, one_per_input_element},
     {"SumTo", kPlain, infer_sum_to, sum_to_gradient, one_per_input_element},
 };
 
@@ -243,7 +243,7 @@ void import_arg(ImportContext& context) {
                                 {"select_last_index", from.integer("select_last_index", 0)}}));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kReduceImports[] = {
     {"ArgMax", import_arg},           {"ArgMin", import_arg},
     {"ReduceL1", import_l1},          {"ReduceL2", import_l2},
     {"ReduceLogSum", import_log_sum}, {"ReduceLogSumExp", import_log_sum_exp},
@@ -265,7 +265,7 @@ ReducePlan reduce::plan_of(const KernelRequest& request) {
 }
 
 const OpFamily& reduce_family() {
-  static const OpFamily family{"reduce", kOps, kImports, reduce::reference_kernels(),
+  static const OpFamily family{"reduce", kReduceOps, kReduceImports, reduce::reference_kernels(),
                                reduce::cpu_kernels()};
   return family;
 }

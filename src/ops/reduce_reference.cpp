@@ -96,7 +96,7 @@ Made make_arg(const KernelRequest& request) {
   return made;
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kReduceReferenceKernels[] = {
     {"ArgMax", make_arg},        {"ArgMin", make_arg},       {"ReduceMax", make_reduce},
     {"ReduceMean", make_reduce}, {"ReduceMin", make_reduce}, {"ReduceProd", make_reduce},
     {"ReduceSum", make_reduce},  {"SumTo", make_reduce},
@@ -104,6 +104,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kReduceReferenceKernels; }
 
 }  // namespace pipetrain::reduce

@@ -25,7 +25,7 @@ const Item* lookup(const std::map<std::string_view, const Item*>& table, std::st
   return found == table.end() ? nullptr : found->second;
 }
 
-const std::map<std::string_view, const ImportRule*>& imports() {
+const std::map<std::string_view, const ImportRule*>& all_imports() {
   static const auto table = index<ImportRule>([](const OpFamily& f) { return f.imports; },
                                               [](const ImportRule& rule) { return rule.op_type; });
   return table;
@@ -49,12 +49,12 @@ const OpDef* find_op(std::string_view name) {
 }
 
 const ImportRule* find_import(std::string_view onnx_op_type) {
-  return lookup(imports(), onnx_op_type);
+  return lookup(all_imports(), onnx_op_type);
 }
 
 std::vector<std::string_view> importable_operators() {
   std::vector<std::string_view> out;
-  for (const auto& [name, rule] : imports()) out.push_back(name);
+  for (const auto& [name, rule] : all_imports()) out.push_back(name);
   return out;
 }
 

@@ -42,19 +42,19 @@ void infer(InferContext& context) {
   context.outputs = {y};
 }
 
-void differentiate(GradientContext& context) {
+void differentiate_reorder(GradientContext& context) {
   const auto layout = static_cast<std::int64_t>(context.input_type(0).layout);
   context.set_input_gradient(
       0, context.builder().add("Reorder", {context.output_gradient()}, {{"layout", layout}}));
 }
 
-constexpr OpDef kOps[] = {{"Reorder", kPlain, infer, differentiate, nullptr}};
+constexpr OpDef kReorderOps[] = {{"Reorder", kPlain, infer, differentiate_reorder, nullptr}};
 
 }  // namespace
 
 const OpFamily& reorder_family() {
   static const OpFamily family{
-      "reorder", kOps, {}, reorder_reference_kernels(), reorder_cpu_kernels()};
+      "reorder", kReorderOps, {}, reorder_reference_kernels(), reorder_cpu_kernels()};
   return family;
 }
 

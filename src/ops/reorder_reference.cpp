@@ -37,10 +37,10 @@ std::unique_ptr<Kernel> make(const KernelRequest& request) {
       });
 }
 
-constexpr KernelEntry kKernels[] = {{"Reorder", make}};
+constexpr KernelEntry kReorderReferenceKernels[] = {{"Reorder", make}};
 
 }  // namespace
 
-std::span<const KernelEntry> reorder_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reorder_reference_kernels() { return kReorderReferenceKernels; }
 
 }  // namespace pipetrain

@@ -52,7 +52,7 @@ Cost two_terms(const Attributes&, std::span<const TensorType> inputs,
   return {4.0 * static_cast<double>(std::max(inputs[0].count(), outputs[0].count()))};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kResizeOps[] = {
     {"Resample", kPlain, infer_resample, resample_gradient, two_terms},
     {"ResampleGrad", kPlain, infer_resample_grad, nullptr, two_terms},
 };
@@ -178,7 +178,7 @@ void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
   context.set_output(0, x);
 }
 
-std::vector<std::int64_t> axes_of(ImportContext& context) {
+std::vector<std::int64_t> resized_axes(ImportContext& context) {
   const auto rank = static_cast<std::int64_t>(context.type(0).shape.rank());
   std::vector<std::int64_t> all;
   for (std::int64_t axis = 0; axis < rank; ++axis) all.push_back(axis);
@@ -206,7 +206,7 @@ void import_resize(ImportContext& context) {
     sampling.set("antialias", from.integer("antialias", 0));
   }
   const Shape shape = context.type(0).shape;
-  const std::vector<std::int64_t> axes = axes_of(context);
+  const std::vector<std::int64_t> axes = resized_axes(context);
   // An empty tensor of scales means that sizes are given.
   const std::size_t slot = old ? 1 : 2;
   const HostTensor scales =
@@ -238,11 +238,11 @@ void import_upsample(ImportContext& context) {
   const Attributes sampling{{"mode", context.attributes().text("mode", "nearest")},
                             {"coordinates", std::string("asymmetric")},
                             {"nearest", std::string("floor")}};
-  resize_axes(context, target_from_scales(context.type(0).shape, axes_of(context), scales),
+  resize_axes(context, target_from_scales(context.type(0).shape, resized_axes(context), scales),
               sampling);
 }
 
-constexpr ImportRule kImports[] = {{"Resize", import_resize}, {"Upsample", import_upsample}};
+constexpr ImportRule kResizeImports[] = {{"Resize", import_resize}, {"Upsample", import_upsample}};
 
 }  // namespace
 
@@ -259,7 +259,7 @@ resize::Resampling resize::resampling_of(const KernelRequest& request) {
 }
 
 const OpFamily& resize_family() {
-  static const OpFamily family{"resize", kOps, kImports, resize::reference_kernels(),
+  static const OpFamily family{"resize", kResizeOps, kResizeImports, resize::reference_kernels(),
                                resize::cpu_kernels()};
   return family;
 }

@@ -27,10 +27,11 @@ std::unique_ptr<Kernel> make_resample(const KernelRequest& request) {
   return made;
 }
 
-constexpr KernelEntry kKernels[] = {{"Resample", make_resample}, {"ResampleGrad", make_resample}};
+constexpr KernelEntry kResizeReferenceKernels[] = {{"Resample", make_resample},
+                                                   {"ResampleGrad", make_resample}};
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kResizeReferenceKernels; }
 
 }  // namespace pipetrain::resize

@@ -21,10 +21,10 @@ void infer_rms_norm(InferContext& context) {
 }
 
 // (dy, x, scale?, inverse_rms) -> dx
-void infer_input_gradient(InferContext& context) { context.outputs = {context.inputs[1]}; }
+void infer_rms_input_gradient(InferContext& context) { context.outputs = {context.inputs[1]}; }
 
 // (dy, x, inverse_rms) -> dscale
-void infer_weight_gradient(InferContext& context) {
+void infer_rms_weight_gradient(InferContext& context) {
   const TensorType& x = context.inputs[1];
   context.outputs = {{x.dtype, layer_norm_geometry(context.attributes, x.shape).scale_shape}};
 }
@@ -53,10 +53,10 @@ Cost rms_norm_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kRmsNormOps[] = {
     {"RmsNorm", kPlain, infer_rms_norm, differentiate_rms_norm, rms_norm_cost},
-    {"RmsNormInputGrad", kPlain, infer_input_gradient, nullptr, rms_norm_cost},
-    {"RmsNormWeightGrad", kPlain, infer_weight_gradient, nullptr, rms_norm_cost},
+    {"RmsNormInputGrad", kPlain, infer_rms_input_gradient, nullptr, rms_norm_cost},
+    {"RmsNormWeightGrad", kPlain, infer_rms_weight_gradient, nullptr, rms_norm_cost},
 };
 
 void import_rms_norm(ImportContext& context) {
@@ -73,7 +73,7 @@ void import_rms_norm(ImportContext& context) {
   context.set_output(0, builder.add("Mul", {y, context.input(1)}));
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kRmsNormImports[] = {
     {"RMSNormalization", import_rms_norm},
     {"SimplifiedLayerNormalization", import_rms_norm},
 };
@@ -81,8 +81,8 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& rms_norm_family() {
-  static const OpFamily family = {"rms_norm", kOps, kImports, rms_norm_reference_kernels(),
-                                  rms_norm_cpu_kernels()};
+  static const OpFamily family = {"rms_norm", kRmsNormOps, kRmsNormImports,
+                                  rms_norm_reference_kernels(), rms_norm_cpu_kernels()};
   return family;
 }
 

@@ -10,7 +10,7 @@ namespace {
 using Tensors = std::span<const Tensor>;
 
 template <class T>
-void forward(const LayerNormGeometry& g, Tensors in, Tensors out) {
+void rms_forward(const LayerNormGeometry& g, Tensors in, Tensors out) {
   const T* scale = data_or_null<T>(in, 1);
   T* inverses = data_or_null<T>(out, 1);
   for (std::int64_t row = 0; row < g.rows; ++row) {
@@ -29,7 +29,7 @@ void forward(const LayerNormGeometry& g, Tensors in, Tensors out) {
 
 // dx = r (g - x r² mean(g x)) with g = dy scale
 template <class T>
-void input_gradient(const LayerNormGeometry& g, Tensors in, Tensors out) {
+void rms_input_gradient(const LayerNormGeometry& g, Tensors in, Tensors out) {
   const T* scale = data_or_null<T>(in, 2);
   for (std::int64_t row = 0; row < g.rows; ++row) {
     const T* dy = in[0].as<T>() + row * g.width;
@@ -49,7 +49,7 @@ void input_gradient(const LayerNormGeometry& g, Tensors in, Tensors out) {
 }
 
 template <class T>
-void weight_gradient(const LayerNormGeometry& g, Tensors in, Tensors out) {
+void rms_weight_gradient(const LayerNormGeometry& g, Tensors in, Tensors out) {
   std::vector<double> sum(static_cast<std::size_t>(g.width), 0);
   for (std::int64_t row = 0; row < g.rows; ++row) {
     const double inverse = in[2].as<T>()[row];
@@ -76,21 +76,21 @@ std::unique_ptr<Kernel> make(const KernelRequest& request, std::size_t x, Run ru
 
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   return make(request, 0, []<class T>(const LayerNormGeometry& g, Tensors in, Tensors out) {
-    forward<T>(g, in, out);
+    rms_forward<T>(g, in, out);
   });
 }
 std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
   return make(request, 1, []<class T>(const LayerNormGeometry& g, Tensors in, Tensors out) {
-    input_gradient<T>(g, in, out);
+    rms_input_gradient<T>(g, in, out);
   });
 }
 std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   return make(request, 1, []<class T>(const LayerNormGeometry& g, Tensors in, Tensors out) {
-    weight_gradient<T>(g, in, out);
+    rms_weight_gradient<T>(g, in, out);
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kRmsNormReferenceKernels[] = {
     {"RmsNorm", make_forward},
     {"RmsNormInputGrad", make_input_gradient},
     {"RmsNormWeightGrad", make_weight_gradient},
@@ -98,6 +98,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> rms_norm_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> rms_norm_reference_kernels() { return kRmsNormReferenceKernels; }
 
 }  // namespace pipetrain

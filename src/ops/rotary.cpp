@@ -59,7 +59,7 @@ void differentiate_rotary(GradientContext& context) {
                                std::move(attributes)));
 }
 
-constexpr OpDef kOps[] = {{"Rotary", kPlain, infer_rotary, differentiate_rotary, nullptr}};
+constexpr OpDef kRotaryOps[] = {{"Rotary", kPlain, infer_rotary, differentiate_rotary, nullptr}};
 
 void import_rotary(ImportContext& context) {
   GraphBuilder& builder = context.builder();
@@ -82,7 +82,7 @@ void import_rotary(ImportContext& context) {
       0, builder.add("Rotary", {context.input(0), tables[0], tables[1]}, std::move(attributes)));
 }
 
-constexpr ImportRule kImports[] = {{"RotaryEmbedding", import_rotary}};
+constexpr ImportRule kRotaryImports[] = {{"RotaryEmbedding", import_rotary}};
 
 }  // namespace
 }  // namespace pipetrain::rotary
@@ -90,7 +90,7 @@ constexpr ImportRule kImports[] = {{"RotaryEmbedding", import_rotary}};
 namespace pipetrain {
 
 const OpFamily& rotary_family() {
-  static const OpFamily family = {"rotary", rotary::kOps, rotary::kImports,
+  static const OpFamily family = {"rotary", rotary::kRotaryOps, rotary::kRotaryImports,
                                   rotary::reference_kernels(), rotary::cpu_kernels()};
   return family;
 }

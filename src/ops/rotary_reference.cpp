@@ -30,10 +30,10 @@ std::unique_ptr<Kernel> make_rotary(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {{"Rotary", make_rotary}};
+constexpr KernelEntry kRotaryReferenceKernels[] = {{"Rotary", make_rotary}};
 
 }  // namespace
 
-std::span<const KernelEntry> reference_kernels() { return kKernels; }
+std::span<const KernelEntry> reference_kernels() { return kRotaryReferenceKernels; }
 
 }  // namespace pipetrain::rotary

@@ -228,7 +228,7 @@ void import_window_function(ImportContext& context) {
   }
 }
 
-constexpr ImportRule kImports[] = {
+constexpr ImportRule kShapeImports[] = {
     {"BlackmanWindow", import_window_function},
     {"Constant", import_constant},
     {"ConstantOfShape", import_constant_of_shape},
@@ -245,7 +245,7 @@ constexpr ImportRule kImports[] = {
 }  // namespace
 
 const OpFamily& shape_family() {
-  static const OpFamily family{"shape", {}, kImports, {}, {}};
+  static const OpFamily family{"shape", {}, kShapeImports, {}, {}};
   return family;
 }
 

@@ -25,7 +25,7 @@ void infer_forward(InferContext& context) {
   context.outputs = {{x.dtype, x.shape}};
 }
 
-void infer_gradient(InferContext& context) {
+void infer_softmax_gradient(InferContext& context) {
   PT_CHECK(context.inputs[0] == context.inputs[1], kModel,
            "Softmax gradient needs dy and y of one type, got {} and {}", context.inputs[0].text(),
            context.inputs[1].text());
@@ -52,11 +52,11 @@ Cost softmax_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {
+constexpr OpDef kSoftmaxOps[] = {
     {"LogSoftmax", kPlain, infer_forward, differentiate_log_softmax, softmax_cost},
-    {"LogSoftmaxGrad", kPlain, infer_gradient, nullptr, softmax_cost},
+    {"LogSoftmaxGrad", kPlain, infer_softmax_gradient, nullptr, softmax_cost},
     {"Softmax", kPlain, infer_forward, differentiate_softmax, softmax_cost},
-    {"SoftmaxGrad", kPlain, infer_gradient, nullptr, softmax_cost},
+    {"SoftmaxGrad", kPlain, infer_softmax_gradient, nullptr, softmax_cost},
 };
 
 void import_softmax(ImportContext& context) {
@@ -79,13 +79,14 @@ void import_softmax(ImportContext& context) {
   context.set_output(0, builder.reshape(y, shape));
 }
 
-constexpr ImportRule kImports[] = {{"LogSoftmax", import_softmax}, {"Softmax", import_softmax}};
+constexpr ImportRule kSoftmaxImports[] = {{"LogSoftmax", import_softmax},
+                                          {"Softmax", import_softmax}};
 
 }  // namespace
 
 const OpFamily& softmax_family() {
-  static const OpFamily family = {"softmax", kOps, kImports, softmax_reference_kernels(),
-                                  softmax_cpu_kernels()};
+  static const OpFamily family = {"softmax", kSoftmaxOps, kSoftmaxImports,
+                                  softmax_reference_kernels(), softmax_cpu_kernels()};
   return family;
 }
 

@@ -79,7 +79,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   });
 }
 
-constexpr KernelEntry kKernels[] = {
+constexpr KernelEntry kSoftmaxReferenceKernels[] = {
     {"LogSoftmax", make_forward<true>},
     {"LogSoftmaxGrad", make_gradient<true>},
     {"Softmax", make_forward<false>},
@@ -88,6 +88,6 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::span<const KernelEntry> softmax_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> softmax_reference_kernels() { return kSoftmaxReferenceKernels; }
 
 }  // namespace pipetrain

@@ -32,11 +32,12 @@ void differentiate_top_k(GradientContext& context) {
                                {{"axis", axis}, {"shape", shape.dims()}}));
 }
 
-Cost cost(const Attributes&, std::span<const TensorType> inputs, std::span<const TensorType>) {
+Cost top_k_cost(const Attributes&, std::span<const TensorType> inputs,
+                std::span<const TensorType>) {
   return {2 * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kOps[] = {{"TopK", kPlain, infer_top_k, differentiate_top_k, cost}};
+constexpr OpDef kTopKOps[] = {{"TopK", kPlain, infer_top_k, differentiate_top_k, top_k_cost}};
 
 // k was an attribute before opset 10; the order of the result is always the sorted one.
 void import_top_k(ImportContext& context) {
@@ -55,12 +56,12 @@ void import_top_k(ImportContext& context) {
   if (context.output_count() > 1) context.set_output(1, outputs[1]);
 }
 
-constexpr ImportRule kImports[] = {{"TopK", import_top_k}};
+constexpr ImportRule kTopKImports[] = {{"TopK", import_top_k}};
 
 }  // namespace
 
 const OpFamily& top_k_family() {
-  static const OpFamily family{"top_k", kOps, kImports, top_k_reference_kernels(),
+  static const OpFamily family{"top_k", kTopKOps, kTopKImports, top_k_reference_kernels(),
                                top_k_cpu_kernels()};
   return family;
 }

@@ -11,7 +11,7 @@ namespace {
 
 /// a > b, NaN being larger than any number.
 template <class T>
-bool exceeds(T a, T b) {
+bool comes_before(T a, T b) {
   return a > b || (a != a && b == b);
 }
 
@@ -35,8 +35,8 @@ std::unique_ptr<Kernel> make_top_k(const KernelRequest& request) {
             std::partial_sort(order, order + k, order + size, [=](std::int64_t a, std::int64_t b) {
               const T left = x[(largest ? a : b) * inner];
               const T right = x[(largest ? b : a) * inner];
-              if (exceeds(left, right)) return true;
-              return !exceeds(right, left) && a < b;
+              if (comes_before(left, right)) return true;
+              return !comes_before(right, left) && a < b;
             });
             for (std::int64_t i = 0; i < k; ++i) {
               const std::int64_t to = (line / inner * k + i) * inner + line % inner;
@@ -50,10 +50,10 @@ std::unique_ptr<Kernel> make_top_k(const KernelRequest& request) {
   return made;
 }
 
-constexpr KernelEntry kKernels[] = {{"TopK", make_top_k}};
+constexpr KernelEntry kTopKReferenceKernels[] = {{"TopK", make_top_k}};
 
 }  // namespace
 
-std::span<const KernelEntry> top_k_reference_kernels() { return kKernels; }
+std::span<const KernelEntry> top_k_reference_kernels() { return kTopKReferenceKernels; }
 
 }  // namespace pipetrain

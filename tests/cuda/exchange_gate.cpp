@@ -3,6 +3,7 @@
 // all, with its words, and leaves nothing behind that the next round could trip over.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -26,14 +27,26 @@ float payload(const Transfer& moved) {
   return static_cast<float>(1000 * moved.edge + moved.unit + 1);
 }
 
+/// A rank for each device, in the order in which they come.
+std::vector<int> ranks_of(const std::vector<Device*>& devices) {
+  std::vector<Device*> known;
+  std::vector<int> ranks;
+  for (Device* device : devices) {
+    const auto place = std::find(known.begin(), known.end(), device);
+    ranks.push_back(static_cast<int>(place - known.begin()));
+    if (place == known.end()) known.push_back(device);
+  }
+  return ranks;
+}
+
 /// Runs a program's exchanges: what is sent is a number of its own, what is added up is 1, 2, ….
 class Run {
  public:
   Run(const Program& program, std::vector<Device*> devices, Collectives& collectives)
       : program_(program),
         devices_(std::move(devices)),
-        exchange_(collectives, devices_, program.placement, /*timeout_seconds=*/20,
-                  [this](std::exception_ptr error) {
+        exchange_(collectives, devices_, ranks_of(devices_), program.placement,
+                  /*timeout_seconds=*/20, [this](std::exception_ptr error) {
                     error_ = error;
                     exchange_.abort();
                   }) {}
