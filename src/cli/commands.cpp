@@ -119,6 +119,9 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
   PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
            "--gpu-ids names GPUs, --device says {}", device);
+  PT_CHECK(pipeline.edge != "nccl" || !adds_in_one_order(pipeline), kUsage,
+           "--deterministic adds up the gradients of more than two replicas in their order, which "
+           "NCCL does not; leave out --edge nccl");
   const auto ids = static_cast<int>(pipeline.gpu_ids.size());
   PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
            "--gpu-ids names {} devices, --gpus says {}", ids, options.gpus);

@@ -56,6 +56,10 @@ void describe_pipeline(Table& table, Options& options) {
   table.choice("--edge", pipeline.edge, {"auto", "copy", "nccl"},
                "how GPUs hand values to each other; auto: by copies where they reach each other",
                "train eval");
+  table.flag("--deterministic", pipeline.deterministic,
+             "the same bits in every run on GPUs, too: what alone could change them, sums by NCCL "
+             "over more than two replicas, is not done",
+             "train");
   OptionSpec& schedule =
       table.add("--schedule", "NAME|FILE|auto",
                 "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);

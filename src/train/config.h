@@ -2,6 +2,7 @@
 // files it names.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -55,12 +56,21 @@ struct PipelineConfig {
   bool profile_cache = true;
   bool brief_profile = false;  // one device: begin soon, predict roughly
   Backend backend = Backend::kCpu;
-  std::string edge = "auto";  // how GPUs hand values to each other: auto, copy, nccl
-  std::vector<int> gpu_ids;   // by device; one may stand several times. Empty: stages on the CPU
-  int threads = 0;            // of each stage; 0: cores / stages, at least 1
+  std::string edge = "auto";   // how GPUs hand values to each other: auto, copy, nccl
+  bool deterministic = false;  // gradients of replicas are added up in their order on GPUs, too
+  std::vector<int> gpu_ids;    // by device; one may stand several times. Empty: stages on the CPU
+  int threads = 0;             // of each stage; 0: cores / stages, at least 1
   bool pin = true;
   double timeout_seconds = 60;
 };
+
+/// Whether --deterministic forbids NCCL's sums, whose order for more than two replicas is its own.
+inline bool adds_in_one_order(const PipelineConfig& pipeline) {
+  const auto many = [](int count) { return count > 2; };
+  return pipeline.deterministic &&
+         (pipeline.plan_replicas ||
+          std::any_of(pipeline.replicas.begin(), pipeline.replicas.end(), many));
+}
 
 /// What happens when the loss, or with kSkip a gradient, is not finite: an Error (kDiverged); the
 /// step changes nothing (synchronous schedules); nothing.

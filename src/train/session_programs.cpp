@@ -27,7 +27,7 @@ bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
 /// need no multiprocessors, so NCCL is taken where they do not, or when it is asked for.
 Collectives* exchange_of_gpus(const PipelineConfig& pipeline) {
   const std::set<int> ids(pipeline.gpu_ids.begin(), pipeline.gpu_ids.end());
-  if (ids.size() < 2 || pipeline.edge == "copy") return nullptr;
+  if (ids.size() < 2 || pipeline.edge == "copy" || adds_in_one_order(pipeline)) return nullptr;
   if (pipeline.edge == "nccl") return &cuda_plugin().collectives();
   for (const int from : ids) {
     for (const int to : ids) {
@@ -166,6 +166,9 @@ RuntimeOptions Session::runtime_options() const {
   if (!processes_) {
     options.collectives = exchange_of_gpus(config_.pipeline);
   } else if (!options.devices.empty() && config_.pipeline.edge != "copy") {
+    PT_CHECK(!adds_in_one_order(config_.pipeline), kUsage,
+             "GPUs of several processes add up the gradients of more than two replicas by NCCL, "
+             "in an order that may change from run to run; leave out --deterministic");
     options.collectives = &cuda_plugin().collectives();
     options.device_numbers = config_.pipeline.gpu_ids;
   }

@@ -63,6 +63,8 @@ with tempfile.TemporaryDirectory() as name:
     check(usage.returncode == 2, "--gpu-ids with --device cpu", usage)
     usage = run(["train", "--model", model, "--device", "cpu", "--edge", "nccl"])
     check(usage.returncode == 2, "--edge nccl with --device cpu", usage)
+    usage = run(["train", "--model", model, "--gpu-ids", "0,1,2", "--replicas", "3", "--edge", "nccl", "--deterministic"])
+    check(usage.returncode == 2 and "--deterministic" in usage.stderr, "--deterministic with NCCL's sums over three replicas", usage)
     usage = run(["train", "--model", model, "--gpu-ids", "0,0", "--gpus", "3"])
     check(usage.returncode == 2, "--gpu-ids that are not --gpus", usage)
 

@@ -247,9 +247,9 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
 }
 
 /// Fails when a stage asks for a unit.
-class FailingData final : public UnitSource {
+class SometimesFailingData final : public UnitSource {
  public:
-  FailingData(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
+  SometimesFailingData(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
   RoundUnit& acquire(int unit) override {
     PT_CHECK(!fails_ || ++asked_ < 20, kData, "sample {} is damaged", unit);
     return data_.acquire(unit);
@@ -271,7 +271,7 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
     const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
       Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
       test::FixedData data(4 * kSamples, 5);
-      FailingData source(data, group.rank() == failing);
+      SometimesFailingData source(data, group.rank() == failing);
       for (int step = 0; step < 100; ++step) {
         data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
         runtime.run(run.program, source);
