@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
+#include "pipeline/move_cuts.h"
 #include "pipeline/plan_costs.h"
 #include "pipeline/simulate.h"
 
@@ -169,7 +170,39 @@ ScheduleOptions options_for(const std::string& name, const Cut& cut, int units) 
   return options;
 }
 
-Candidate simulated(const SearchRequest& request, const std::string& name, const Cut& cut) {
+/// A round of a cut's stages, as `request` links their devices, and what it costs.
+struct Round {
+  Program program;
+  Costs costs;
+};
+Round round_of(const SearchRequest& request, const ScheduleOptions& options, const Cut& cut,
+               const Plan& plan) {
+  Round round;
+  round.costs = costs_of_plan(plan, *cut.chain, cut.share());
+  const LinkCost among = link_between(request.topology, 0, cut.replicas - 1);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    round.costs.stage[s].update += all_reduce_seconds(
+        static_cast<std::int64_t>(plan.stages[s].parameter_bytes), cut.replicas, among);
+  }
+  round.program = lower(generate(options), edges_of_plan(plan, *cut.chain));
+  for (const Edge& edge : round.program.edges) {
+    const int from = round.program.placement[static_cast<std::size_t>(edge.from_stage)][0];
+    const int to = round.program.placement[static_cast<std::size_t>(edge.to_stage)][0];
+    // Row r of places has device r of each: some rows may go over slower links than others.
+    LinkCost slowest;
+    for (int row = 0; row < cut.replicas; ++row) {
+      const LinkCost link =
+          link_between(request.topology, from * cut.replicas + row, to * cut.replicas + row);
+      if (row == 0 || link.bytes_per_second < slowest.bytes_per_second) slowest = link;
+    }
+    round.costs.edge_link.push_back(slowest);
+  }
+  return round;
+}
+
+/// A cut under a schedule; with `move` at the places that suit it best.
+Candidate simulated(const SearchRequest& request, const std::string& name, const Cut& cut,
+                    bool move) {
   const ScheduleDescription& description = describe_schedule(name);
   Candidate candidate;
   candidate.schedule = name;
@@ -187,11 +220,17 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   // What a stage holds: every unit from its forward to its last backward, also where only its
   // inputs are kept meanwhile.
   const Program held = generate(options);
+  options.recompute.assign(cut.plan.stages.size(), cut.recompute);
   PlanRequest plan = plan_request(request, cut);
   for (std::size_t s = 0; s < plan.loads.size(); ++s)
     plan.loads[s] = {held.slots_per_stage[s], held.versions_per_stage[s]};
   const std::vector<Recompute> modes(plan.loads.size(), plan.recompute);
   candidate.plan = plan_with_cuts(*cut.chain, plan, cut.plan.cuts(), modes);
+  Round round = round_of(request, options, cut, candidate.plan);
+  if (move) {
+    candidate.plan = move_cuts(*cut.chain, plan, candidate.plan, round.program, round.costs);
+    round = round_of(request, options, cut, candidate.plan);
+  }
   std::vector<std::size_t> bytes(static_cast<std::size_t>(cut.places), 0);
   for (std::size_t s = 0; s < held.placement.size(); ++s)
     bytes[static_cast<std::size_t>(held.placement[s][0])] +=
@@ -200,29 +239,10 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.fits =
       request.memory_limit_bytes == 0 || candidate.peak_bytes <= request.memory_limit_bytes;
 
-  Costs costs = costs_of_plan(candidate.plan, *cut.chain, cut.share());
-  const LinkCost among = link_between(request.topology, 0, cut.replicas - 1);
-  for (std::size_t s = 0; s < costs.stage.size(); ++s) {
-    costs.stage[s].update += all_reduce_seconds(
-        static_cast<std::int64_t>(candidate.plan.stages[s].parameter_bytes), cut.replicas, among);
-  }
-  options.recompute.assign(candidate.plan.stages.size(), cut.recompute);
-  const Program program = lower(generate(options), edges_of_plan(candidate.plan, *cut.chain));
-  for (const Edge& edge : program.edges) {
-    const int from = program.placement[static_cast<std::size_t>(edge.from_stage)][0];
-    const int to = program.placement[static_cast<std::size_t>(edge.to_stage)][0];
-    // Row r of places has device r of each: some rows may go over slower links than others.
-    LinkCost slowest;
-    for (int row = 0; row < cut.replicas; ++row) {
-      const LinkCost link =
-          link_between(request.topology, from * cut.replicas + row, to * cut.replicas + row);
-      if (row == 0 || link.bytes_per_second < slowest.bytes_per_second) slowest = link;
-    }
-    costs.edge_link.push_back(slowest);
-  }
-  const Simulation result = simulate(program, costs, {.keep_events = false, .rounds = 1});
+  const Simulation result =
+      simulate(round.program, round.costs, {.keep_events = false, .rounds = 1});
   double busy = 0;
-  for (const StageSeconds& stage : costs.stage) {
+  for (const StageSeconds& stage : round.costs.stage) {
     busy += (stage.forward + stage.backward + (cut.recompute ? stage.recompute : 0)) * cut.share() +
             stage.update;
   }
@@ -235,6 +255,34 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.bubble = std::max(0.0, 1 - busy / (candidate.step_seconds * cut.places));
   candidate.samples_per_second = static_cast<double>(request.batch) / candidate.step_seconds;
   return candidate;
+}
+
+/// A candidate and what it was made from.
+struct Tried {
+  Candidate candidate;
+  const Cut* cut = nullptr;
+};
+
+void sort_by_speed(std::vector<Tried>& tried) {
+  std::stable_sort(tried.begin(), tried.end(), [](const Tried& one, const Tried& other) {
+    const Candidate &a = one.candidate, &b = other.candidate;
+    if (a.samples_per_second != b.samples_per_second)
+      return a.samples_per_second > b.samples_per_second;
+    return a.peak_bytes < b.peak_bytes;
+  });
+}
+
+/// Moves the cuts of the fastest ones.
+void move_cuts_of_fastest(const SearchRequest& request, std::vector<Tried>& tried) {
+  int left = request.most_moved;
+  for (Tried& each : tried) {
+    if (left == 0) break;
+    if (!each.candidate.fits || each.candidate.asynchronous || each.candidate.places == 1) continue;
+    --left;
+    Candidate moved = simulated(request, each.candidate.schedule, *each.cut, /*move=*/true);
+    if (moved.fits && moved.step_seconds < each.candidate.step_seconds)
+      each.candidate = std::move(moved);
+  }
 }
 
 void mark_pareto(std::vector<Candidate>& candidates) {
@@ -260,7 +308,7 @@ std::vector<Candidate> search(const SearchRequest& request) {
   std::set<int> per_device;
   for (const std::string& name : names) per_device.insert(stages_per_device(name, request.chunks));
   const std::vector<Cut> cuts = make_cuts(request, per_device);
-  std::vector<Candidate> candidates;
+  std::vector<Tried> tried;
   for (const Cut* cut : promising(cuts, request.most_simulated, request.memory_limit_bytes)) {
     for (const std::string& name : names) {
       if (stages_per_device(name, request.chunks) != cut->per_device) continue;
@@ -268,18 +316,18 @@ std::vector<Candidate> search(const SearchRequest& request) {
       const double instructions = 8.0 * static_cast<double>(cut->plan.stages.size()) * cut->share();
       if (instructions > kMostInstructions) continue;
       try {
-        candidates.push_back(simulated(request, name, *cut));
+        tried.push_back({simulated(request, name, *cut, /*move=*/false), cut});
       } catch (const Error& error) {
         // A schedule that these sizes do not suit (say, fewer micro-batches than it needs).
         if (error.kind() != ErrorKind::kUsage) throw;
       }
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    if (a.samples_per_second != b.samples_per_second)
-      return a.samples_per_second > b.samples_per_second;
-    return a.peak_bytes < b.peak_bytes;
-  });
+  sort_by_speed(tried);
+  move_cuts_of_fastest(request, tried);
+  sort_by_speed(tried);
+  std::vector<Candidate> candidates;
+  for (Tried& each : tried) candidates.push_back(std::move(each.candidate));
   mark_pareto(candidates);
   return candidates;
 }

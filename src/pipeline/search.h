@@ -30,6 +30,7 @@ struct SearchRequest {
   /// Stages that can really compute at once, where devices share the cores of one machine; 0: all.
   int processors = 0;
   int most_simulated = 16;  // cuts that are simulated, the most promising ones
+  int most_moved = 8;       // of these and their schedules: the fastest, whose cuts are moved
 };
 
 /// One way to train.
@@ -54,7 +55,8 @@ struct Candidate {
 /// each other as equal replicas, of which one is simulated; the sum of gradients over them is part
 /// of the update. Every cut is exact for its slowest stage (plan_stages()), in long chains for its
 /// compute alone; transfers are priced in any case. Which cuts are simulated is decided by the time
-/// that a mini-batch takes by the closed form of 1f1b, and by memory.
+/// that a mini-batch takes by the closed form of 1f1b, and by memory. The fastest synchronous
+/// candidates then get the cuts that suit their schedules (move_cuts()).
 std::vector<Candidate> search(const SearchRequest& request);
 
 /// Returns the candidate to take: the fastest that fits, or one that is at most 1 % slower and

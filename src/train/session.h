@@ -169,7 +169,9 @@ class Session {
   void add_variant(std::vector<Variant>& variants, std::int64_t samples, bool evaluation);
   void bind_data(const RawData* raw);
   void cut_into_stages();
-  void set_links();
+  Costs planned_costs() const;
+  void set_links(const Program& program, Costs& costs) const;
+  void move_cuts_for_schedule();
   void choose_order();
   void add_notes();
   void take_order(std::vector<int> order);

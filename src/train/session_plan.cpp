@@ -11,6 +11,7 @@
 #include "partition/topology_file.h"
 #include "passes/gather_gradients.h"
 #include "passes/linearise.h"
+#include "pipeline/move_cuts.h"
 #include "pipeline/plan_costs.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
@@ -208,15 +209,13 @@ void Session::cut_into_stages() {
       config_.pipeline.schedule,
       slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
 
-  simulated_costs_ = costs_of_plan(plan_, costs_, static_cast<int>(micro_batches_));
-  if (topology_ && !topology_->levels.empty())
-    simulated_costs_.link.latency_seconds = topology_->levels.front().latency_seconds;
+  simulated_costs_ = planned_costs();
   programs_of_run_->set_plan(plan_, std::move(edges), simulated_costs_, gradient_sync,
                              static_cast<int>(micro_batches_));
   // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
   const int mini_batches = asynchronous() ? std::max(4 * stages(), 16) : 1;
   predicted_program_ = programs_of_run_->training(mini_batches * static_cast<int>(micro_batches_));
-  if (estimated_) set_links();
+  set_links(predicted_program_, simulated_costs_);
   prediction_ = simulate(predicted_program_, simulated_costs_);
   const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
   predicted_memory_.clear();
@@ -227,23 +226,44 @@ void Session::cut_into_stages() {
   }
 }
 
-/// Gives every edge the link between its devices. (In one process values stay where they are: there
-/// only the hand-over takes time.)
-void Session::set_links() {
-  for (const Edge& edge : predicted_program_.edges) {
+/// What the stages of plan_ cost.
+Costs Session::planned_costs() const {
+  Costs costs = costs_of_plan(plan_, costs_, static_cast<int>(micro_batches_));
+  if (topology_ && !topology_->levels.empty())
+    costs.link.latency_seconds = topology_->levels.front().latency_seconds;
+  return costs;
+}
+
+/// Gives every edge the link between its devices, where those are not here. (In one process values
+/// stay where they are: there only the hand-over takes time.)
+void Session::set_links(const Program& program, Costs& costs) const {
+  if (!estimated_) return;
+  for (const Edge& edge : program.edges) {
     // Of replicas the two that are farthest apart.
     int level = -1;
-    for (const int from : predicted_program_.placement[static_cast<std::size_t>(edge.from_stage)]) {
-      for (const int to : predicted_program_.placement[static_cast<std::size_t>(edge.to_stage)])
+    for (const int from : program.placement[static_cast<std::size_t>(edge.from_stage)]) {
+      for (const int to : program.placement[static_cast<std::size_t>(edge.to_stage)])
         level = std::max(level, topology_->common_level(from, to));
     }
     if (level < 0) {
-      simulated_costs_.edge_link.emplace_back();
+      costs.edge_link.emplace_back();
       continue;
     }
     const TopologyLevel& link = topology_->levels[static_cast<std::size_t>(level)];
-    simulated_costs_.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
+    costs.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
   }
+}
+
+/// Fits the cuts of plan_ to the schedule. An asynchronous one is as fast as its slowest stage.
+void Session::move_cuts_for_schedule() {
+  if (asynchronous() || stages() == 1 || mode_ != SessionMode::kTrain) return;
+  Costs costs = planned_costs();
+  const int units = static_cast<int>(micro_batches_);
+  programs_of_run_->set_plan(plan_, edges_of_plan(plan_, costs_), costs, /*gradient_sync=*/false,
+                             units);
+  Program program = programs_of_run_->training(units);
+  set_links(program, costs);
+  plan_ = move_cuts(costs_, plan_request_, plan_, std::move(program), std::move(costs));
 }
 
 /// Bytes by which the fullest device is over the limit.
@@ -297,7 +317,7 @@ void Session::plan_stages_of_chain() {
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
     plan_ = plan_stages(costs_, request);
     request.topology.device_speed.clear();
-    if (replicas.empty()) return;
+    if (replicas.empty()) return move_cuts_for_schedule();
     cuts = plan_.cuts();
   }
   std::vector<DeviceRange> places;
