@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "base/units.h"
 #include "partition/does_not_fit.h"
 #include "partition/optimum.h"
 #include "partition/plan.h"
@@ -59,12 +58,7 @@ void add_notes(const StageCostModel& model, Plan& plan, bool mini_batch) {
     plan.notes.push_back(fmt::format("{} of {} devices are used: {}", used, devices,
                                      idle_reason(model, plan, mini_batch)));
   }
-  for (std::size_t at = 0; at < plan.stages.size(); ++at) {
-    if (model.request().recompute != Recompute::kAuto || !plan.stages[at].recompute) continue;
-    plan.notes.push_back(
-        fmt::format("stage {} runs its forward twice to fit into {} with fewer devices", at,
-                    bytes_text(model.request().memory_limit_bytes)));
-  }
+  add_recompute_note(model.request(), plan);
 }
 
 int devices_of(const PlanRequest& request) {

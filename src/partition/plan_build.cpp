@@ -122,6 +122,25 @@ Plan build_plan(const StageCostModel& model, std::span<const StageDecision> stag
   return plan;
 }
 
+void add_recompute_note(const PlanRequest& request, Plan& plan) {
+  if (request.recompute != Recompute::kAuto) return;
+  std::string stages;
+  int count = 0;
+  for (std::size_t first = 0; first < plan.stages.size(); ++first) {
+    if (!plan.stages[first].recompute) continue;
+    std::size_t last = first;
+    while (last + 1 < plan.stages.size() && plan.stages[last + 1].recompute) ++last;
+    stages += fmt::format("{}{}", count > 0 ? ", " : "", first);
+    if (last > first) stages += fmt::format("-{}", last);
+    count += static_cast<int>(last - first) + 1;
+    first = last;
+  }
+  if (count == 0) return;
+  plan.notes.push_back(fmt::format("stage{} {} run{} the forward pass twice to fit into {}",
+                                   count > 1 ? "s" : "", stages, count > 1 ? "" : "s",
+                                   bytes_text(request.memory_limit_bytes)));
+}
+
 // Two bounds hold for every cut: work spread evenly (each cut costs both its neighbours), and the
 // largest element.
 LowerBound lower_bound_of_stages(const StageCostModel& model, int stages) {

@@ -23,6 +23,9 @@ StagePlace place_of(const StageCostModel& model, std::span<const StageDecision> 
 /// Everything but notes and lower bound.
 Plan build_plan(const StageCostModel& model, std::span<const StageDecision> stages);
 
+/// Says which stages recompute because they would not fit otherwise; nothing where none does.
+void add_recompute_note(const PlanRequest& request, Plan& plan);
+
 struct LowerBound {
   double seconds = 0;  // of the slowest stage, for this chain in any order and any cut
   std::string reason;

@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "base/units.h"
 #include "partition/chain_cut.h"
 #include "partition/does_not_fit.h"
 #include "partition/plan.h"
@@ -102,11 +101,7 @@ Plan plan_stages(const ChainCosts& chain, const PlanRequest& request) {
         "used",
         request.stages, stages, stages == 1 ? "" : "s", stages, stages == 1 ? "is" : "are"));
   }
-  for (std::size_t at = 0; at < plan.stages.size(); ++at) {
-    if (request.recompute != Recompute::kAuto || !plan.stages[at].recompute) continue;
-    plan.notes.push_back(fmt::format("stage {} runs its forward twice to fit into {}", at,
-                                     bytes_text(request.memory_limit_bytes)));
-  }
+  add_recompute_note(request, plan);
   plan.planning_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return plan;

@@ -101,6 +101,8 @@ Plan move_cuts(const ChainCosts& chain, const PlanRequest& request, const Plan& 
   const int elements = static_cast<int>(chain.elements.size());
   RoundTimer timer(chain, std::move(program), std::move(costs));
   std::vector<int> cuts = plan.cuts();
+  // Too large a round for a try at each cut.
+  if (timer.rounds_left() <= 2 * static_cast<int>(cuts.size())) return plan;
   const double start = timer.seconds(cuts);
   double least = start;
   Plan best = plan;

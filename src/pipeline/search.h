@@ -30,7 +30,7 @@ struct SearchRequest {
   /// Stages that can really compute at once, where devices share the cores of one machine; 0: all.
   int processors = 0;
   int most_simulated = 16;  // cuts that are simulated, the most promising ones
-  int most_moved = 8;       // of these and their schedules: the fastest, whose cuts are moved
+  int most_moved = 3;       // of these and their schedules: the fastest, whose cuts are moved
 };
 
 /// One way to train.
