@@ -2,6 +2,10 @@
 
 #include <omp.h>
 
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +19,8 @@ using Vector = Vector8;
 constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kRows = 6;       // of c in the inner loop: 12 vectors of sums in registers
 constexpr std::int64_t kColumns = 16;   // and columns
-constexpr std::int64_t kDepth = 256;    // terms of a sum per pass: a panel of b stays in the L1
+constexpr std::int64_t kDepth = 192;    // terms of a sum per pass: a panel of b stays in the L1
+constexpr std::int64_t kOnePass = 256;  // unless so many are all of them: then c is written once
 constexpr std::int64_t kRowBlock = 72;  // rows of a packed together: they stay in the L2
 constexpr std::int64_t kColumnBlock = 1024;  // columns of b packed together
 // Panels packed side by side, so that whole cache lines are read at a time.
@@ -34,6 +39,11 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) {
   const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most);
   return std::max(unit, round_up((count + pieces - 1) / pieces, unit));
+}
+
+/// Terms of a sum per pass.
+std::int64_t depth_of(std::int64_t k) {
+  return balanced(k, k <= kOnePass ? kOnePass : kDepth, kLanes);
 }
 
 /// Rows of a in panels of six or one less where they do not divide: two rows alone would take as
@@ -175,8 +185,34 @@ void pack_rows(const MatrixView& a, std::int64_t first, std::int64_t rows, std::
   }
 }
 
+/// Where packed columns go: a workspace that is read next, or memory that is read much later, past
+/// the caches (whose lines need not be read before they are written then).
+enum class Write { kCached, kStreamed };
+
+template <Write kWrite>
+[[gnu::always_inline]] inline void put(float* to, Vector low, Vector high) {
+#ifdef __AVX__
+  if constexpr (kWrite == Write::kStreamed) {
+    _mm256_stream_ps(to, reinterpret_cast<__m256>(low));
+    _mm256_stream_ps(to + kLanes, reinterpret_cast<__m256>(high));
+    return;
+  }
+#endif
+  store8(to, low);
+  store8(to + kLanes, high);
+}
+
+/// Streamed writes want whole vectors' places, and end before others read.
+bool can_stream(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 32 == 0; }
+void end_stream() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
+
 /// Columns [first, first + columns), at most kColumnPanels panels of them, and terms [begin, begin
 /// + depth) of b as panels (depth, 16).
+template <Write kWrite>
 void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns, std::int64_t begin,
                   std::int64_t depth, float* to) {
   const float* from = b.data + begin * b.row_stride + first * b.column_stride;
@@ -185,16 +221,27 @@ void pack_columns(const MatrixView& b, std::int64_t first, std::int64_t columns,
     constexpr std::int64_t kRowsAhead = 12;  // the hardware does not look beyond the end of a row
     for (std::int64_t k = 0; k < depth; ++k) {
       for (std::int64_t panel = 0; panel < whole; ++panel) {
-        __builtin_prefetch(from + (k + kRowsAhead) * b.row_stride + panel * kColumns);
-        std::memcpy(to + (panel * depth + k) * kColumns, from + k * b.row_stride + panel * kColumns,
-                    kColumns * sizeof(float));
+        const float* line = from + k * b.row_stride + panel * kColumns;
+        __builtin_prefetch(line + kRowsAhead * b.row_stride);
+        put<kWrite>(to + (panel * depth + k) * kColumns, load8(line), load8(line + kLanes));
       }
     }
   } else {
     for (std::int64_t panel = 0; panel < whole; ++panel) {
-      for (std::int64_t half = 0; half < kColumns; half += kLanes) {
-        transpose_eight(from + (panel * kColumns + half) * b.column_stride, b.column_stride, depth,
-                        to + panel * depth * kColumns + half, kColumns);
+      const float* lines = from + panel * kColumns * b.column_stride;
+      float* part = to + panel * depth * kColumns;
+      std::int64_t k = 0;
+      for (; k + kLanes <= depth; k += kLanes) {
+        Vector low[8], high[8];
+        for (int j = 0; j < 8; ++j) low[j] = load8(lines + j * b.column_stride + k);
+        transpose(low);
+        for (int j = 0; j < 8; ++j) high[j] = load8(lines + (8 + j) * b.column_stride + k);
+        transpose(high);
+        for (int i = 0; i < 8; ++i) put<kWrite>(part + (k + i) * kColumns, low[i], high[i]);
+      }
+      for (; k < depth; ++k) {
+        for (std::int64_t j = 0; j < kColumns; ++j)
+          part[k * kColumns + j] = lines[j * b.column_stride + k];
       }
     }
   }
@@ -251,8 +298,7 @@ struct Blocks {
 };
 Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
   return {balanced(std::min(shape.m, grid.height), kRowBlock, kRows),
-          balanced(std::min(shape.n, grid.width), kColumnBlock, kColumns),
-          balanced(shape.k, kDepth, kLanes)};
+          balanced(std::min(shape.n, grid.width), kColumnBlock, kColumns), depth_of(shape.k)};
 }
 
 /// Rows [top, top + rows) and columns [left, left + columns) of a matrix, called into the cache a
@@ -345,11 +391,12 @@ struct RightOperand {
   const float* packed = nullptr;
 };
 
+template <Write kWrite>
 void pack_block(const MatrixView& b, std::int64_t left, std::int64_t columns, std::int64_t begin,
                 std::int64_t depth, float* to) {
   constexpr std::int64_t kWidth = kColumnPanels * kColumns;
   for (std::int64_t j = 0; j < columns; j += kWidth)
-    pack_columns(b, left + j, std::min(kWidth, columns - j), begin, depth, to + j * depth);
+    pack_columns<kWrite>(b, left + j, std::min(kWidth, columns - j), begin, depth, to + j * depth);
 }
 
 void multiply_part(const GemmShape& shape, const Part& part, const Blocks& blocks,
@@ -366,7 +413,7 @@ void multiply_part(const GemmShape& shape, const Part& part, const Blocks& block
       if (b.packed) {
         panels = b.packed + begin * round_up(shape.n, kColumns) + left * depth;
       } else {
-        pack_block(b.view, left, columns, begin, depth, packed_b);
+        pack_block<Write::kCached>(b.view, left, columns, begin, depth, packed_b);
         if (depth_after > 0) {
           next_b = Ahead(b.view, end, depth_after, left, columns, tiles_of(height, columns));
         }
@@ -425,7 +472,7 @@ void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, cons
   multiply_parts(shape, a, {b}, bias, /*add=*/false, c, workspace, threads);
 }
 
-bool gemm_adds(const GemmShape& shape) { return balanced(shape.k, kDepth, kLanes) >= shape.k; }
+bool gemm_adds(const GemmShape& shape) { return depth_of(shape.k) >= shape.k; }
 
 void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
                  std::byte* workspace, int threads) {
@@ -437,16 +484,18 @@ std::int64_t gemm_packed_floats(std::int64_t n, std::int64_t k) {
 }
 
 void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packed, int threads) {
-  const std::int64_t depth = balanced(k, kDepth, kLanes);
+  const std::int64_t depth = depth_of(k);
   const std::int64_t width = round_up((n + threads - 1) / threads, kColumns);
+  const auto pack = can_stream(packed) ? pack_block<Write::kStreamed> : pack_block<Write::kCached>;
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) {
     const std::int64_t left = std::min(n, thread * width), right = std::min(n, left + width);
     for (std::int64_t begin = 0; begin < k; begin += depth) {
       const std::int64_t terms = std::min(depth, k - begin);
-      pack_block(b, left, right - left, begin, terms,
-                 packed + begin * round_up(n, kColumns) + left * terms);
+      pack(b, left, right - left, begin, terms,
+           packed + begin * round_up(n, kColumns) + left * terms);
     }
+    end_stream();
   }
 }
 
