@@ -52,6 +52,12 @@ void gather(const TapProducts& shape, const float* from, float* to, int threads)
   }
 }
 
+/// Fetches floats that are about to be read or written. Nothing happens where there is no memory.
+void prefetch(const float* from, std::int64_t count) {
+  constexpr std::int64_t kLine = 16;
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i);
+}
+
 /// y (sample, block, position, 8) = the sum over taps and input positions + bias (unless null);
 /// `tap_of` an output and an input position is the tap in the packed weights, -1 for none. The
 /// workspace begins at `gathered`.
@@ -62,6 +68,10 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
   const std::int64_t blocks = shape.depth / kLanes, panels = panels_of(shape);
   const std::int64_t out_blocks = shape.columns / kLanes, positions = shape.to_positions;
   const std::int64_t rows = shape.batch, half = rows * kLanes;
+  std::int64_t products = 0;
+  for (std::int64_t p = 0; p < positions; ++p) {
+    for (std::int64_t q = 0; q < shape.from_positions; ++q) products += tap_of(p, q) >= 0;
+  }
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t panel = 0; panel < panels; ++panel) {
     float* sums = gathered + gathered_floats(shape) + omp_get_thread_num() * sums_floats(shape);
@@ -74,10 +84,16 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
     for (std::int64_t begin = 0; begin < blocks; begin += kBlocksTogether) {
       const std::int64_t count = std::min(kBlocksTogether, blocks - begin);
       const float* u = packed + (panel * shape.depth + begin * kLanes) * shape.taps * kPanel;
+      // What is read next comes from memory in the meantime, a part of it during each product.
+      const std::int64_t floats = count * kLanes * shape.taps * kPanel;
+      const std::int64_t part = floats / std::max<std::int64_t>(products, 1) + 1;
+      const float* next = u + floats;
       for (std::int64_t p = 0; p < positions; ++p) {
         for (std::int64_t q = 0; q < shape.from_positions; ++q) {
           const std::int64_t tap = tap_of(p, q);
           if (tap < 0) continue;
+          prefetch(next, part);
+          next += part;
           blocked::multiply(rows, gathered + (q * blocks + begin) * half, half, u + tap * kPanel,
                             shape.taps * kPanel, count, /*first=*/false, sums + 2 * p * half, half);
         }
@@ -122,14 +138,6 @@ constexpr std::int64_t kInputsTogether = 24;
 
 std::int64_t gradient_floats(const SmallPicture& shape) {
   return kInputsTogether * shape.taps * kPanel;
-}
-
-/// Fetches the lines of `count` floats of `rows` rows that are about to be written or added to.
-void prefetch_rows(const float* from, std::int64_t row, std::int64_t rows, std::int64_t count) {
-  constexpr std::int64_t kLine = 16;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + r * row + i, 1);
-  }
 }
 
 /// Writes or adds columns [0, 8 * halves) of sums (count, 16) to rows of dw, which are `row` apart.
@@ -219,7 +227,7 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
 }
 
 bool small_picture_packs(const SmallPicture& shape) {
-  constexpr std::int64_t kFewestSamples = 16;
+  constexpr std::int64_t kFewestSamples = 4;
   return shape.batch >= kFewestSamples;
 }
 
@@ -278,8 +286,10 @@ void small_picture_weight_gradient(const SmallPicture& shape, const float* x, co
     for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
       const std::int64_t end = std::min(begin + kInputsTogether, shape.inputs);
       for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
-        prefetch_rows(rows + c * shape.taps, row, halves * kLanes,
-                      std::min(blocked::kChannelsTogether, end - c) * shape.taps);
+        for (std::int64_t k = 0; k < halves * kLanes; ++k) {
+          prefetch(rows + k * row + c * shape.taps,
+                   std::min(blocked::kChannelsTogether, end - c) * shape.taps);
+        }
         for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
           blocked::multiply_transposed(end - c, v, half, c, columns, (halves - 1) * half,
                                        shape.batch, pairs.of(tap), /*first=*/true,
