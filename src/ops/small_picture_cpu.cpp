@@ -52,12 +52,6 @@ void gather(const TapProducts& shape, const float* from, float* to, int threads)
   }
 }
 
-/// Fetches floats that are about to be read or written. Nothing happens where there is no memory.
-void prefetch(const float* from, std::int64_t count) {
-  constexpr std::int64_t kLine = 16;
-  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i);
-}
-
 /// y (sample, block, position, 8) = the sum over taps and input positions + bias (unless null);
 /// `tap_of` an output and an input position is the tap in the packed weights, -1 for none. The
 /// workspace begins at `gathered`.
@@ -92,7 +86,7 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
         for (std::int64_t q = 0; q < shape.from_positions; ++q) {
           const std::int64_t tap = tap_of(p, q);
           if (tap < 0) continue;
-          prefetch(next, part);
+          blocked::prefetch(next, part);
           next += part;
           blocked::multiply(rows, gathered + (q * blocks + begin) * half, half, u + tap * kPanel,
                             shape.taps * kPanel, count, /*first=*/false, sums + 2 * p * half, half);
@@ -287,8 +281,8 @@ void small_picture_weight_gradient(const SmallPicture& shape, const float* x, co
       const std::int64_t end = std::min(begin + kInputsTogether, shape.inputs);
       for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
         for (std::int64_t k = 0; k < halves * kLanes; ++k) {
-          prefetch(rows + k * row + c * shape.taps,
-                   std::min(blocked::kChannelsTogether, end - c) * shape.taps);
+          blocked::prefetch(rows + k * row + c * shape.taps,
+                            std::min(blocked::kChannelsTogether, end - c) * shape.taps);
         }
         for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
           blocked::multiply_transposed(end - c, v, half, c, columns, (halves - 1) * half,

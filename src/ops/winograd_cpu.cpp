@@ -413,7 +413,11 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
         const std::int64_t inputs = std::min(kInputsTogether, shape.inputs - begin);
         transform_weights(w, begin, inputs, panel, u, stride);
         const Points part{v.data + begin * v.tiles, v.tiles, v.point};
+        // Packed weights that are transformed next come from memory in the meantime.
+        const float* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
+        const std::int64_t each = inputs * 9 * kPanel / kPoints;
         for (int point = 0; point < kPoints; ++point) {
+          if (w.packed) blocked::prefetch(next + point * each, each);
           multiply_panel(part, point, u + point * stride, inputs / kLanes, tiles,
                          /*first=*/begin == 0, m, 0);
         }
