@@ -276,14 +276,14 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
   if (auto shape =
-          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1]);
-      shape && small_picture_weight_gradient_pays(*shape)) {
+          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
     const int threads = omp_get_max_threads();
     const std::size_t bytes = small_picture_weight_gradient_workspace_bytes(*shape, threads);
-    return make_kernel(
-        [shape = std::move(*shape), threads](
-            std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-          small_picture_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+    return make_adding_kernel(
+        [shape = std::move(*shape), threads](std::span<const Tensor> in,
+                                             std::span<const Tensor> out, const RunContext& context,
+                                             bool add) {
+          small_picture_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), add,
                                         out[0].as<float>(), data_or_null<float>(out, 1),
                                         context.workspace, threads);
         },
@@ -395,8 +395,9 @@ bool convolution_packing_pays(const KernelRequest& request) {
 }
 
 bool conv_weight_gradient_adds(const KernelRequest& request) {
-  return is_float32(request) &&
-         own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1]);
+  if (!is_float32(request)) return false;
+  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  return own_winograd(request, x, dw, dy) || own_small_picture(request, x, dw, dy);
 }
 
 Layout convolution_layout() {

@@ -3,69 +3,15 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <span>
 
 #include "ops/blocked_product_cpu.h"
-#include "ops/gemm_cpu.h"
 
 namespace pipetrain {
 namespace {
 
 using blocked::kLanes;
 using blocked::kPanel;
-
-/// Calls visit(offset in w of tap 0 of the first lane, offset in the matrix of positions 0 and 0)
-/// for every input channel and block of output channels.
-template <class Visit>
-void for_each_block(const SmallPicture& shape, int threads, Visit visit) {
-  const std::int64_t blocks = shape.outputs / kLanes;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t c = 0; c < shape.inputs; ++c) {
-    const std::int64_t row = c / kLanes * kLanes * shape.in_positions + c % kLanes;
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      visit((block * kLanes * shape.inputs + c) * shape.taps,
-            row * shape.y_width() + block * shape.out_positions * kLanes);
-    }
-  }
-}
-
-/// Where the lanes of output position p and input position q stand, from positions 0 and 0.
-std::int64_t place(const SmallPicture& shape, std::int64_t p, std::int64_t q) {
-  return q * kLanes * shape.y_width() + p * kLanes;
-}
-
-/// A weight's gradient is the sum over all places where it acts.
-void fold(const SmallPicture& shape, const float* matrix, float* dw, int threads) {
-  const std::int64_t lane_stride = shape.inputs * shape.taps;
-  for_each_block(shape, threads, [&](std::int64_t to, std::int64_t from) {
-    for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
-      Vector8 sum = {};
-      for (std::int64_t p = 0; p < shape.out_positions; ++p) {
-        for (std::int64_t q = 0; q < shape.in_positions; ++q) {
-          if (shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)] != tap) continue;
-          sum += load8(matrix + from + place(shape, p, q));
-        }
-      }
-      for (int lane = 0; lane < kLanes; ++lane) dw[to + lane * lane_stride + tap] = sum[lane];
-    }
-  });
-}
-
-void sum_positions(const SmallPicture& shape, const float* dy, float* dbias) {
-  for (std::int64_t k = 0; k < shape.outputs; ++k) {
-    const float* from = dy + k / kLanes * shape.out_positions * kLanes + k % kLanes;
-    double sum = 0;
-    for (std::int64_t n = 0; n < shape.batch; ++n) {
-      for (std::int64_t p = 0; p < shape.out_positions; ++p) {
-        sum += static_cast<double>(from[n * shape.y_width() + p * kLanes]);
-      }
-    }
-    dbias[k] = static_cast<float>(sum);
-  }
-}
-
-GemmShape weight_product(const SmallPicture& shape) {
-  return {shape.x_width(), shape.y_width(), shape.batch};
-}
 
 /// One direction of forward and input gradient: columns are what is computed, depth is summed over.
 struct TapProducts {
@@ -116,6 +62,10 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
   const std::int64_t blocks = shape.depth / kLanes, panels = panels_of(shape);
   const std::int64_t out_blocks = shape.columns / kLanes, positions = shape.to_positions;
   const std::int64_t rows = shape.batch, half = rows * kLanes;
+  std::int64_t products = 0;
+  for (std::int64_t p = 0; p < positions; ++p) {
+    for (std::int64_t q = 0; q < shape.from_positions; ++q) products += tap_of(p, q) >= 0;
+  }
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t panel = 0; panel < panels; ++panel) {
     float* sums = gathered + gathered_floats(shape) + omp_get_thread_num() * sums_floats(shape);
@@ -128,10 +78,16 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
     for (std::int64_t begin = 0; begin < blocks; begin += kBlocksTogether) {
       const std::int64_t count = std::min(kBlocksTogether, blocks - begin);
       const float* u = packed + (panel * shape.depth + begin * kLanes) * shape.taps * kPanel;
+      // What is read next comes from memory in the meantime, a part of it during each product.
+      const std::int64_t floats = count * kLanes * shape.taps * kPanel;
+      const std::int64_t part = floats / std::max<std::int64_t>(products, 1) + 1;
+      const float* next = u + floats;
       for (std::int64_t p = 0; p < positions; ++p) {
         for (std::int64_t q = 0; q < shape.from_positions; ++q) {
           const std::int64_t tap = tap_of(p, q);
           if (tap < 0) continue;
+          blocked::prefetch(next, part);
+          next += part;
           blocked::multiply(rows, gathered + (q * blocks + begin) * half, half, u + tap * kPanel,
                             shape.taps * kPanel, count, /*first=*/false, sums + 2 * p * half, half);
         }
@@ -144,6 +100,70 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
           store8(to + p * kLanes, load8(sums + (2 * p + h) * half + n * kLanes));
       }
     }
+  }
+}
+
+/// Where each tap acts, as offsets in gathered x and dy: tap t in pairs [begin[t], begin[t + 1]).
+struct TapPairs {
+  std::vector<blocked::OperandPair> pairs;
+  std::vector<std::size_t> begin{0};
+
+  std::span<const blocked::OperandPair> of(std::int64_t tap) const {
+    const std::size_t first = begin[static_cast<std::size_t>(tap)];
+    return std::span(pairs).subspan(first, begin[static_cast<std::size_t>(tap) + 1] - first);
+  }
+};
+TapPairs tap_pairs(const SmallPicture& shape) {
+  TapPairs out;
+  for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
+    for (std::int64_t p = 0; p < shape.out_positions; ++p) {
+      for (std::int64_t q = 0; q < shape.in_positions; ++q) {
+        if (shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)] != tap) continue;
+        out.pairs.push_back({q * shape.inputs * shape.batch, p * shape.outputs * shape.batch});
+      }
+    }
+    out.begin.push_back(out.pairs.size());
+  }
+  return out;
+}
+
+/// Input channels whose weights' gradients are written together, in long runs.
+constexpr std::int64_t kInputsTogether = 24;
+
+std::int64_t gradient_floats(const SmallPicture& shape) {
+  return kInputsTogether * shape.taps * kPanel;
+}
+
+/// Writes or adds columns [0, 8 * halves) of sums (count, 16) to rows of dw, which are `row` apart.
+void write_columns(const float* sums, std::int64_t count, std::int64_t halves, bool add, float* dw,
+                   std::int64_t row) {
+  for (std::int64_t k = 0; k < halves * kLanes; k += kLanes) {
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      Vector8 lanes[kLanes];
+      for (int r = 0; r < kLanes; ++r) lanes[r] = load8(sums + (i + r) * kPanel + k);
+      transpose(lanes);
+      for (int r = 0; r < kLanes; ++r) {
+        float* to = dw + (k + r) * row + i;
+        store8(to, add ? load8(to) + lanes[r] : lanes[r]);
+      }
+    }
+  }
+}
+
+/// Sums of gathered dy over samples and positions of each channel of a block.
+void sum_block(const SmallPicture& shape, const float* z, std::int64_t block, bool add,
+               float* dbias) {
+  double totals[kLanes] = {};
+  for (std::int64_t p = 0; p < shape.out_positions; ++p) {
+    const float* from = z + (p * shape.outputs + block * kLanes) * shape.batch;
+    for (std::int64_t n = 0; n < shape.batch; ++n) {
+      for (int lane = 0; lane < kLanes; ++lane)
+        totals[lane] += static_cast<double>(from[n * kLanes + lane]);
+    }
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    float& sum = dbias[block * kLanes + lane];
+    sum = static_cast<float>(totals[lane]) + (add ? sum : 0.0F);
   }
 }
 
@@ -201,14 +221,8 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
 }
 
 bool small_picture_packs(const SmallPicture& shape) {
-  constexpr std::int64_t kFewestSamples = 16;
+  constexpr std::int64_t kFewestSamples = 4;
   return shape.batch >= kFewestSamples;
-}
-
-bool small_picture_weight_gradient_pays(const SmallPicture& shape) {
-  constexpr std::int64_t kFewestSamples = 32;
-  constexpr std::int64_t kLargestMatrix = 1 << 23;
-  return shape.batch >= kFewestSamples && shape.x_width() <= kLargestMatrix / shape.y_width();
 }
 
 std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed, int threads) {
@@ -219,8 +233,10 @@ std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed
 }
 
 std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& shape, int threads) {
-  return static_cast<std::size_t>(shape.x_width() * shape.y_width()) * sizeof(float) +
-         gemm_workspace_bytes(weight_product(shape), threads);
+  return static_cast<std::size_t>(gathered_floats(forward_taps(shape)) +
+                                  gathered_floats(input_taps(shape)) +
+                                  threads * gradient_floats(shape)) *
+         sizeof(float);
 }
 
 void small_picture_forward(const SmallPicture& shape, const float* x, const ConvolutionWeights& w,
@@ -244,12 +260,42 @@ void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
 }
 
 void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
-                                   float* dw, float* dbias, std::byte* workspace, int threads) {
-  auto* matrix = reinterpret_cast<float*>(workspace);
-  gemm(weight_product(shape), {x, 1, shape.x_width()}, {dy, shape.y_width(), 1}, nullptr, matrix,
-       reinterpret_cast<std::byte*>(matrix + shape.x_width() * shape.y_width()), threads);
-  fold(shape, matrix, dw, threads);
-  if (dbias) sum_positions(shape, dy, dbias);
+                                   bool add, float* dw, float* dbias, std::byte* workspace,
+                                   int threads) {
+  const TapProducts from = forward_taps(shape), to = input_taps(shape);
+  auto* v = reinterpret_cast<float*>(workspace);
+  float* z = v + gathered_floats(from);
+  float* rest = z + gathered_floats(to);
+  gather(from, x, v, threads);
+  gather(to, dy, z, threads);
+  const TapPairs pairs = tap_pairs(shape);
+  const std::int64_t out_blocks = shape.outputs / kLanes, panels = (out_blocks + 1) / 2;
+  const std::int64_t half = shape.batch * kLanes, row = shape.inputs * shape.taps;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t panel = 0; panel < panels; ++panel) {
+    float* sums = rest + omp_get_thread_num() * gradient_floats(shape);
+    const std::int64_t halves = std::min<std::int64_t>(2, out_blocks - 2 * panel);
+    const float* columns = z + 2 * panel * half;
+    float* rows = dw + panel * kPanel * row;
+    for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
+      const std::int64_t end = std::min(begin + kInputsTogether, shape.inputs);
+      for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
+        for (std::int64_t k = 0; k < halves * kLanes; ++k) {
+          blocked::prefetch(rows + k * row + c * shape.taps,
+                            std::min(blocked::kChannelsTogether, end - c) * shape.taps);
+        }
+        for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
+          blocked::multiply_transposed(end - c, v, half, c, columns, (halves - 1) * half,
+                                       shape.batch, pairs.of(tap), /*first=*/true,
+                                       sums + ((c - begin) * shape.taps + tap) * kPanel,
+                                       shape.taps * kPanel);
+        }
+      }
+      write_columns(sums, (end - begin) * shape.taps, halves, add, rows + begin * shape.taps, row);
+    }
+    for (std::int64_t h = 0; dbias && h < halves; ++h)
+      sum_block(shape, z, 2 * panel + h, add, dbias);
+  }
 }
 
 }  // namespace pipetrain

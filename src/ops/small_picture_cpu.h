@@ -5,7 +5,7 @@
 //   y (samples, outputs) at p += x (samples, inputs) at q times w (inputs, outputs) of the tap that
 //   is q's under the window at p
 //
-// The weight gradient is one product, of which each weight adds up the elements where it acts.
+// The weight gradient of a tap sums x times dy over the places where it acts and all samples.
 // Tensors are channel-blocked (nChw8c).
 #pragma once
 
@@ -24,17 +24,12 @@ struct SmallPicture {
   std::int64_t in_positions, out_positions, taps;
   /// Of output position p and input position q at p * in_positions + q: the tap, -1 for none.
   std::vector<std::int64_t> tap;
-
-  std::int64_t x_width() const { return inputs * in_positions; }
-  std::int64_t y_width() const { return outputs * out_positions; }
 };
 
 /// The convolution in this form: no groups, channels in whole blocks of 8.
 std::optional<SmallPicture> small_picture(const ConvGeometry& geometry);
 /// Whether there are enough samples that packing the weights for them alone pays.
 bool small_picture_packs(const SmallPicture& shape);
-/// Whether the weight gradient's product pays: enough samples to be worth its size.
-bool small_picture_weight_gradient_pays(const SmallPicture& shape);
 
 std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed, int threads);
 std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& shape, int threads);
@@ -45,8 +40,9 @@ void small_picture_forward(const SmallPicture& shape, const float* x, const Conv
 void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
                                   const ConvolutionWeights& w, float* dx, std::byte* workspace,
                                   int threads);
-/// dbias may be null.
+/// dw and, unless null, dbias: written, or added to what is there.
 void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
-                                   float* dw, float* dbias, std::byte* workspace, int threads);
+                                   bool add, float* dw, float* dbias, std::byte* workspace,
+                                   int threads);
 
 }  // namespace pipetrain

@@ -16,7 +16,7 @@ using Vector = Vector8;
 using blocked::kLanes;
 using blocked::kPanel;       // output channels of one inner loop of the products
 constexpr int kPoints = 36;  // of the transformed tile: 6 x 6
-constexpr int kRows = 6;     // tiles, or input channels, of one inner loop
+constexpr int kRows = 6;     // tiles of one inner loop
 
 // Interpolation points ±kA and ±kB beside 0 and infinity.
 constexpr float kA = 0.625F, kB = 1.5F;
@@ -288,45 +288,6 @@ void multiply_panel(const Points& v, int point, const float* u, std::int64_t blo
                     m.data + point * m.point + to_block * m.tiles * kLanes, m.tiles * kLanes);
 }
 
-/// du (input channel, 16 outputs) (+)= sum over tiles of v z, for kCount channels from `channel`.
-template <int kCount>
-void multiply_transposed(const Points& v, std::int64_t channel, const float* z,
-                         std::int64_t z_block, std::int64_t tiles, bool first, float* du) {
-  const float* rows[kCount];
-  for (int r = 0; r < kCount; ++r) {
-    rows[r] = v.data + (channel + r) / kLanes * v.tiles * kLanes + (channel + r) % kLanes;
-  }
-  Vector low[kCount] = {}, high[kCount] = {};
-  if (!first) {
-    for (int r = 0; r < kCount; ++r) {
-      low[r] = load8(du + r * kPanel);
-      high[r] = load8(du + r * kPanel + kLanes);
-    }
-  }
-  for (std::int64_t t = 0; t < tiles * kLanes; t += kLanes) {
-    const Vector z_low = load8(z + t), z_high = load8(z + z_block + t);
-#pragma GCC unroll 6
-    for (int r = 0; r < kCount; ++r) {
-      const Vector factor = fill8(rows[r][t]);
-      low[r] += factor * z_low;
-      high[r] += factor * z_high;
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < kCount; ++r) {
-    store8(du + r * kPanel, low[r]);
-    store8(du + r * kPanel + kLanes, high[r]);
-  }
-}
-
-void multiply_transposed(std::int64_t count, const Points& v, std::int64_t channel, const float* z,
-                         std::int64_t z_block, std::int64_t tiles, bool first, float* du) {
-  // Channels are multiples of 16, so that 6, 4 and 2 are all that is needed.
-  if (count >= kRows) return multiply_transposed<kRows>(v, channel, z, z_block, tiles, first, du);
-  if (count == 4) return multiply_transposed<4>(v, channel, z, z_block, tiles, first, du);
-  multiply_transposed<2>(v, channel, z, z_block, tiles, first, du);
-}
-
 std::int64_t tiles_of(std::int64_t positions) { return (positions + 3) / 4; }
 std::int64_t tile_count(const WinogradShape& shape) {
   return shape.batch * tiles_of(shape.out_height) * tiles_of(shape.out_width);
@@ -452,7 +413,11 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
         const std::int64_t inputs = std::min(kInputsTogether, shape.inputs - begin);
         transform_weights(w, begin, inputs, panel, u, stride);
         const Points part{v.data + begin * v.tiles, v.tiles, v.point};
+        // Packed weights that are transformed next come from memory in the meantime.
+        const float* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
+        const std::int64_t each = inputs * 9 * kPanel / kPoints;
         for (int point = 0; point < kPoints; ++point) {
+          if (w.packed) blocked::prefetch(next + point * each, each);
           multiply_panel(part, point, u + point * stride, inputs / kLanes, tiles,
                          /*first=*/begin == 0, m, 0);
         }
@@ -584,11 +549,11 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
   const std::int64_t stride = weight_stride(shape.inputs, few ? kPanel : shape.outputs);
   const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t count, bool first,
                              float* du) {
-    const Points own_v{v.data + point * v.point, v.tiles, v.point};
-    const float* own_z = z.data + point * z.point + panel * 2 * chunk * kLanes;
-    for (std::int64_t c = 0; c < shape.inputs; c += kRows) {
-      multiply_transposed(shape.inputs - c, own_v, c, own_z, chunk * kLanes, count, first,
-                          du + c * kPanel);
+    const blocked::OperandPair pair{point * v.point, point * z.point + panel * 2 * chunk * kLanes};
+    for (std::int64_t c = 0; c < shape.inputs; c += blocked::kChannelsTogether) {
+      blocked::multiply_transposed(shape.inputs - c, v.data, chunk * kLanes, c, z.data,
+                                   chunk * kLanes, count, {&pair, 1}, first, du + c * kPanel,
+                                   kPanel);
     }
   };
   const auto finish = [&](std::int64_t panel, const float* du) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <typeinfo>
@@ -64,6 +65,8 @@ const std::vector<ConvCase>& wide_cases() {
       {"winograd_edges", {2, 32, 9, 7}, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 0, 0, 1}},
       {"smaller_than_window", {32, 16, 2, 2}, {24, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"single_position", {32, 8, 1, 1}, {16, 8, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+      {"small_half_panel", {32, 56, 1, 2}, {8, 56, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+      {"small_unreached", {32, 8, 1, 1}, {16, 8, 2, 2}, {1, 1}, {3, 3}, {1, 1, 2, 2}},
       {"small_uneven", {32, 8, 2, 1}, {16, 8, 3, 3}, {2, 1}, {1, 1}, {1, 1, 0, 1}},
       {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, {1, 1}, {1, 1}, {2, 2, 2, 2}},
       {"resnet_strided", {2, 32, 9, 9}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
@@ -300,6 +303,13 @@ TEST(ConvTest, SmallPicturesOfFewSamples) {
       check(in_blocks(c, single(x), single(w), single(b), false, true), definition(c, x, w, b));
       check(in_blocks(c, single(dy), single(w), {}, true, true),
             run_op("ConvInputGrad", c.with_output(c.x), {dy, w})[0]);
+      const Attributes with_bias = c.with_output(c.w, /*bias=*/true);
+      const std::vector<HostTensor> expected = run_op("ConvWeightGrad", with_bias, {x, dy});
+      const std::vector<HostTensor> actual = run_in_layouts(
+          "ConvWeightGrad", with_bias,
+          {to_layout(single(x), Layout::kBlocked8), to_layout(single(dy), Layout::kBlocked8)},
+          {{DType::kFloat32, c.w}, {DType::kFloat32, Shape{c.w[0]}}});
+      for (std::size_t i = 0; i < expected.size(); ++i) check(actual[i], expected[i]);
     }
   }
 }
@@ -401,44 +411,77 @@ TEST(ConvTest, ConvTransposeShapes) {
   EXPECT_EQ(shape({{"dilations", Ints{2, 2}}}), (Shape{1, 4, 7, 7}));
 }
 
-// The sum over micro-batches, with and without a pass of its own.
-TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
-  for (const Shape& picture : {Shape{2, 32, 9, 7}, Shape{3, 32, 24, 24}}) {
-    Shape out_shape(std::vector<std::int64_t>{picture[0], 48, picture[2], picture[3]});
-    const ConvCase c{"", picture, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
-    Node node;
-    node.op = find_op("ConvWeightGrad");
-    node.attributes = c.with_output(c.w, /*bias=*/true);
-    const TensorType x{DType::kFloat32, picture, Layout::kBlocked8};
-    const TensorType dy{DType::kFloat32, out_shape, Layout::kBlocked8};
-    const std::vector<TensorType> outputs = {{DType::kFloat32, c.w}, {DType::kFloat32, Shape{48}}};
-    const auto kernel = make_kernel(Backend::kCpu, {node, {x, dy}, outputs});
+/// Channel-blocked operands of a ConvWeightGrad, and what it writes or adds.
+class BlockedWeightGradient {
+ public:
+  explicit BlockedWeightGradient(const ConvCase& c)
+      : inputs_{{DType::kFloat32, c.x, Layout::kBlocked8},
+                {DType::kFloat32, c.y(), Layout::kBlocked8}},
+        outputs_{{DType::kFloat32, c.w}, {DType::kFloat32, Shape{c.w[0]}}} {
+    node_.op = find_op("ConvWeightGrad");
+    node_.attributes = c.with_output(c.w, /*bias=*/true);
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      operands_.push_back(random_tensor({DType::kFloat32, inputs_[i].shape}, 1 + i));
+  }
+
+  std::vector<HostTensor> random_outputs() const {
+    std::vector<HostTensor> out;
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      out.push_back(random_tensor(outputs_[i], 3 + i));
+    return out;
+  }
+
+  void run(int threads, bool add, std::vector<HostTensor>& out) const {
+    const int threads_before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    const KernelRequest request{node_, inputs_, outputs_};
+    const auto kernel = make_kernel(Backend::kCpu, request);
+    omp_set_num_threads(threads_before);
     auto* adding = dynamic_cast<AddingKernel*>(kernel.get());
-    ASSERT_EQ(adding != nullptr, convolution_layout() == Layout::kBlocked8);
-    if (!adding) return;
+    ASSERT_NE(adding, nullptr);
+    EXPECT_TRUE(conv_weight_gradient_adds(request));
     const Buffer workspace(kernel->workspace_bytes());
     RunContext context;
     context.workspace = workspace.data();
-    std::vector<HostTensor> in = {random_tensor({x.dtype, x.shape}, 1),
-                                  random_tensor({dy.dtype, dy.shape}, 2)};
-    std::vector<HostTensor> out, sum;
-    std::vector<Tensor> in_views, out_views, sum_views;
-    for (const HostTensor& tensor : in) in_views.push_back(tensor.view());
-    in_views[0].type = x;
-    in_views[1].type = dy;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      out.emplace_back(outputs[i]);
-      sum.push_back(random_tensor(outputs[i], 3 + i));
+    std::vector<Tensor> in_views, out_views;
+    for (std::size_t i = 0; i < operands_.size(); ++i) {
+      in_views.push_back(operands_[i].view());
+      in_views[i].type = inputs_[i];
     }
     for (HostTensor& tensor : out) out_views.push_back(tensor.view());
-    for (HostTensor& tensor : sum) sum_views.push_back(tensor.view());
-    kernel->run(in_views, out_views, context);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
+    add ? adding->run_adding(in_views, out_views, context)
+        : kernel->run(in_views, out_views, context);
+  }
+
+ private:
+  Node node_;
+  std::vector<TensorType> inputs_, outputs_;
+  std::vector<HostTensor> operands_;
+};
+
+// The sum over micro-batches, with and without a pass of its own, by one thread and by two.
+TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
+  const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  const std::vector<ConvCase> cases = {
+      {"one_chunk", {2, 32, 9, 7}, {48, 32, 3, 3}, one, one, around},
+      {"many_chunks", {3, 32, 24, 24}, {48, 32, 3, 3}, one, one, around},
+      {"small", {9, 56, 2, 2}, {24, 56, 3, 3}, one, one, around},
+      {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
+      {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}}};
+  for (const ConvCase& c : cases) {
+    const BlockedWeightGradient gradient(c);
+    std::vector<HostTensor> out = gradient.random_outputs(), again = gradient.random_outputs();
+    gradient.run(/*threads=*/1, /*add=*/false, out);
+    gradient.run(/*threads=*/2, /*add=*/false, again);
+    std::vector<HostTensor> sum = gradient.random_outputs();
+    const std::vector<HostTensor> before = gradient.random_outputs();
+    gradient.run(/*threads=*/2, /*add=*/true, sum);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      expect_same_bits(again[i], out[i], c.name);
       for (std::size_t e = 0; e < out[i].span<float>().size(); ++e)
-        out[i].span<float>()[e] += sum[i].span<float>()[e];
+        out[i].span<float>()[e] += before[i].span<float>()[e];
+      expect_same_bits(sum[i], out[i], c.name);
     }
-    adding->run_adding(in_views, sum_views, context);
-    for (std::size_t i = 0; i < outputs.size(); ++i) expect_same_bits(sum[i], out[i]);
   }
 }
 
