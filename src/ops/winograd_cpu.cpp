@@ -437,6 +437,10 @@ void convolve(const WinogradShape& shape, const float* x, const Weights& w, cons
   convolve_chunks(shape, x, w, bias, y, workspace, threads);
 }
 
+/// Input channels whose gradients for one panel are summed before they are transformed, where all
+/// tiles make one chunk: the sums stay in the second-level cache.
+constexpr std::int64_t kGradientInputs = 24;
+
 /// Sums of dy over all positions of each channel.
 void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, bool add,
                   float* sums) {
@@ -458,11 +462,12 @@ void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t bloc
   }
 }
 
-/// dw = G' du G for the input channels of one panel of 16 output channels; du: (input channel, 16),
-/// points `stride` apart. Written, or added to what is there.
+/// dw = G' du G for one panel of 16 output channels and `inputs` channels from `begin`; du: (input
+/// channel, 16), points `stride` apart. Written, or added to what is there.
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
-                               std::int64_t panel, bool add, float* dw) {
-  for (std::int64_t c = 0; c < shape.inputs; ++c) {
+                               std::int64_t panel, std::int64_t begin, std::int64_t inputs,
+                               bool add, float* dw) {
+  for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
       const float* from = du + c * kPanel + half;
       Vector lines[18];  // [row of the window][point column]
@@ -473,7 +478,7 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
         }
         weight_gradient_line(points, 1, lines + j, 6);
       }
-      float* to = dw + ((panel * kPanel + half) * shape.inputs + c) * 9;
+      float* to = dw + ((panel * kPanel + half) * shape.inputs + begin + c) * 9;
       Vector weights[9], rows[8];
       for (int i = 0; i < 3; ++i) weight_gradient_line(lines + 6 * i, 1, weights + 3 * i, 1);
       for (int i = 0; i < 8; ++i) rows[i] = weights[i];
@@ -513,7 +518,7 @@ std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
   const std::int64_t chunk = gradient_chunk_tiles(shape);
   const std::int64_t sums = has_one_gradient_chunk(shape)
-                                ? threads * kPoints * weight_stride(shape.inputs, kPanel)
+                                ? threads * kPoints * weight_stride(kGradientInputs, kPanel)
                                 : kPoints * weight_stride(shape.inputs, shape.outputs);
   return static_cast<std::size_t>(sums + align_floats(points_floats(shape.inputs, chunk)) +
                                   align_floats(points_floats(shape.outputs, chunk))) *
@@ -546,21 +551,15 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
   const Points z =
       points_at(v.data + align_floats(points_floats(shape.inputs, chunk)), shape.outputs, chunk);
   float* sums = z.data + align_floats(points_floats(shape.outputs, chunk));
-  const std::int64_t stride = weight_stride(shape.inputs, few ? kPanel : shape.outputs);
-  const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t count, bool first,
-                             float* du) {
+  const std::int64_t stride =
+      few ? weight_stride(kGradientInputs, kPanel) : weight_stride(shape.inputs, shape.outputs);
+  const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t begin,
+                             std::int64_t end, std::int64_t count, bool first, float* du) {
     const blocked::OperandPair pair{point * v.point, point * z.point + panel * 2 * chunk * kLanes};
-    for (std::int64_t c = 0; c < shape.inputs; c += blocked::kChannelsTogether) {
-      blocked::multiply_transposed(shape.inputs - c, v.data, chunk * kLanes, c, z.data,
-                                   chunk * kLanes, count, {&pair, 1}, first, du + c * kPanel,
-                                   kPanel);
+    for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
+      blocked::multiply_transposed(end - c, v.data, chunk * kLanes, c, z.data, chunk * kLanes,
+                                   count, {&pair, 1}, first, du + (c - begin) * kPanel, kPanel);
     }
-  };
-  const auto finish = [&](std::int64_t panel, const float* du) {
-    transform_weight_gradient(shape, du, stride, panel, add, dw);
-    if (!dbias) return;
-    sum_channels(shape, dy, 2 * panel, add, dbias);
-    sum_channels(shape, dy, 2 * panel + 1, add, dbias);
   };
 #pragma omp parallel num_threads(threads)
   {
@@ -578,19 +577,33 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
 #pragma omp for schedule(static)
       for (std::int64_t pair = 0; pair < kPoints * panels; ++pair) {
         const std::int64_t point = pair / panels, panel = pair % panels;
-        add_point(point, panel, count, first == 0,
+        add_point(point, panel, 0, shape.inputs, count, first == 0,
                   sums + point * stride + panel * shape.inputs * kPanel);
       }
     }
-    float* own = sums + (few ? omp_get_thread_num() * kPoints * stride : 0);
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
       if (few) {
-        for (int point = 0; point < kPoints; ++point) {
-          add_point(point, panel, tiles, /*first=*/true, own + point * stride);
+        float* own = sums + omp_get_thread_num() * kPoints * stride;
+        for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
+          const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
+          for (int point = 0; point < kPoints; ++point) {
+            if (point < kPanel) {  // one row of the panel during each of the first products
+              blocked::prefetch(dw + ((panel * kPanel + point) * shape.inputs + begin) * 9,
+                                inputs * 9);
+            }
+            add_point(point, panel, begin, begin + inputs, tiles, /*first=*/true,
+                      own + point * stride);
+          }
+          transform_weight_gradient(shape, own, stride, panel, begin, inputs, add, dw);
         }
+      } else {
+        transform_weight_gradient(shape, sums + panel * shape.inputs * kPanel, stride, panel, 0,
+                                  shape.inputs, add, dw);
       }
-      finish(panel, few ? own : own + panel * shape.inputs * kPanel);
+      if (!dbias) continue;
+      sum_channels(shape, dy, 2 * panel, add, dbias);
+      sum_channels(shape, dy, 2 * panel + 1, add, dbias);
     }
   }
 }
