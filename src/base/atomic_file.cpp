@@ -25,12 +25,12 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
                                           ::getpid(), ++counter);
 }
 
+}  // namespace
+
 bool is_special(const std::filesystem::path& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(temporary_name(path_)) {

@@ -11,6 +11,9 @@
 
 namespace pipetrain {
 
+/// Whether a path is a device or a pipe, which is written and not replaced.
+bool is_special(const std::filesystem::path& path);
+
 /// One file being written. Nothing is at `path` before commit; without it, nothing is left.
 /// Errors are kResource and name the file.
 class AtomicFile {

@@ -40,6 +40,10 @@ std::string candidates_table(const FoundSchedules& found, std::size_t most) {
 void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
   PT_CHECK(options.run.pipeline.replicas.empty() && !options.run.pipeline.plan_replicas, kUsage,
            "--schedule auto decides on replicas itself; leave out --replicas, or name a schedule");
+  const PipelineConfig& given = options.run.pipeline;
+  PT_CHECK(given.split.empty() && given.cuts.empty() && given.plan_path.empty(), kUsage,
+           "--schedule auto cuts the model itself; leave out {}, or name a schedule",
+           given.plan_path.empty() ? "--split" : "--plan");
   const FoundSchedules found = find_schedules(options.run, scope);
   if (print_table) std::fputs(candidates_table(found, 20).c_str(), stdout);
   if (found.chosen < 0) {

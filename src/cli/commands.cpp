@@ -169,6 +169,9 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
 void resolve_plan(Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (pipeline.plan_path.empty()) return;
+  PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
+           "--plan {} says where stages begin and how many devices each has; leave out {}",
+           printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)

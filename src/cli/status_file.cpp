@@ -8,12 +8,20 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/clock.h"
 #include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
 
 namespace pipetrain {
+
+StatusFile::StatusFile(std::string path) : path_(std::move(path)) {
+  PT_CHECK(!is_special(path_), kUsage,
+           "--status-file: \"{}\" is a device or a pipe, and the file is replaced every second; "
+           "name a file, or read --metrics",
+           printable(path_));
+}
 
 void StatusFile::step(const StepReport& report) {
   if (path_.empty()) return;

@@ -10,8 +10,9 @@ namespace pipetrain {
 
 class StatusFile {
  public:
-  /// An empty path: nothing is written.
-  explicit StatusFile(std::string path) : path_(std::move(path)) {}
+  /// An empty path: nothing is written. Error (kUsage) for a device or a pipe, which cannot be
+  /// replaced.
+  explicit StatusFile(std::string path);
 
   void step(const StepReport& report);
   void checkpoint(const WrittenCheckpoint& written) { checkpoint_ = written.path.string(); }

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/atomic_file.h"
@@ -384,8 +385,34 @@ int follow(const Options& options, Session& session, const FoundCheckpoint* foun
   return 0;
 }
 
+/// An option of a configuration, in which those that are left at their defaults are comments.
+std::string told_of(const std::string& line) {
+  return line.starts_with("# ") ? line.substr(2) : line;
+}
+
+/// All processes are told the same: not everything that decides numbers would be missed later.
+void check_same_options(const Options& options, ProcessGroup* processes) {
+  if (!processes) return;
+  Options told = options;
+  told.quiet = false;  // who speaks is decided elsewhere
+  const std::string mine = config_text(told, "train", /*all=*/true) +
+                           fmt::format("resume = {}\ndry-run = {}\n", told.resume, told.dry_run);
+  const std::string first = processes->broadcast(mine);
+  std::istringstream here(mine), there(first);
+  for (std::string line, other; std::getline(here, line) && std::getline(there, other);) {
+    PT_CHECK(line == other, kUsage,
+             "{} was started with {} where process 0 has {}; all must be started with the same "
+             "options",
+             processes->name_of(processes->rank()), printable(told_of(line)),
+             printable(told_of(other)));
+  }
+  PT_CHECK(mine == first, kUsage, "{} was started with other options than process 0",
+           processes->name_of(processes->rank()));
+}
+
 int train_in(Options& options, ProcessGroup* processes) {
   std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
+  check_same_options(options, processes);
   Signals signals;
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
@@ -509,13 +536,15 @@ int train_in(Options& options, ProcessGroup* processes) {
     signals.watch_stops();
     summary = train(session, watcher, training);
     progress.finish();
-    recorder.finish();
     if (was_estimate) write_plan_and_profile();
-    if (summary.end == RunEnd::kStopped)
+    if (summary.end == RunEnd::kStopped) {
+      recorder.finish();
       return end_stopped(signals.stop() ? signals.stop() : SIGTERM, summary, events, status,
                          folder);
+    }
     session.collect_weights();
     write_output(options, session, output, (folder / "trained.onnx").string());
+    recorder.finish();
     if (!summary.save_failure.empty()) {
       log_info("train", "saved    {}  (run: {})",
                options.output == "-" ? "standard output" : output, folder.string());

@@ -121,7 +121,7 @@ void RemoteLinks::post_receives() {
       for (const ExchangedPiece& piece : next.pieces) {
         for (std::size_t begin = 0; begin < piece.bytes; begin += Processes::kMostBytes) {
           message.requests.push_back(group_.processes().post_receive(
-              piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), inbox.peer,
+              piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), next.peer,
               tag_of(inbox.link, next.unit)));
         }
       }

@@ -43,13 +43,14 @@ class RemoteLinks {
   /// A unit that another process sends, and the pieces of the buffer that it is for.
   struct Arrival {
     int unit = 0;
+    int peer = 0;
     int slot = 0;
     std::vector<ExchangedPiece> pieces;
   };
-  /// What one process sends over a link to one replica of a stage, in the order of its receives.
+  /// What other processes send over a link to one replica of a stage, in the order of its receives:
+  /// they share its buffers.
   struct Inbox {
     int link = 0;
-    int peer = 0;
     int device = 0;
     Channel* channel = nullptr;
     std::vector<Arrival> arrivals;

@@ -156,15 +156,15 @@ void Runtime::start_remote_round() {
       Copy& copy = copy_on(moved.to_stage, worker->device);
       const std::byte* buffer = copy.remote[at(l)].at(at(instruction.slot)).data();
       auto inbox = std::find_if(inboxes.begin(), inboxes.end(), [&](const auto& one) {
-        return one.link == l && one.peer == peer && one.device == worker->device;
+        return one.link == l && one.device == worker->device;
       });
       if (inbox == inboxes.end()) {
-        inboxes.push_back({l, peer, worker->device, link->channel.get(), {}, {}, 0});
+        inboxes.push_back({l, worker->device, link->channel.get(), {}, {}, 0});
         inbox = inboxes.end() - 1;
         inbox->held.resize(copy.remote[at(l)].size());
       }
       inbox->arrivals.push_back(
-          {moved.unit, instruction.slot,
+          {moved.unit, peer, instruction.slot,
            copy.stage->received(variant, *edge, const_cast<std::byte*>(buffer))});
     }
   }

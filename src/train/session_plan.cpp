@@ -295,8 +295,10 @@ void Session::plan_stages_of_chain() {
   }
   const std::vector<int>& replicas = config_.pipeline.replicas;
   if (!config_.pipeline.plan_path.empty()) {
-    plan_ = plan_of_choice(costs_, request,
-                           read_plan(config_.pipeline.plan_path, element_names(costs_)));
+    const PlanChoice choice = read_plan(config_.pipeline.plan_path, element_names(costs_));
+    if (!choice.replicated() && choice.stages() == programs_of_run_->stages())
+      request.loads = programs_of_run_->loads(request.micro_batches);
+    plan_ = plan_of_choice(costs_, request, choice);
     return;
   }
   if (config_.pipeline.plan_replicas) {

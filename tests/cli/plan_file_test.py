@@ -92,6 +92,15 @@ class PlanFile(Case):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", "--gpus", "2",
                      says=("plan.json", "3 devices", "--gpus"))
 
+    def test_what_a_plan_decides_is_not_given_beside_it(self):
+        for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"]):
+            self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", *more, says=("plan.json", more[0]))
+
+    def test_plans_of_schedules_with_several_stages_a_device_are_followed(self):
+        run = ["-m", MODEL, "--data", DATA, "--device", "cpu"]
+        self.succeed("plan", *run, "--gpus", "2", "--schedule", "zb-v", "-o", "v.json")
+        self.succeed("train", *run, "--plan", "v.json", "--max-steps", "2", "-q")
+
     def test_a_missing_file_is_named(self):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "nowhere.json", says="nowhere.json")
 

@@ -95,6 +95,22 @@ class Processes(Case):
         self.train_in(4, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
 
+    def test_two_processes_send_to_one_replica(self):
+        for replicas in ("2,1", "1,2"):
+            run = [*RUN, "-m", MODEL, "--data", DATA, "--split", "block.conv1", "--replicas", replicas, "--micro-batches", "8",
+                   "--max-steps", "8", "--overwrite"]
+            self.succeed(*run, "--run-dir", "one")
+            for _ in range(2):  # the order in which messages come changes
+                self.train_in(3, *run, "--run-dir", "several")
+                self.assertEqual(self.content("several"), self.content("one"), replicas)
+
+    def test_all_must_be_told_the_same(self):
+        for other in ("--optimizer=sgd", "--no-shuffle", "--resume=auto", "--dry-run"):
+            run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
+            code, _, err = self.run_in(1, *run, ":", "-n", "1", PROGRAM, *run, other)
+            self.assertEqual(code, EXIT["usage"], err)
+            self.assertIn("process 1 was started with", err)
+
     def test_a_run_goes_on_in_any_number_of_processes(self):
         run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]
         self.train_in(2, *run, "--run-dir", "whole")
