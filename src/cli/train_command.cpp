@@ -464,6 +464,7 @@ int train_in(Options& options, ProcessGroup* processes) {
   if (goes_on) introduce_resume(session, *found);
   if (options.dry_run) return 0;
 
+  StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path folder = early ? early->keep() : make_run_folder(options, resumed);
   if (!lock) lock.emplace(folder);
   if (resumed.empty() && options.run_dir.empty()) call_latest(folder);
@@ -506,7 +507,6 @@ int train_in(Options& options, ProcessGroup* processes) {
   const bool was_estimate = session.profile().is_estimate;
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
-  StatusFile status(options.status_file);
   TensorBoard board(options.tensorboard ? folder / "tb" : fs::path());
   const double max_seconds =
       options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);

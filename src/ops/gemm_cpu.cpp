@@ -202,7 +202,8 @@ template <Write kWrite>
   store8(to + kLanes, high);
 }
 
-/// Streamed writes want whole vectors' places, and end before others read.
+/// Streamed writes need addresses that are multiples of a vector, and a fence before other threads
+/// read.
 bool can_stream(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 32 == 0; }
 void end_stream() {
 #ifdef __AVX__
