@@ -2,8 +2,10 @@
 // convolutions over channel-blocked tensors are made of. Include it from *_cpu.cpp files only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "ops/row_split_cpu.h"
 #include "ops/vector8_cpu.h"
@@ -11,16 +13,26 @@
 namespace pipetrain::blocked {
 
 constexpr std::int64_t kLanes = 8;
-constexpr std::int64_t kPanel = 16;  // columns of one inner loop: two vectors of eight
+constexpr std::int64_t kPanel = 16;  // columns of one inner loop: two vectors of eight, or one
+
+/// A tensor (sample, channel, position) in blocks of 8 or of 16 channels; 16 are two blocks of ours
+/// side by side.
+struct ChannelBlocks {
+  std::int64_t channels, positions, lanes;
+
+  /// Where 8 channels of a sample begin; their positions are `lanes` apart.
+  std::int64_t at(std::int64_t sample, std::int64_t block) const {
+    const std::int64_t channel = block * kLanes;
+    return (sample * channels + channel / lanes * lanes) * positions + channel % lanes;
+  }
+};
 
 /// Adds to rows [0, kRows) of m, or with `first` sets them. Channel block b of v's row r is at
 /// v + b * v_block + r * 8, a channel's 16 columns of u are `u_step` floats apart, and the two
 /// blocks of m's row r are at m + r * 8 and m_block behind it.
 template <int kRows>
-[[gnu::always_inline]] inline void multiply_rows(const float* v, std::int64_t v_block,
-                                                 const float* u, std::int64_t u_step,
-                                                 std::int64_t blocks, bool first, float* m,
-                                                 std::int64_t m_block) {
+inline void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t u_step,
+                          std::int64_t blocks, bool first, float* m, std::int64_t m_block) {
   Vector8 low[kRows] = {}, high[kRows] = {};
   if (!first) {
     for (int r = 0; r < kRows; ++r) {
@@ -47,34 +59,62 @@ template <int kRows>
   }
 }
 
-/// The same for any number of rows.
-[[gnu::always_inline]] inline void multiply(std::int64_t rows, const float* v, std::int64_t v_block,
-                                            const float* u, std::int64_t u_step,
-                                            std::int64_t blocks, bool first, float* m,
-                                            std::int64_t m_block) {
-  for (std::int64_t row = 0; row < rows;) {
-    const std::int64_t take = rows_together(rows - row);
-    const float* from = v + row * kLanes;
-    float* to = m + row * kLanes;
-    switch (take) {
-      case 1:
-        multiply_rows<1>(from, v_block, u, u_step, blocks, first, to, m_block);
-        break;
-      case 2:
-        multiply_rows<2>(from, v_block, u, u_step, blocks, first, to, m_block);
-        break;
-      case 3:
-        multiply_rows<3>(from, v_block, u, u_step, blocks, first, to, m_block);
-        break;
-      case 4:
-        multiply_rows<4>(from, v_block, u, u_step, blocks, first, to, m_block);
-        break;
-      case 5:
-        multiply_rows<5>(from, v_block, u, u_step, blocks, first, to, m_block);
-        break;
-      default:
-        multiply_rows<6>(from, v_block, u, u_step, blocks, first, to, m_block);
+/// The two halves of a row of m: the first 8 columns, and the others.
+PIPETRAIN_AVX512 inline Vector16 load_halves(const float* low, const float* high) {
+  const Vector8 first = load8(low), second = load8(high);
+  return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
+                                 15);
+}
+PIPETRAIN_AVX512 inline void store_halves(const Vector16& value, float* low, float* high) {
+  store8(low, __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7));
+  store8(high, __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+/// The same with AVX-512: a row is one vector.
+template <int kRows>
+PIPETRAIN_AVX512 inline void multiply_wide_rows(const float* v, std::int64_t v_block,
+                                                const float* u, std::int64_t u_step,
+                                                std::int64_t blocks, bool first, float* m,
+                                                std::int64_t m_block) {
+  Vector16 sums[kRows] = {};
+  if (!first) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = load_halves(m + r * kLanes, m + m_block + r * kLanes);
     }
+  }
+  for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
+    for (int c = 0; c < kLanes; ++c, u += u_step) {
+      const Vector16 columns = load16(u);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) sums[r] += fill16(v[r * kLanes + c]) * columns;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    store_halves(sums[r], m + r * kLanes, m + m_block + r * kLanes);
+  }
+}
+
+using Rows = void (*)(const float* v, std::int64_t v_block, const float* u, std::int64_t u_step,
+                      std::int64_t blocks, bool first, float* m, std::int64_t m_block);
+
+/// The same for any number of rows.
+inline void multiply(std::int64_t rows, const float* v, std::int64_t v_block, const float* u,
+                     std::int64_t u_step, std::int64_t blocks, bool first, float* m,
+                     std::int64_t m_block) {
+  static constexpr auto kNarrow = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
+    return std::array<Rows, kMostRows>{multiply_rows<kBefore + 1>...};
+  }(std::make_integer_sequence<int, kMostRows>());
+  static constexpr auto kWide = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
+    return std::array<Rows, kMostWideRows>{multiply_wide_rows<kBefore + 1>...};
+  }(std::make_integer_sequence<int, kMostWideRows>());
+  const bool wide = has_avx512();
+  for (std::int64_t row = 0; row < rows;) {
+    const std::int64_t take = wide ? wide_rows_together(rows - row) : rows_together(rows - row);
+    const auto index = static_cast<std::size_t>(take - 1);
+    (wide ? kWide[index] : kNarrow[index])(v + row * kLanes, v_block, u, u_step, blocks, first,
+                                           m + row * kLanes, m_block);
     row += take;
   }
 }
@@ -95,12 +135,10 @@ struct OperandPair {
 /// behind the one before it, the second half of z's columns z_block behind the first. Sets the
 /// channels' rows of m, which are m_row apart, or without `first` adds to them.
 template <int kCount>
-[[gnu::always_inline]] inline void multiply_transposed_rows(const float* v, std::int64_t v_block,
-                                                            std::int64_t channel, const float* z,
-                                                            std::int64_t z_block, std::int64_t rows,
-                                                            std::span<const OperandPair> pairs,
-                                                            bool first, float* m,
-                                                            std::int64_t m_row) {
+inline void multiply_transposed_rows(const float* v, std::int64_t v_block, std::int64_t channel,
+                                     const float* z, std::int64_t z_block, std::int64_t rows,
+                                     std::span<const OperandPair> pairs, bool first, float* m,
+                                     std::int64_t m_row) {
   Vector8 low[kCount] = {}, high[kCount] = {};
   if (!first) {
     for (int c = 0; c < kCount; ++c) {
@@ -131,24 +169,48 @@ template <int kCount>
   }
 }
 
-/// Channels of one call of the products below, unless fewer are left.
-constexpr std::int64_t kChannelsTogether = 6;
-
-/// The same for the next channels of `count` that are left: an even number, since blocks are whole.
-[[gnu::always_inline]] inline void multiply_transposed(std::int64_t count, const float* v,
-                                                       std::int64_t v_block, std::int64_t channel,
-                                                       const float* z, std::int64_t z_block,
-                                                       std::int64_t rows,
-                                                       std::span<const OperandPair> pairs,
-                                                       bool first, float* m, std::int64_t m_row) {
-  if (count >= kChannelsTogether) {
-    multiply_transposed_rows<kChannelsTogether>(v, v_block, channel, z, z_block, rows, pairs, first,
-                                                m, m_row);
-  } else if (count == 4) {
-    multiply_transposed_rows<4>(v, v_block, channel, z, z_block, rows, pairs, first, m, m_row);
-  } else {
-    multiply_transposed_rows<2>(v, v_block, channel, z, z_block, rows, pairs, first, m, m_row);
+/// The same with AVX-512.
+template <int kCount>
+PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(
+    const float* v, std::int64_t v_block, std::int64_t channel, const float* z,
+    std::int64_t z_block, std::int64_t rows, std::span<const OperandPair> pairs, bool first,
+    float* m, std::int64_t m_row) {
+  Vector16 sums[kCount] = {};
+  if (!first) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kCount; ++c) sums[c] = load16(m + c * m_row);
   }
+  for (const OperandPair& pair : pairs) {
+    // Blocks are whole: all channels are in one or two of them.
+    const float* low = v + pair.v + channel / kLanes * v_block;
+    const float* high = low + v_block;
+    const float* columns = z + pair.z;
+    for (std::int64_t at = 0; at < rows * kLanes; at += kLanes) {
+      const Vector16 both = load_halves(columns + at, columns + z_block + at);
+#pragma GCC unroll 16
+      for (int c = 0; c < kCount; ++c) {
+        sums[c] += fill16((c < kLanes ? low : high)[at + c % kLanes]) * both;
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int c = 0; c < kCount; ++c) store16(m + c * m_row, sums[c]);
+}
+
+/// Channels of one call of the products below, unless fewer are left.
+inline std::int64_t channels_together() { return has_avx512() ? 2 * kLanes : 6; }
+
+/// The same for the next channels of `count` that are left: blocks are whole.
+inline void multiply_transposed(std::int64_t count, const float* v, std::int64_t v_block,
+                                std::int64_t channel, const float* z, std::int64_t z_block,
+                                std::int64_t rows, std::span<const OperandPair> pairs, bool first,
+                                float* m, std::int64_t m_row) {
+  const auto multiply = has_avx512() ? count >= 2 * kLanes ? multiply_transposed_wide_rows<16>
+                                                           : multiply_transposed_wide_rows<8>
+                        : count >= 6 ? multiply_transposed_rows<6>
+                        : count == 4 ? multiply_transposed_rows<4>
+                                     : multiply_transposed_rows<2>;
+  multiply(v, v_block, channel, z, z_block, rows, pairs, first, m, m_row);
 }
 
 }  // namespace pipetrain::blocked

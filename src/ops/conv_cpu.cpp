@@ -1,11 +1,11 @@
 // Convolutions on the CPU with oneDNN. Each is asked which memory formats it runs fastest in;
 // tensors that come in another format are reordered on the way in and out. The algorithm is direct
-// (or a GEMM, where oneDNN has no direct code), or Winograd by a fixed rule of the shape: never the
-// outcome of a race, since it decides the bits. oneDNN's Winograd needs AVX-512; with tensors in
-// blocks of 8 channels ours (winograd_cpu.h) takes its place, and pictures smaller than the window
-// become products of whole channels (small_picture_cpu.h); both read weights that were packed
-// before, too. A few channels of grey pictures have kernels of their
-// own (few_channels_cpu.h).
+// (or a GEMM, where oneDNN has no direct code), or between channel-blocked tensors Winograd by a
+// fixed rule of the shape: never the outcome of a race, since it decides the bits. Winograd's is
+// ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only, half as fast, and with input gradients
+// that are wrong where the paddings of an axis differ. Pictures smaller than the window become
+// products of whole channels (small_picture_cpu.h); both read weights that were packed before, too.
+// A few channels of grey pictures have kernels of their own (few_channels_cpu.h).
 #include <omp.h>
 
 #include <optional>
@@ -18,6 +18,7 @@
 #include "ops/onednn_cpu.h"
 #include "ops/packed_convolution_cpu.h"
 #include "ops/small_picture_cpu.h"
+#include "ops/vector8_cpu.h"
 #include "ops/winograd_cpu.h"
 
 namespace pipetrain {
@@ -43,7 +44,6 @@ struct Problem {
   dnnl::memory::desc x, w, b, y;  // format any; b is empty without bias
   dnnl::memory::desc own_x, own_w, own_b, own_y;
   dnnl::memory::dims strides, dilations, pad_begin, pad_end;
-  bool winograd = false;
 };
 
 Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
@@ -54,8 +54,7 @@ Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
   return Shape(std::move(dims));
 }
 
-/// Winograd pays where oneDNN has it (AVX-512): 3x3 windows of stride 1 with whole vectors of
-/// channels on both sides.
+/// Winograd pays for 3x3 windows of stride 1 with whole vectors of channels on both sides.
 bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
   const std::string wish = attributes.text("algorithm", "auto");
   if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
@@ -89,26 +88,11 @@ Problem make_problem(const KernelRequest& request, const TensorType& x, const Te
     out.pad_begin.push_back(axis.pad_begin);
     out.pad_end.push_back(axis.pad_end);
   }
-  out.winograd = use_winograd(request.node.attributes, geometry);
   return out;
 }
 
-/// What `make` returns for the algorithm: Winograd where the rule wants it and oneDNN has it, else
-/// direct.
-template <class Make>
-auto choose(const Problem& problem, Make make) {
-  if (problem.winograd) {
-    try {
-      return make(algorithm::convolution_winograd);
-    } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented) throw;
-    }
-  }
-  return make(algorithm::convolution_direct);
-}
-
-dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, algorithm algorithm) {
-  return {{prop_kind::forward_training, algorithm, p.x, p.w, p.b, p.y, p.strides, p.dilations,
+dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p) {
+  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations,
            p.pad_begin, p.pad_end},
           onednn_user_scratchpad(),
           onednn_engine()};
@@ -116,25 +100,34 @@ dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p, algorit
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
 
+/// Channels of a block where both tensors lie in blocks of as many, otherwise 0.
+std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
+  if (x.layout != y.layout) return 0;
+  return x.layout == Layout::kBlocked8 ? 8 : x.layout == Layout::kBlocked16 ? 16 : 0;
+}
+
 /// The shape for our own Winograd kernels, where the rule wants Winograd and the layout is theirs.
 std::optional<WinogradShape> own_winograd(const KernelRequest& request, const TensorType& x,
                                           const TensorType& w, const TensorType& y) {
-  if (x.layout != Layout::kBlocked8 || y.layout != Layout::kBlocked8) return {};
+  const std::int64_t lanes = lanes_of(x, y);
+  if (lanes == 0) return {};
   const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
   if (!use_winograd(request.node.attributes, geometry)) return {};
   const WindowAxis& rows = geometry.window[0];
   const WindowAxis& columns = geometry.window[1];
   const WinogradShape shape{geometry.batch, geometry.inputs, geometry.outputs,
                             rows.input,     columns.input,   rows.output,
-                            columns.output, rows.pad_begin,  columns.pad_begin};
+                            columns.output, rows.pad_begin,  columns.pad_begin,
+                            lanes};
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 
 /// The same for pictures that are smaller than the window.
 std::optional<SmallPicture> own_small_picture(const KernelRequest& request, const TensorType& x,
                                               const TensorType& w, const TensorType& y) {
-  if (x.layout != Layout::kBlocked8 || y.layout != Layout::kBlocked8) return {};
-  return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape));
+  const std::int64_t lanes = lanes_of(x, y);
+  if (lanes == 0) return {};
+  return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape), lanes);
 }
 
 /// The same for row-major pictures of a few channels.
@@ -192,7 +185,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
     const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
     const Problem p =
         make_problem(request, request.inputs[0], request.inputs[1], request.outputs[0], bias);
-    const auto desc = choose(p, [&](algorithm a) { return forward_desc(p, a); });
+    const auto desc = forward_desc(p);
     const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
     const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
     const bool direct_output = p.own_y == desc.dst_desc();
@@ -245,11 +238,10 @@ std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
     const Problem p =
         make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
                      /*bias=*/false);
-    const auto desc = choose(p, [&](algorithm a) {
-      return dnnl::convolution_backward_data::primitive_desc(
-          {a, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin, p.pad_end},
-          onednn_user_scratchpad(), onednn_engine(), forward_desc(p, a));
-    });
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        {algorithm::convolution_direct, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin,
+         p.pad_end},
+        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
     const auto dy = sequence.convert(sequence.input(0, p.own_y), desc.diff_dst_desc());
     const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
     const bool direct_output = p.own_x == desc.diff_src_desc();
@@ -305,11 +297,10 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
     const bool bias = request.outputs.size() > 1;
     const Problem p =
         make_problem(request, request.inputs[0], request.outputs[0], request.inputs[1], bias);
-    const auto desc = choose(p, [&](algorithm a) {
-      return dnnl::convolution_backward_weights::primitive_desc(
-          {a, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin, p.pad_end},
-          onednn_user_scratchpad(), onednn_engine(), forward_desc(p, a));
-    });
+    const dnnl::convolution_backward_weights::primitive_desc desc(
+        {algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin,
+         p.pad_end},
+        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
     const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
     const auto dy = sequence.convert(sequence.input(1, p.own_y), desc.diff_dst_desc());
     const bool direct_output = p.own_w == desc.diff_weights_desc();
@@ -401,10 +392,7 @@ bool conv_weight_gradient_adds(const KernelRequest& request) {
 }
 
 Layout convolution_layout() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return Layout::kBlocked16;
-#endif
-  return Layout::kBlocked8;
+  return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8;
 }
 
 std::span<const KernelEntry> conv_cpu_kernels() { return kKernels; }

@@ -119,6 +119,58 @@ void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float
   }
 }
 
+/// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and
+/// the rows of both panels hide the latency. The second panel of b is depth * 16 behind the first.
+template <int kTop, int kBottom, int kPanels>
+PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const float* b,
+                                    const float* bias, bool add, float* c, std::int64_t row) {
+  constexpr int kCount = kTop + kBottom;
+  Vector16 sums[kCount][kPanels] = {};
+  for (std::int64_t r = 0; r < kCount; ++r) {
+    for (int p = 0; p < kPanels; ++p) __builtin_prefetch(c + r * row + p * kColumns, 1);
+    __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
+  }
+  const float* below = a + depth * kRows;
+  for (std::int64_t i = 0; i < depth; ++i, a += kRows, below += kRows, b += kColumns) {
+    Vector16 columns[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) columns[p] = load16(b + p * depth * kColumns);
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      const Vector16 factor = fill16(r < kTop ? a[r] : below[r - kTop]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) sums[r][p] += factor * columns[p];
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) {
+    const Vector16 shift = bias ? load16(bias + p * kColumns) : Vector16{};
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      float* to = c + r * row + p * kColumns;
+      Vector16 sum = sums[r][p];
+      if (bias) sum += shift;
+      if (add) sum += load16(to);
+      store16(to, sum);
+    }
+  }
+}
+
+using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, const float* bias,
+                          bool add, float* c, std::int64_t row);
+
+/// Heights of neighbouring panels differ by one at most, the higher one first.
+template <int kPanels>
+WideTile wide_tile(std::int64_t top, std::int64_t bottom) {
+  static constexpr WideTile kAlone[] = {multiply_wide<1, 0, kPanels>, multiply_wide<2, 0, kPanels>,
+                                        multiply_wide<3, 0, kPanels>, multiply_wide<4, 0, kPanels>,
+                                        multiply_wide<5, 0, kPanels>, multiply_wide<6, 0, kPanels>};
+  static constexpr WideTile kPairs[] = {
+      multiply_wide<4, 3, kPanels>, multiply_wide<4, 4, kPanels>, multiply_wide<5, 4, kPanels>,
+      multiply_wide<5, 5, kPanels>, multiply_wide<6, 5, kPanels>, multiply_wide<6, 6, kPanels>};
+  return bottom == 0 ? kAlone[top - 1] : kPairs[top + bottom - 7];
+}
+
 /// The same for fewer than 16 columns at the right edge of c.
 void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
                    const float* b, const float* bias, bool add, float* c, std::int64_t row) {
@@ -364,25 +416,44 @@ void multiply_tile(const Block& block, const RowPanels& panels, std::int64_t pan
   }
 }
 
+/// Up to two panels of rows times up to two of columns.
+void multiply_wide_tile(const Block& block, const RowPanels& panels, std::int64_t panel,
+                        std::int64_t j) {
+  const std::int64_t whole = (block.columns - j) / kColumns;
+  const bool two = panel + 1 < panels.count();
+  if (whole > 0) {
+    const std::int64_t top = panels.height(panel), bottom = two ? panels.height(panel + 1) : 0;
+    const WideTile tile = whole > 1 ? wide_tile<2>(top, bottom) : wide_tile<1>(top, bottom);
+    tile(block.depth, block.a + panel * kRows * block.depth, block.b + j * block.depth,
+         block.bias ? block.bias + j : nullptr, block.add,
+         block.c + panels.first(panel) * block.row + j, block.row);
+  }
+  const std::int64_t edge = j + whole * kColumns;
+  if (whole > 1 || edge >= block.columns) return;
+  multiply_tile(block, panels, panel, edge);
+  if (two) multiply_tile(block, panels, panel + 1, edge);
+}
+
 /// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
 void multiply_block(const Block& block, Ahead& next_a, Ahead& next_b) {
   const RowPanels panels(block.rows);
+  const bool wide = has_avx512();
+  const std::int64_t together = wide ? 2 : 1;  // panels of either operand
+  const auto tile = [&](std::int64_t panel, std::int64_t j) {
+    for (std::int64_t i = 0; i < together * together; ++i) {
+      next_a.next_portion();
+      next_b.next_portion();
+    }
+    (wide ? multiply_wide_tile : multiply_tile)(block, panels, panel, j);
+  };
   if (block.depth <= kFewTerms) {
-    for (std::int64_t panel = 0; panel < panels.count(); ++panel) {
-      for (std::int64_t j = 0; j < block.columns; j += kColumns) {
-        next_a.next_portion();
-        next_b.next_portion();
-        multiply_tile(block, panels, panel, j);
-      }
+    for (std::int64_t panel = 0; panel < panels.count(); panel += together) {
+      for (std::int64_t j = 0; j < block.columns; j += together * kColumns) tile(panel, j);
     }
     return;
   }
-  for (std::int64_t j = 0; j < block.columns; j += kColumns) {
-    for (std::int64_t panel = 0; panel < panels.count(); ++panel) {
-      next_a.next_portion();
-      next_b.next_portion();
-      multiply_tile(block, panels, panel, j);
-    }
+  for (std::int64_t j = 0; j < block.columns; j += together * kColumns) {
+    for (std::int64_t panel = 0; panel < panels.count(); panel += together) tile(panel, j);
   }
 }
 

@@ -1,6 +1,6 @@
 // Float matrix products: large ones, and those whose rows collide in the caches, through our own
 // (gemm_cpu.h), all others through oneDNN's sgemm, which against its matmul primitive is as fast
-// for plain, transposed and batched operands (within 3% on AVX2) and takes every broadcast and
+// for plain, transposed and batched operands (within 3%) and takes every broadcast and
 // every combination of transposes without falling to a reference implementation.
 #include <dnnl.h>
 #include <omp.h>
@@ -76,23 +76,15 @@ class MatMulCpu final : public Kernel {
   MatMulPlan plan_;
 };
 
-bool has_avx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
 /// Whether sgemm would read an operand down columns whose elements are a multiple of 2 KiB apart.
 bool rows_collide(const MatMulPlan& plan) {
   constexpr std::int64_t kColliding = 512;
   return (plan.trans_a && plan.m % kColliding == 0) || (!plan.trans_b && plan.n % kColliding == 0);
 }
 
-/// Rows that collide leave sgemm at two fifths of the machine. Else, with vectors of 8 floats, ours
-/// is the faster one for large products, and for a transposed left operand; sgemm reads small ones
-/// where they lie instead of packing them, and has code for AVX-512.
+/// Rows that collide leave sgemm at two fifths of the machine. Else ours is the faster one for large
+/// products, and for a transposed left operand; sgemm reads small ones where they lie instead of
+/// packing them.
 bool use_own_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kNarrow = 48;
   constexpr std::int64_t kFewRows = 16, kFewTerms = 8;
@@ -100,7 +92,7 @@ bool use_own_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kLarge = 1 << 24;
   if (plan.products() != 1 || plan.n < kNarrow) return false;
   if (rows_collide(plan)) return plan.m >= kFewRows && plan.k >= kFewTerms;
-  return !has_avx512() && plan.m * plan.n * plan.k >= kLarge && plan.k >= kNarrow &&
+  return plan.m * plan.n * plan.k >= kLarge && plan.k >= kNarrow &&
          plan.m >= (plan.trans_a ? kNarrow : kManyRows);
 }
 
@@ -202,8 +194,8 @@ bool packing_pays(const KernelRequest& request) {
   if (request.inputs[1].shape.rank() != 2) return false;
   const MatMulPlan plan = matmul_plan(request);
   if (plan.products() != 1 || plan.trans_a || plan.m > kMostRows) return false;
-  return use_own_gemm(plan) || (!has_avx512() && plan.m >= kFewest && plan.n >= kNarrow &&
-                                plan.k >= kNarrow && plan.m * plan.n * plan.k >= kSmall);
+  return use_own_gemm(plan) || (plan.m >= kFewest && plan.n >= kNarrow && plan.k >= kNarrow &&
+                                plan.m * plan.n * plan.k >= kSmall);
 }
 
 std::span<const KernelEntry> matmul_cpu_kernels() { return kKernels; }

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <utility>
 
 #include "ops/row_split_cpu.h"
 #include "ops/vector8_cpu.h"
@@ -84,40 +86,68 @@ inline void multiply_tile(std::int64_t depth, const float* __restrict a, std::in
   }
 }
 
+/// The same with AVX-512: a row of c is one vector.
+template <int kRows, Left kLeft>
+PIPETRAIN_AVX512 inline void multiply_wide_tile(std::int64_t depth, const float* __restrict a,
+                                                std::int64_t a_stride,
+                                                const float* __restrict panel,
+                                                float* __restrict c, std::int64_t c_stride,
+                                                bool add) {
+  Vector16 sums[kRows];
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row) sums[row] = add ? load16(c + row * c_stride) : Vector16{};
+  // An address may be a pointer plus one or two strides: then the pointers fit into registers.
+  const float* every_third[(kRows + 2) / 3];
+  for (int third = 0; 3 * third < kRows; ++third) every_third[third] = a + 3 * third * a_stride;
+  for (std::int64_t k = 0; k < depth; ++k) {
+    const Vector16 b = load16(panel + k * kColumns);
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+      const float x = kLeft == Left::kPlain ? every_third[row / 3][row % 3 * a_stride + k]
+                                            : a[k * a_stride + row];
+      sums[row] += fill16(x) * b;
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row) store16(c + row * c_stride, sums[row]);
+}
+
+/// One inner loop: rows of c, and what multiply_tile() takes.
+using Tile = void (*)(std::int64_t depth, const float* a, std::int64_t a_stride, const float* panel,
+                      float* c, std::int64_t c_stride, bool add);
+
+template <Left kLeft>
+Tile tile_of(std::int64_t rows) {
+  static constexpr auto kTiles = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
+    return std::array{&multiply_tile<kBefore + 1, kLeft>...};
+  }(std::make_integer_sequence<int, kMostRows>());
+  return kTiles[static_cast<std::size_t>(rows - 1)];
+}
+
+template <Left kLeft>
+Tile wide_tile_of(std::int64_t rows) {
+  static constexpr auto kTiles = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
+    return std::array{&multiply_wide_tile<kBefore + 1, kLeft>...};
+  }(std::make_integer_sequence<int, kMostWideRows>());
+  return kTiles[static_cast<std::size_t>(rows - 1)];
+}
+
 /// c (rows × 16) = a (rows × depth) times a panel, added to c if so wanted. Rows of c begin
 /// `c_stride` numbers apart.
 template <Left kLeft = Left::kPlain>
 inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, std::int64_t a_stride,
                      const float* panel, float* c, std::int64_t c_stride = kColumns,
                      bool add = false) {
+  const bool wide = has_avx512();
   for (std::int64_t begin = 0; begin < depth; begin += kDepth) {
     const std::int64_t part = std::min(kDepth, depth - begin);
     const float* from = panel + begin * kColumns;
-    const bool sum = add || begin > 0;
     for (std::int64_t row = 0; row < rows;) {
-      const std::int64_t take = rows_together(rows - row);
+      const std::int64_t take = wide ? wide_rows_together(rows - row) : rows_together(rows - row);
       const float* x =
           kLeft == Left::kPlain ? a + row * a_stride + begin : a + begin * a_stride + row;
-      float* y = c + row * c_stride;
-      switch (take) {
-        case 6:
-          multiply_tile<6, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-          break;
-        case 5:
-          multiply_tile<5, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-          break;
-        case 4:
-          multiply_tile<4, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-          break;
-        case 3:
-          multiply_tile<3, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-          break;
-        case 2:
-          multiply_tile<2, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-          break;
-        default:
-          multiply_tile<1, kLeft>(part, x, a_stride, from, y, c_stride, sum);
-      }
+      const Tile tile = wide ? wide_tile_of<kLeft>(take) : tile_of<kLeft>(take);
+      tile(part, x, a_stride, from, c + row * c_stride, c_stride, add || begin > 0);
       row += take;
     }
   }

@@ -1,14 +1,25 @@
-// How the rows of a product are divided among inner loops of up to six.
+// How the rows of a product are divided among inner loops.
 #pragma once
 
 #include <cstdint>
 
 namespace pipetrain {
 
+constexpr int kMostRows = 6;       // of an inner loop: with two vectors of 8 each they fill the registers
+constexpr int kMostWideRows = 16;  // with one vector of 16 each
+
 /// Rows of the next inner loop, of `rest` that are left: six fill the registers; what is left over
 /// is halved, since few rows wait for latency.
 constexpr std::int64_t rows_together(std::int64_t rest) {
-  return rest >= 12 || rest == 6 ? 6 : rest > 6 ? (rest + 1) / 2 : rest;
+  return rest >= 2 * kMostRows || rest == kMostRows ? kMostRows
+         : rest > kMostRows                         ? (rest + 1) / 2
+                                                    : rest;
+}
+
+/// The same with AVX-512: as equal as can be.
+constexpr std::int64_t wide_rows_together(std::int64_t rest) {
+  const std::int64_t loops = (rest + kMostWideRows - 1) / kMostWideRows;
+  return (rest + loops - 1) / loops;
 }
 
 }  // namespace pipetrain

@@ -17,14 +17,15 @@ using blocked::kPanel;
 struct TapProducts {
   std::int64_t batch, depth, columns, taps;
   std::int64_t from_positions, to_positions;
+  std::int64_t lanes;
 };
 TapProducts forward_taps(const SmallPicture& shape) {
   return {shape.batch, shape.inputs,       shape.outputs,
-          shape.taps,  shape.in_positions, shape.out_positions};
+          shape.taps,  shape.in_positions, shape.out_positions, shape.lanes};
 }
 TapProducts input_taps(const SmallPicture& shape) {
   return {shape.batch, shape.outputs,       shape.inputs,
-          shape.taps,  shape.out_positions, shape.in_positions};
+          shape.taps,  shape.out_positions, shape.in_positions, shape.lanes};
 }
 
 /// Channel blocks whose taps for one panel stay in the first-level cache.
@@ -38,21 +39,22 @@ std::int64_t gathered_floats(const TapProducts& shape) {
   return shape.from_positions * shape.depth * shape.batch;
 }
 
-/// Tensors as they are in blocks, (sample, block, position, 8), to (position, block, sample, 8).
+/// Tensors as they are in blocks to (position, block, sample, 8).
 void gather(const TapProducts& shape, const float* from, float* to, int threads) {
   const std::int64_t blocks = shape.depth / kLanes, positions = shape.from_positions;
+  const blocked::ChannelBlocks tensor{shape.depth, positions, shape.lanes};
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t block = 0; block < blocks; ++block) {
     for (std::int64_t n = 0; n < shape.batch; ++n) {
       for (std::int64_t q = 0; q < positions; ++q) {
         store8(to + ((q * blocks + block) * shape.batch + n) * kLanes,
-               load8(from + ((n * blocks + block) * positions + q) * kLanes));
+               load8(from + tensor.at(n, block) + q * shape.lanes));
       }
     }
   }
 }
 
-/// y (sample, block, position, 8) = the sum over taps and input positions + bias (unless null);
+/// y, in blocks of channels, = the sum over taps and input positions + bias (unless null);
 /// `tap_of` an output and an input position is the tap in the packed weights, -1 for none. The
 /// workspace begins at `gathered`.
 template <class TapOf>
@@ -62,6 +64,7 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
   const std::int64_t blocks = shape.depth / kLanes, panels = panels_of(shape);
   const std::int64_t out_blocks = shape.columns / kLanes, positions = shape.to_positions;
   const std::int64_t rows = shape.batch, half = rows * kLanes;
+  const blocked::ChannelBlocks result{shape.columns, positions, shape.lanes};
   std::int64_t products = 0;
   for (std::int64_t p = 0; p < positions; ++p) {
     for (std::int64_t q = 0; q < shape.from_positions; ++q) products += tap_of(p, q) >= 0;
@@ -95,9 +98,9 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
     }
     for (std::int64_t n = 0; n < rows; ++n) {
       for (std::int64_t h = 0; h < halves; ++h) {
-        float* to = y + (n * out_blocks + 2 * panel + h) * positions * kLanes;
+        float* to = y + result.at(n, 2 * panel + h);
         for (std::int64_t p = 0; p < positions; ++p)
-          store8(to + p * kLanes, load8(sums + (2 * p + h) * half + n * kLanes));
+          store8(to + p * shape.lanes, load8(sums + (2 * p + h) * half + n * kLanes));
       }
     }
   }
@@ -128,7 +131,7 @@ TapPairs tap_pairs(const SmallPicture& shape) {
 }
 
 /// Input channels whose weights' gradients are written together, in long runs.
-constexpr std::int64_t kInputsTogether = 24;
+constexpr std::int64_t kInputsTogether = 48;
 
 std::int64_t gradient_floats(const SmallPicture& shape) {
   return kInputsTogether * shape.taps * kPanel;
@@ -190,9 +193,9 @@ Operands operands_of(const SmallPicture& shape, bool input_gradient, const Convo
 
 }  // namespace
 
-std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
-  if (geometry.group != 1 || geometry.window.size() != 2 || geometry.inputs % kLanes != 0 ||
-      geometry.outputs % kLanes != 0) {
+std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes) {
+  if (geometry.group != 1 || geometry.window.size() != 2 || geometry.inputs % lanes != 0 ||
+      geometry.outputs % lanes != 0) {
     return {};
   }
   const WindowAxis& rows = geometry.window[0];
@@ -203,7 +206,8 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry) {
                    rows.input * columns.input,
                    rows.output * columns.output,
                    rows.kernel * columns.kernel,
-                   {}};
+                   {},
+                   lanes};
   if (2 * out.in_positions > out.taps) return {};
   out.tap.assign(static_cast<std::size_t>(out.out_positions * out.in_positions), -1);
   const auto input_of = [](const WindowAxis& axis, std::int64_t output, std::int64_t tap) {
@@ -271,6 +275,7 @@ void small_picture_weight_gradient(const SmallPicture& shape, const float* x, co
   const TapPairs pairs = tap_pairs(shape);
   const std::int64_t out_blocks = shape.outputs / kLanes, panels = (out_blocks + 1) / 2;
   const std::int64_t half = shape.batch * kLanes, row = shape.inputs * shape.taps;
+  const std::int64_t together = blocked::channels_together();
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (std::int64_t panel = 0; panel < panels; ++panel) {
     float* sums = rest + omp_get_thread_num() * gradient_floats(shape);
@@ -279,10 +284,10 @@ void small_picture_weight_gradient(const SmallPicture& shape, const float* x, co
     float* rows = dw + panel * kPanel * row;
     for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
       const std::int64_t end = std::min(begin + kInputsTogether, shape.inputs);
-      for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
+      for (std::int64_t c = begin; c < end; c += together) {
         for (std::int64_t k = 0; k < halves * kLanes; ++k) {
           blocked::prefetch(rows + k * row + c * shape.taps,
-                            std::min(blocked::kChannelsTogether, end - c) * shape.taps);
+                            std::min(together, end - c) * shape.taps);
         }
         for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
           blocked::multiply_transposed(end - c, v, half, c, columns, (halves - 1) * half,

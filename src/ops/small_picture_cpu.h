@@ -6,7 +6,7 @@
 //   is q's under the window at p
 //
 // The weight gradient of a tap sums x times dy over the places where it acts and all samples.
-// Tensors are channel-blocked (nChw8c).
+// Tensors are channel-blocked (nChw8c or nChw16c).
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,11 @@ struct SmallPicture {
   std::int64_t in_positions, out_positions, taps;
   /// Of output position p and input position q at p * in_positions + q: the tap, -1 for none.
   std::vector<std::int64_t> tap;
+  std::int64_t lanes;  // channels of a block of the tensors
 };
 
-/// The convolution in this form: no groups, channels in whole blocks of 8.
-std::optional<SmallPicture> small_picture(const ConvGeometry& geometry);
+/// The convolution in this form: no groups, channels in whole blocks of `lanes`.
+std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes);
 /// Whether there are enough samples that packing the weights for them alone pays.
 bool small_picture_packs(const SmallPicture& shape);
 

@@ -14,6 +14,34 @@ inline Vector8 fill8(float value) {
   return Vector8{value, value, value, value, value, value, value, value};
 }
 
+using Vector16 = float __attribute__((vector_size(64), aligned(4), may_alias));
+
+/// Before a function with vectors of 16 floats, to be called only where has_avx512().
+#ifdef __x86_64__
+#define PIPETRAIN_AVX512 [[gnu::target("avx512f")]]
+#else
+#define PIPETRAIN_AVX512
+#endif
+
+inline bool has_avx512() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 load16(const float* from) {
+  return *reinterpret_cast<const Vector16*>(from);
+}
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline void store16(float* to, const Vector16& value) {
+  *reinterpret_cast<Vector16*>(to) = value;
+}
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 fill16(float value) {
+  return Vector16{value, value, value, value, value, value, value, value,
+                  value, value, value, value, value, value, value, value};
+}
+
 /// Element j of rows[i] becomes element i of rows[j].
 [[gnu::always_inline]] inline void transpose(Vector8 (&rows)[8]) {
   using Indices = int __attribute__((vector_size(32)));

@@ -16,7 +16,6 @@ using Vector = Vector8;
 using blocked::kLanes;
 using blocked::kPanel;       // output channels of one inner loop of the products
 constexpr int kPoints = 36;  // of the transformed tile: 6 x 6
-constexpr int kRows = 6;     // tiles of one inner loop
 
 // Interpolation points ±kA and ±kB beside 0 and infinity.
 constexpr float kA = 0.625F, kB = 1.5F;
@@ -92,11 +91,16 @@ constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
   to[2 * to_step] = kA2 * sum_a + kB2 * sum_b + u[5 * step];
 }
 
-/// A picture of blocks of 8 channels and how tiles of 4x4 cover its convolution.
+/// A picture of blocks of channels and how tiles of 4x4 cover its convolution.
 struct Picture {
   std::int64_t channels, height, width;
   std::int64_t tile_rows, tile_columns;
   std::int64_t pad_top, pad_left;  // positions that the first tile begins above and left of it
+  std::int64_t lanes;
+
+  std::int64_t at(std::int64_t image, std::int64_t block) const {
+    return blocked::ChannelBlocks{channels, height * width, lanes}.at(image, block);
+  }
 };
 
 struct Tile {
@@ -127,20 +131,18 @@ Points points_at(float* data, std::int64_t channels, std::int64_t tiles) {
 /// B' x B for tiles [first, first + count) of channel block `block`.
 void transform_input(const Picture& picture, const float* x, std::int64_t block, std::int64_t first,
                      std::int64_t count, const Points& to) {
-  const std::int64_t plane = picture.height * picture.width * kLanes;
-  const std::int64_t blocks = picture.channels / kLanes;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const std::int64_t top = 4 * tile.row - picture.pad_top;
     const std::int64_t left = 4 * tile.column - picture.pad_left;
-    const float* from = x + (tile.image * blocks + block) * plane;
+    const float* from = x + picture.at(tile.image, block);
     Vector lines[36];  // [row][point]
     if (top >= 0 && left >= 0 && top + 6 <= picture.height && left + 6 <= picture.width) {
-      const float* corner = from + (top * picture.width + left) * kLanes;
+      const float* corner = from + (top * picture.width + left) * picture.lanes;
       for (int i = 0; i < 6; ++i) {
-        const float* row = corner + i * picture.width * kLanes;
+        const float* row = corner + i * picture.width * picture.lanes;
         Vector inputs[6];
-        for (int j = 0; j < 6; ++j) inputs[j] = load8(row + j * kLanes);
+        for (int j = 0; j < 6; ++j) inputs[j] = load8(row + j * picture.lanes);
         input_line(inputs, 1, lines + 6 * i, 1);
       }
     } else {
@@ -151,7 +153,7 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
           for (int j = 0; j < 6; ++j) {
             const std::int64_t at = left + j;
             if (at >= 0 && at < picture.width) {
-              inputs[j] = load8(from + (y * picture.width + at) * kLanes);
+              inputs[j] = load8(from + (y * picture.width + at) * picture.lanes);
             }
           }
         }
@@ -172,8 +174,6 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
 void transform_output(const Picture& picture, const Points& from, std::int64_t from_block,
                       std::int64_t block, std::int64_t first, std::int64_t count, Vector bias,
                       float* y) {
-  const std::int64_t plane = picture.height * picture.width * kLanes;
-  const std::int64_t blocks = picture.channels / kLanes;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const float* source = from.data + (from_block * from.tiles + t) * kLanes;
@@ -185,13 +185,13 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
     }
     const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
-    float* to = y + (tile.image * blocks + block) * plane +
-                (4 * tile.row * picture.width + 4 * tile.column) * kLanes;
+    float* to = y + picture.at(tile.image, block) +
+                (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector outputs[4];
       output_line(lines + 6 * i, 1, outputs, 1);
       for (std::int64_t j = 0; j < columns; ++j) {
-        store8(to + (i * picture.width + j) * kLanes, outputs[j] + bias);
+        store8(to + (i * picture.width + j) * picture.lanes, outputs[j] + bias);
       }
     }
   }
@@ -200,19 +200,17 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
 /// A dy A' for tiles [first, first + count) of channel block `block`.
 void transform_gradient(const Picture& picture, const float* dy, std::int64_t block,
                         std::int64_t first, std::int64_t count, const Points& to) {
-  const std::int64_t plane = picture.height * picture.width * kLanes;
-  const std::int64_t blocks = picture.channels / kLanes;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
-    const float* from = dy + (tile.image * blocks + block) * plane +
-                        (4 * tile.row * picture.width + 4 * tile.column) * kLanes;
+    const float* from = dy + picture.at(tile.image, block) +
+                        (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
     Vector lines[24] = {};  // [output row][point column]
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector gradients[4] = {};
       for (std::int64_t j = 0; j < columns; ++j) {
-        gradients[j] = load8(from + (i * picture.width + j) * kLanes);
+        gradients[j] = load8(from + (i * picture.width + j) * picture.lanes);
       }
       gradient_line(gradients, 1, lines + 6 * i, 1);
     }
@@ -300,7 +298,8 @@ Picture input_picture(const WinogradShape& shape) {
           tiles_of(shape.out_height),
           tiles_of(shape.out_width),
           shape.pad_top,
-          shape.pad_left};
+          shape.pad_left,
+          shape.lanes};
 }
 Picture output_picture(const WinogradShape& shape) {
   return {shape.outputs,
@@ -309,13 +308,15 @@ Picture output_picture(const WinogradShape& shape) {
           tiles_of(shape.out_height),
           tiles_of(shape.out_width),
           0,
-          0};
+          0,
+          shape.lanes};
 }
 
 /// The forward whose result is the input gradient: dy padded by what the window reaches beyond.
 WinogradShape transposed(const WinogradShape& shape) {
   return {shape.batch,  shape.outputs, shape.inputs,      shape.out_height,  shape.out_width,
-          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left};
+          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left,
+          shape.lanes};
 }
 
 /// Tiles that one thread takes from input to output: their points stay in the second-level cache,
@@ -323,7 +324,8 @@ WinogradShape transposed(const WinogradShape& shape) {
 std::int64_t chunk_tiles(const WinogradShape& shape) {
   const std::int64_t wanted = shape.inputs + shape.outputs <= 256 ? 24 : 48;
   const std::int64_t tiles = tile_count(shape), chunks = (tiles + wanted - 1) / wanted;
-  return ((tiles + chunks - 1) / chunks + kRows - 1) / kRows * kRows;
+  const std::int64_t rows = has_avx512() ? kMostWideRows : kMostRows;
+  return ((tiles + chunks - 1) / chunks + rows - 1) / rows * rows;
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min<std::int64_t>(96, tile_count(shape));
@@ -439,7 +441,7 @@ void convolve(const WinogradShape& shape, const float* x, const Weights& w, cons
 
 /// Input channels whose gradients for one panel are summed before they are transformed, where all
 /// tiles make one chunk: the sums stay in the second-level cache.
-constexpr std::int64_t kGradientInputs = 24;
+constexpr std::int64_t kGradientInputs = 48;
 
 /// Sums of dy over all positions of each channel.
 void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, bool add,
@@ -447,11 +449,11 @@ void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t bloc
   const std::int64_t positions = shape.out_height * shape.out_width;
   double totals[kLanes] = {};
   for (std::int64_t n = 0; n < shape.batch; ++n) {
-    const float* from = dy + (n * shape.outputs / kLanes + block) * positions * kLanes;
+    const float* from = dy + blocked::ChannelBlocks{shape.outputs, positions, shape.lanes}.at(n, block);
     for (std::int64_t begin = 0; begin < positions; begin += 256) {
       Vector sum = {};
       for (std::int64_t i = begin; i < std::min(begin + 256, positions); ++i) {
-        sum += load8(from + i * kLanes);
+        sum += load8(from + i * shape.lanes);
       }
       for (int lane = 0; lane < kLanes; ++lane) totals[lane] += static_cast<double>(sum[lane]);
     }
@@ -556,7 +558,7 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
   const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t begin,
                              std::int64_t end, std::int64_t count, bool first, float* du) {
     const blocked::OperandPair pair{point * v.point, point * z.point + panel * 2 * chunk * kLanes};
-    for (std::int64_t c = begin; c < end; c += blocked::kChannelsTogether) {
+    for (std::int64_t c = begin; c < end; c += blocked::channels_together()) {
       blocked::multiply_transposed(end - c, v.data, chunk * kLanes, c, z.data, chunk * kLanes,
                                    count, {&pair, 1}, first, du + (c - begin) * kPanel, kPanel);
     }

@@ -15,13 +15,14 @@
 
 namespace pipetrain {
 
-/// y (batch, outputs, out_height, out_width) of x (batch, inputs, height, width). Channels are
-/// multiples of 16.
+/// y (batch, outputs, out_height, out_width) of x (batch, inputs, height, width), both in blocks of
+/// `lanes` channels, 8 or 16. Channels are multiples of 16.
 struct WinogradShape {
   std::int64_t batch, inputs, outputs;
   std::int64_t height, width;
   std::int64_t out_height, out_width;
   std::int64_t pad_top, pad_left;
+  std::int64_t lanes;
 };
 
 /// Whether it takes fewer multiplications by a margin, which small pictures with partly filled
