@@ -105,10 +105,12 @@ inline void multiply(std::int64_t rows, const float* v, std::int64_t v_block, co
                      std::int64_t m_block) {
   static constexpr auto kNarrow = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
     return std::array<Rows, kMostRows>{multiply_rows<kBefore + 1>...};
-  }(std::make_integer_sequence<int, kMostRows>());
+  }
+  (std::make_integer_sequence<int, kMostRows>());
   static constexpr auto kWide = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
     return std::array<Rows, kMostWideRows>{multiply_wide_rows<kBefore + 1>...};
-  }(std::make_integer_sequence<int, kMostWideRows>());
+  }
+  (std::make_integer_sequence<int, kMostWideRows>());
   const bool wide = has_avx512();
   for (std::int64_t row = 0; row < rows;) {
     const std::int64_t take = wide ? wide_rows_together(rows - row) : rows_together(rows - row);
@@ -119,9 +121,10 @@ inline void multiply(std::int64_t rows, const float* v, std::int64_t v_block, co
   }
 }
 
-/// Fetches floats that are about to be read or written. Nothing happens where there is no memory.
-inline void prefetch(const float* from, std::int64_t count) {
-  constexpr std::int64_t kLine = 16;
+/// Fetches numbers that are about to be read or written. Nothing happens where there is no memory.
+template <class Element>
+void prefetch(const Element* from, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
   for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i);
 }
 
@@ -171,10 +174,12 @@ inline void multiply_transposed_rows(const float* v, std::int64_t v_block, std::
 
 /// The same with AVX-512.
 template <int kCount>
-PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(
-    const float* v, std::int64_t v_block, std::int64_t channel, const float* z,
-    std::int64_t z_block, std::int64_t rows, std::span<const OperandPair> pairs, bool first,
-    float* m, std::int64_t m_row) {
+PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(const float* v, std::int64_t v_block,
+                                                           std::int64_t channel, const float* z,
+                                                           std::int64_t z_block, std::int64_t rows,
+                                                           std::span<const OperandPair> pairs,
+                                                           bool first, float* m,
+                                                           std::int64_t m_row) {
   Vector16 sums[kCount] = {};
   if (!first) {
 #pragma GCC unroll 16

@@ -41,6 +41,10 @@ std::int64_t packed_weight_floats(const Shape& w, bool input_gradient);
 /// of those that it has, where gathering the weights is a notable part of the work.
 bool convolution_packing_pays(const KernelRequest& request);
 
+/// Whether the CPU's kernel for a Conv, ConvInputGrad or ConvWeightGrad reads and writes bfloat16
+/// itself.
+bool convolution_takes_bfloat16(const KernelRequest& request);
+
 /// Whether the CPU's kernel for a ConvWeightGrad is an AddingKernel.
 bool conv_weight_gradient_adds(const KernelRequest& request);
 

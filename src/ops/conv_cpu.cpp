@@ -92,13 +92,22 @@ Problem make_problem(const KernelRequest& request, const TensorType& x, const Te
 }
 
 dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p) {
-  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations,
-           p.pad_begin, p.pad_end},
+  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y,
+           p.strides, p.dilations, p.pad_begin, p.pad_end},
           onednn_user_scratchpad(),
           onednn_engine()};
 }
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
+
+/// Whether both operands are stored as bfloat16, and the result, too, unless it is a weight's
+/// gradient.
+bool is_bfloat16(const KernelRequest& request) {
+  const DType result =
+      request.node.op->name == "ConvWeightGrad" ? DType::kFloat32 : DType::kBFloat16;
+  return request.inputs[0].dtype == DType::kBFloat16 &&
+         request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result;
+}
 
 /// Channels of a block where both tensors lie in blocks of as many, otherwise 0.
 std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
@@ -115,10 +124,9 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   if (!use_winograd(request.node.attributes, geometry)) return {};
   const WindowAxis& rows = geometry.window[0];
   const WindowAxis& columns = geometry.window[1];
-  const WinogradShape shape{geometry.batch, geometry.inputs, geometry.outputs,
-                            rows.input,     columns.input,   rows.output,
-                            columns.output, rows.pad_begin,  columns.pad_begin,
-                            lanes};
+  const WinogradShape shape{
+      geometry.batch, geometry.inputs, geometry.outputs, rows.input,        columns.input,
+      rows.output,    columns.output,  rows.pad_begin,   columns.pad_begin, lanes};
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 
@@ -137,38 +145,48 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+template <class Element>
 std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool packed) {
   const int threads = omp_get_max_threads();
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        winograd_forward(shape, in[0].as<float>(), {in[1].as<float>(), packed},
-                         data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
-                         threads);
+        winograd_forward<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
+                                  data_or_null<float>(in, 2), out[0].as<Element>(),
+                                  context.workspace, threads);
       },
       winograd_workspace_bytes(shape, threads));
 }
 
+template <class Element>
 std::unique_ptr<Kernel> small_picture_forward_kernel(const SmallPicture& shape, bool packed) {
   const int threads = omp_get_max_threads();
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        small_picture_forward(shape, in[0].as<float>(), {in[1].as<float>(), packed},
-                              data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
-                              threads);
+        small_picture_forward<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
+                                       data_or_null<float>(in, 2), out[0].as<Element>(),
+                                       context.workspace, threads);
       },
       small_picture_workspace_bytes(shape, packed, threads));
 }
 
-std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
-  if (!is_float32(request)) return nullptr;
+/// Ours between channel-blocked tensors, null where there is none.
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
   const TensorType &x = request.inputs[0], &w = request.inputs[1], &y = request.outputs[0];
   if (const auto shape = own_winograd(request, x, w, y)) {
-    return winograd_forward_kernel(*shape, /*packed=*/false);
+    return winograd_forward_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_small_picture(request, x, w, y);
       shape && small_picture_packs(*shape)) {
-    return small_picture_forward_kernel(*shape, /*packed=*/false);
+    return small_picture_forward_kernel<Element>(*shape, /*packed=*/false);
   }
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_forward<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_forward<float>(request)) return kernel;
   if (const auto shape =
           own_few_channels(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
     const int threads = omp_get_max_threads();
@@ -204,36 +222,46 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   });
 }
 
+template <class Element>
 std::unique_ptr<Kernel> winograd_input_kernel(const WinogradShape& shape, bool packed) {
   const int threads = omp_get_max_threads();
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        winograd_input_gradient(shape, in[0].as<float>(), {in[1].as<float>(), packed},
-                                out[0].as<float>(), context.workspace, threads);
+        winograd_input_gradient<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
+                                         out[0].as<Element>(), context.workspace, threads);
       },
       winograd_workspace_bytes(shape, threads));
 }
 
+template <class Element>
 std::unique_ptr<Kernel> small_picture_input_kernel(const SmallPicture& shape, bool packed) {
   const int threads = omp_get_max_threads();
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        small_picture_input_gradient(shape, in[0].as<float>(), {in[1].as<float>(), packed},
-                                     out[0].as<float>(), context.workspace, threads);
+        small_picture_input_gradient<Element>(shape, in[0].as<Element>(),
+                                              {in[1].as<Element>(), packed}, out[0].as<Element>(),
+                                              context.workspace, threads);
       },
       small_picture_workspace_bytes(shape, packed, threads));
 }
 
-std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
-  if (!is_float32(request)) return nullptr;
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request) {
   const TensorType &dy = request.inputs[0], &w = request.inputs[1], &dx = request.outputs[0];
   if (const auto shape = own_winograd(request, dx, w, dy)) {
-    return winograd_input_kernel(*shape, /*packed=*/false);
+    return winograd_input_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_small_picture(request, dx, w, dy);
       shape && small_picture_packs(*shape)) {
-    return small_picture_input_kernel(*shape, /*packed=*/false);
+    return small_picture_input_kernel<Element>(*shape, /*packed=*/false);
   }
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_input_gradient<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_input_gradient<float>(request)) return kernel;
   return make_sequence_kernel([&](PrimitiveSequence& sequence) {
     const Problem p =
         make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
@@ -253,34 +281,37 @@ std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
   });
 }
 
-std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
-  if (!is_float32(request)) return nullptr;
-  if (const auto shape =
-          own_winograd(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
-    const int threads = omp_get_max_threads();
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  const int threads = omp_get_max_threads();
+  if (const auto shape = own_winograd(request, x, dw, dy)) {
     return make_adding_kernel(
         [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
                                   const RunContext& context, bool add) {
-          winograd_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), add,
-                                   out[0].as<float>(), data_or_null<float>(out, 1),
-                                   context.workspace, threads);
+          winograd_weight_gradient<Element>(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+                                            out[0].as<float>(), data_or_null<float>(out, 1),
+                                            context.workspace, threads);
         },
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
-  if (auto shape =
-          own_small_picture(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
-    const int threads = omp_get_max_threads();
-    const std::size_t bytes = small_picture_weight_gradient_workspace_bytes(*shape, threads);
-    return make_adding_kernel(
-        [shape = std::move(*shape), threads](std::span<const Tensor> in,
-                                             std::span<const Tensor> out, const RunContext& context,
-                                             bool add) {
-          small_picture_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(), add,
-                                        out[0].as<float>(), data_or_null<float>(out, 1),
-                                        context.workspace, threads);
-        },
-        bytes);
-  }
+  auto shape = own_small_picture(request, x, dw, dy);
+  if (!shape) return nullptr;
+  const std::size_t bytes = small_picture_weight_gradient_workspace_bytes(*shape, threads);
+  return make_adding_kernel(
+      [shape = std::move(*shape), threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                           const RunContext& context, bool add) {
+        small_picture_weight_gradient<Element>(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+                                               out[0].as<float>(), data_or_null<float>(out, 1),
+                                               context.workspace, threads);
+      },
+      bytes);
+}
+
+std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_weight_gradient<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_weight_gradient<float>(request)) return kernel;
   if (const auto shape =
           own_few_channels(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
     const int threads = omp_get_max_threads();
@@ -332,20 +363,20 @@ std::unique_ptr<Kernel> make_packed_forward(const KernelRequest& request) {
   const TensorType &x = request.inputs[0], &y = request.outputs[0];
   const TensorType w = packed_weight_type(request);
   if (const auto shape = own_winograd(request, x, w, y)) {
-    return winograd_forward_kernel(*shape, /*packed=*/true);
+    return winograd_forward_kernel<float>(*shape, /*packed=*/true);
   }
   const auto shape = own_small_picture(request, x, w, y);
-  return shape ? small_picture_forward_kernel(*shape, /*packed=*/true) : nullptr;
+  return shape ? small_picture_forward_kernel<float>(*shape, /*packed=*/true) : nullptr;
 }
 
 std::unique_ptr<Kernel> make_packed_input_gradient(const KernelRequest& request) {
   const TensorType &dy = request.inputs[0], &dx = request.outputs[0];
   const TensorType w = packed_weight_type(request);
   if (const auto shape = own_winograd(request, dx, w, dy)) {
-    return winograd_input_kernel(*shape, /*packed=*/true);
+    return winograd_input_kernel<float>(*shape, /*packed=*/true);
   }
   const auto shape = own_small_picture(request, dx, w, dy);
-  return shape ? small_picture_input_kernel(*shape, /*packed=*/true) : nullptr;
+  return shape ? small_picture_input_kernel<float>(*shape, /*packed=*/true) : nullptr;
 }
 
 WeightShape weight_shape(const Shape& w) { return {w[0], w[1], w.count(2, w.rank())}; }
@@ -385,15 +416,27 @@ bool convolution_packing_pays(const KernelRequest& request) {
   return own_small_picture(request, x, w, y).has_value();
 }
 
+bool convolution_takes_bfloat16(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  if ((op != "Conv" && op != "ConvInputGrad" && op != "ConvWeightGrad") || !is_bfloat16(request))
+    return false;
+  const TensorType& x = op == "ConvInputGrad" ? request.outputs[0] : request.inputs[0];
+  const TensorType& w = op == "ConvWeightGrad" ? request.outputs[0] : request.inputs[1];
+  const TensorType& y = op == "Conv"            ? request.outputs[0]
+                        : op == "ConvInputGrad" ? request.inputs[0]
+                                                : request.inputs[1];
+  if (own_winograd(request, x, w, y)) return true;
+  const auto shape = own_small_picture(request, x, w, y);
+  return shape && (op == "ConvWeightGrad" || small_picture_packs(*shape));
+}
+
 bool conv_weight_gradient_adds(const KernelRequest& request) {
-  if (!is_float32(request)) return false;
+  if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   return own_winograd(request, x, dw, dy) || own_small_picture(request, x, dw, dy);
 }
 
-Layout convolution_layout() {
-  return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8;
-}
+Layout convolution_layout() { return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8; }
 
 std::span<const KernelEntry> conv_cpu_kernels() { return kKernels; }
 

@@ -165,9 +165,9 @@ WideTile wide_tile(std::int64_t top, std::int64_t bottom) {
   static constexpr WideTile kAlone[] = {multiply_wide<1, 0, kPanels>, multiply_wide<2, 0, kPanels>,
                                         multiply_wide<3, 0, kPanels>, multiply_wide<4, 0, kPanels>,
                                         multiply_wide<5, 0, kPanels>, multiply_wide<6, 0, kPanels>};
-  static constexpr WideTile kPairs[] = {
-      multiply_wide<4, 3, kPanels>, multiply_wide<4, 4, kPanels>, multiply_wide<5, 4, kPanels>,
-      multiply_wide<5, 5, kPanels>, multiply_wide<6, 5, kPanels>, multiply_wide<6, 6, kPanels>};
+  static constexpr WideTile kPairs[] = {multiply_wide<4, 3, kPanels>, multiply_wide<4, 4, kPanels>,
+                                        multiply_wide<5, 4, kPanels>, multiply_wide<5, 5, kPanels>,
+                                        multiply_wide<6, 5, kPanels>, multiply_wide<6, 6, kPanels>};
   return bottom == 0 ? kAlone[top - 1] : kPairs[top + bottom - 7];
 }
 

@@ -20,8 +20,9 @@ std::int64_t packed_convolution_floats(const WeightShape& shape, bool input_grad
   return panels(columns) * kPanel * depth * shape.taps;
 }
 
-void pack_convolution(const WeightShape& shape, bool input_gradient, const float* w, float* packed,
-                      int threads) {
+template <class Element>
+void pack_convolution(const WeightShape& shape, bool input_gradient, const Element* w,
+                      float* packed, int threads) {
   const std::int64_t inputs = shape.inputs, taps = shape.taps;
   const std::int64_t columns = input_gradient ? inputs : shape.outputs;
   const std::int64_t depth = input_gradient ? shape.outputs : inputs;
@@ -49,5 +50,8 @@ void pack_convolution(const WeightShape& shape, bool input_gradient, const float
   for (std::int64_t row = 0; row < depth * taps; ++row)
     std::fill_n(column(blocks) + row * kPanel, kLanes, 0.0F);
 }
+
+template void pack_convolution(const WeightShape&, bool, const float*, float*, int);
+template void pack_convolution(const WeightShape&, bool, const BFloat16*, float*, int);
 
 }  // namespace pipetrain

@@ -15,17 +15,20 @@ struct WeightShape {
   std::int64_t taps;
 };
 
-/// What a kernel reads: (outputs, inputs, taps), or a copy packed for its direction. No bit of a
-/// result depends on which.
+/// What a kernel reads: (outputs, inputs, taps), or a copy packed for its direction, of floats. No
+/// bit of a result depends on which.
+template <class Element>
 struct ConvolutionWeights {
-  const float* data;
+  const Element* data;
   bool packed = false;
 };
 
 /// Floats of a packed copy for one direction: half a panel that is left over is filled with zeros.
 std::int64_t packed_convolution_floats(const WeightShape& shape, bool input_gradient);
 
-void pack_convolution(const WeightShape& shape, bool input_gradient, const float* w, float* packed,
-                      int threads);
+/// Element: float or BFloat16.
+template <class Element>
+void pack_convolution(const WeightShape& shape, bool input_gradient, const Element* w,
+                      float* packed, int threads);
 
 }  // namespace pipetrain

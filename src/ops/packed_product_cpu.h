@@ -90,9 +90,8 @@ inline void multiply_tile(std::int64_t depth, const float* __restrict a, std::in
 template <int kRows, Left kLeft>
 PIPETRAIN_AVX512 inline void multiply_wide_tile(std::int64_t depth, const float* __restrict a,
                                                 std::int64_t a_stride,
-                                                const float* __restrict panel,
-                                                float* __restrict c, std::int64_t c_stride,
-                                                bool add) {
+                                                const float* __restrict panel, float* __restrict c,
+                                                std::int64_t c_stride, bool add) {
   Vector16 sums[kRows];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) sums[row] = add ? load16(c + row * c_stride) : Vector16{};
@@ -120,7 +119,8 @@ template <Left kLeft>
 Tile tile_of(std::int64_t rows) {
   static constexpr auto kTiles = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
     return std::array{&multiply_tile<kBefore + 1, kLeft>...};
-  }(std::make_integer_sequence<int, kMostRows>());
+  }
+  (std::make_integer_sequence<int, kMostRows>());
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 
@@ -128,7 +128,8 @@ template <Left kLeft>
 Tile wide_tile_of(std::int64_t rows) {
   static constexpr auto kTiles = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
     return std::array{&multiply_wide_tile<kBefore + 1, kLeft>...};
-  }(std::make_integer_sequence<int, kMostWideRows>());
+  }
+  (std::make_integer_sequence<int, kMostWideRows>());
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 

@@ -5,7 +5,8 @@
 
 namespace pipetrain {
 
-constexpr int kMostRows = 6;       // of an inner loop: with two vectors of 8 each they fill the registers
+constexpr int kMostRows =
+    6;  // of an inner loop: with two vectors of 8 each they fill the registers
 constexpr int kMostWideRows = 16;  // with one vector of 16 each
 
 /// Rows of the next inner loop, of `rest` that are left: six fill the registers; what is left over

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <span>
+#include <type_traits>
 
 #include "ops/blocked_product_cpu.h"
 
@@ -20,12 +21,12 @@ struct TapProducts {
   std::int64_t lanes;
 };
 TapProducts forward_taps(const SmallPicture& shape) {
-  return {shape.batch, shape.inputs,       shape.outputs,
-          shape.taps,  shape.in_positions, shape.out_positions, shape.lanes};
+  return {shape.batch,        shape.inputs,        shape.outputs, shape.taps,
+          shape.in_positions, shape.out_positions, shape.lanes};
 }
 TapProducts input_taps(const SmallPicture& shape) {
-  return {shape.batch, shape.outputs,       shape.inputs,
-          shape.taps,  shape.out_positions, shape.in_positions, shape.lanes};
+  return {shape.batch,         shape.outputs,      shape.inputs, shape.taps,
+          shape.out_positions, shape.in_positions, shape.lanes};
 }
 
 /// Channel blocks whose taps for one panel stay in the first-level cache.
@@ -40,7 +41,8 @@ std::int64_t gathered_floats(const TapProducts& shape) {
 }
 
 /// Tensors as they are in blocks to (position, block, sample, 8).
-void gather(const TapProducts& shape, const float* from, float* to, int threads) {
+template <class Element>
+void gather(const TapProducts& shape, const Element* from, float* to, int threads) {
   const std::int64_t blocks = shape.depth / kLanes, positions = shape.from_positions;
   const blocked::ChannelBlocks tensor{shape.depth, positions, shape.lanes};
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -57,9 +59,9 @@ void gather(const TapProducts& shape, const float* from, float* to, int threads)
 /// y, in blocks of channels, = the sum over taps and input positions + bias (unless null);
 /// `tap_of` an output and an input position is the tap in the packed weights, -1 for none. The
 /// workspace begins at `gathered`.
-template <class TapOf>
-void multiply_taps(const TapProducts& shape, const float* x, const float* packed, const float* bias,
-                   TapOf tap_of, float* y, float* gathered, int threads) {
+template <class Element, class TapOf>
+void multiply_taps(const TapProducts& shape, const Element* x, const float* packed,
+                   const float* bias, TapOf tap_of, Element* y, float* gathered, int threads) {
   gather(shape, x, gathered, threads);
   const std::int64_t blocks = shape.depth / kLanes, panels = panels_of(shape);
   const std::int64_t out_blocks = shape.columns / kLanes, positions = shape.to_positions;
@@ -98,7 +100,7 @@ void multiply_taps(const TapProducts& shape, const float* x, const float* packed
     }
     for (std::int64_t n = 0; n < rows; ++n) {
       for (std::int64_t h = 0; h < halves; ++h) {
-        float* to = y + result.at(n, 2 * panel + h);
+        Element* to = y + result.at(n, 2 * panel + h);
         for (std::int64_t p = 0; p < positions; ++p)
           store8(to + p * shape.lanes, load8(sums + (2 * p + h) * half + n * kLanes));
       }
@@ -183,10 +185,13 @@ struct Operands {
   const float* packed;
   float* workspace;
 };
-Operands operands_of(const SmallPicture& shape, bool input_gradient, const ConvolutionWeights& w,
-                     std::byte* workspace, int threads) {
+template <class Element>
+Operands operands_of(const SmallPicture& shape, bool input_gradient,
+                     const ConvolutionWeights<Element>& w, std::byte* workspace, int threads) {
   auto* own = reinterpret_cast<float*>(workspace);
-  if (w.packed) return {w.data, own};
+  if constexpr (std::is_same_v<Element, float>) {
+    if (w.packed) return {w.data, own};
+  }
   pack_convolution({shape.outputs, shape.inputs, shape.taps}, input_gradient, w.data, own, threads);
   return {own, own + packed_floats(shape)};
 }
@@ -243,8 +248,10 @@ std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& sh
          sizeof(float);
 }
 
-void small_picture_forward(const SmallPicture& shape, const float* x, const ConvolutionWeights& w,
-                           const float* bias, float* y, std::byte* workspace, int threads) {
+template <class Element>
+void small_picture_forward(const SmallPicture& shape, const Element* x,
+                           const ConvolutionWeights<Element>& w, const float* bias, Element* y,
+                           std::byte* workspace, int threads) {
   const Operands own = operands_of(shape, /*input_gradient=*/false, w, workspace, threads);
   const auto tap_of = [&](std::int64_t p, std::int64_t q) {
     return shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)];
@@ -252,9 +259,10 @@ void small_picture_forward(const SmallPicture& shape, const float* x, const Conv
   multiply_taps(forward_taps(shape), x, own.packed, bias, tap_of, y, own.workspace, threads);
 }
 
-void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
-                                  const ConvolutionWeights& w, float* dx, std::byte* workspace,
-                                  int threads) {
+template <class Element>
+void small_picture_input_gradient(const SmallPicture& shape, const Element* dy,
+                                  const ConvolutionWeights<Element>& w, Element* dx,
+                                  std::byte* workspace, int threads) {
   const Operands own = operands_of(shape, /*input_gradient=*/true, w, workspace, threads);
   const auto tap_of = [&](std::int64_t q, std::int64_t p) {
     const std::int64_t tap = shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)];
@@ -263,7 +271,8 @@ void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
   multiply_taps(input_taps(shape), dy, own.packed, nullptr, tap_of, dx, own.workspace, threads);
 }
 
-void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
+template <class Element>
+void small_picture_weight_gradient(const SmallPicture& shape, const Element* x, const Element* dy,
                                    bool add, float* dw, float* dbias, std::byte* workspace,
                                    int threads) {
   const TapProducts from = forward_taps(shape), to = input_taps(shape);
@@ -302,5 +311,18 @@ void small_picture_weight_gradient(const SmallPicture& shape, const float* x, co
       sum_block(shape, z, 2 * panel + h, add, dbias);
   }
 }
+
+#define PIPETRAIN_SMALL_PICTURE_OF(Element)                                                        \
+  template void small_picture_forward(const SmallPicture&, const Element*,                         \
+                                      const ConvolutionWeights<Element>&, const float*, Element*,  \
+                                      std::byte*, int);                                            \
+  template void small_picture_input_gradient(const SmallPicture&, const Element*,                  \
+                                             const ConvolutionWeights<Element>&, Element*,         \
+                                             std::byte*, int);                                     \
+  template void small_picture_weight_gradient(const SmallPicture&, const Element*, const Element*, \
+                                              bool, float*, float*, std::byte*, int)
+PIPETRAIN_SMALL_PICTURE_OF(float);
+PIPETRAIN_SMALL_PICTURE_OF(BFloat16);
+#undef PIPETRAIN_SMALL_PICTURE_OF
 
 }  // namespace pipetrain

@@ -35,14 +35,19 @@ bool small_picture_packs(const SmallPicture& shape);
 std::size_t small_picture_workspace_bytes(const SmallPicture& shape, bool packed, int threads);
 std::size_t small_picture_weight_gradient_workspace_bytes(const SmallPicture& shape, int threads);
 
-/// w: (outputs, inputs, taps…); bias may be null.
-void small_picture_forward(const SmallPicture& shape, const float* x, const ConvolutionWeights& w,
-                           const float* bias, float* y, std::byte* workspace, int threads);
-void small_picture_input_gradient(const SmallPicture& shape, const float* dy,
-                                  const ConvolutionWeights& w, float* dx, std::byte* workspace,
-                                  int threads);
+/// w: (outputs, inputs, taps…); bias may be null. Element: float, or BFloat16 for what is stored
+/// so; all arithmetic is float's.
+template <class Element>
+void small_picture_forward(const SmallPicture& shape, const Element* x,
+                           const ConvolutionWeights<Element>& w, const float* bias, Element* y,
+                           std::byte* workspace, int threads);
+template <class Element>
+void small_picture_input_gradient(const SmallPicture& shape, const Element* dy,
+                                  const ConvolutionWeights<Element>& w, Element* dx,
+                                  std::byte* workspace, int threads);
 /// dw and, unless null, dbias: written, or added to what is there.
-void small_picture_weight_gradient(const SmallPicture& shape, const float* x, const float* dy,
+template <class Element>
+void small_picture_weight_gradient(const SmallPicture& shape, const Element* x, const Element* dy,
                                    bool add, float* dw, float* dbias, std::byte* workspace,
                                    int threads);
 

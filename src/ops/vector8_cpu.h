@@ -1,5 +1,5 @@
-// Vectors of 8 floats, as GCC and clang have them, and the transpose of 8 of them. Include it from
-// *_cpu.cpp files only.
+// Vectors of 8 floats, and of 16 where there is AVX-512, as GCC and clang have them; the transpose
+// of 8 of 8; and 8 floats that are stored as bfloat16. Include it from *_cpu.cpp files only.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,29 @@ inline bool has_avx512() {
                   value, value, value, value, value, value, value, value};
 }
 
+/// What is stored of a float: its upper half, rounded to nearest, ties to even.
+enum class BFloat16 : std::uint16_t {};
+
+inline float to_float(float value) { return value; }
+inline float to_float(BFloat16 value) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(value) << 16);
+}
+
+using Halves8 = std::uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
+using Bits8 = std::uint32_t __attribute__((vector_size(32)));
+
+inline Vector8 load8(const BFloat16* from) {
+  const Halves8 upper = *reinterpret_cast<const Halves8*>(from);
+  return reinterpret_cast<Vector8>(__builtin_convertvector(upper, Bits8) << 16);
+}
+inline void store8(BFloat16* to, Vector8 value) {
+  const Bits8 bits = reinterpret_cast<Bits8>(value);
+  const Bits8 upper = bits >> 16;
+  const Bits8 rounded = (bits + 0x7fffU + (upper & 1U)) >> 16;
+  const Bits8 stored = (bits & 0x7fffffffU) > 0x7f800000U ? upper | 0x40U : rounded;
+  *reinterpret_cast<Halves8*>(to) = __builtin_convertvector(stored, Halves8);
+}
+
 /// Element j of rows[i] becomes element i of rows[j].
 [[gnu::always_inline]] inline void transpose(Vector8 (&rows)[8]) {
   using Indices = int __attribute__((vector_size(32)));
@@ -65,8 +88,9 @@ inline bool has_avx512() {
 }
 
 /// Terms [0, depth) of 8 vectors that begin `stride` apart, as (depth, 8) with rows `row` apart.
-inline void transpose_eight(const float* from, std::int64_t stride, std::int64_t depth, float* to,
-                            std::int64_t row) {
+template <class Element>
+void transpose_eight(const Element* from, std::int64_t stride, std::int64_t depth, float* to,
+                     std::int64_t row) {
   std::int64_t k = 0;
   for (; k + 8 <= depth; k += 8) {
     Vector8 rows[8];
@@ -75,7 +99,7 @@ inline void transpose_eight(const float* from, std::int64_t stride, std::int64_t
     for (int i = 0; i < 8; ++i) store8(to + (k + i) * row, rows[i]);
   }
   for (; k < depth; ++k) {
-    for (int r = 0; r < 8; ++r) to[k * row + r] = from[r * stride + k];
+    for (int r = 0; r < 8; ++r) to[k * row + r] = to_float(from[r * stride + k]);
   }
 }
 

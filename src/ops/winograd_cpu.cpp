@@ -129,18 +129,19 @@ Points points_at(float* data, std::int64_t channels, std::int64_t tiles) {
 }
 
 /// B' x B for tiles [first, first + count) of channel block `block`.
-void transform_input(const Picture& picture, const float* x, std::int64_t block, std::int64_t first,
-                     std::int64_t count, const Points& to) {
+template <class Element>
+void transform_input(const Picture& picture, const Element* x, std::int64_t block,
+                     std::int64_t first, std::int64_t count, const Points& to) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const std::int64_t top = 4 * tile.row - picture.pad_top;
     const std::int64_t left = 4 * tile.column - picture.pad_left;
-    const float* from = x + picture.at(tile.image, block);
+    const Element* from = x + picture.at(tile.image, block);
     Vector lines[36];  // [row][point]
     if (top >= 0 && left >= 0 && top + 6 <= picture.height && left + 6 <= picture.width) {
-      const float* corner = from + (top * picture.width + left) * picture.lanes;
+      const Element* corner = from + (top * picture.width + left) * picture.lanes;
       for (int i = 0; i < 6; ++i) {
-        const float* row = corner + i * picture.width * picture.lanes;
+        const Element* row = corner + i * picture.width * picture.lanes;
         Vector inputs[6];
         for (int j = 0; j < 6; ++j) inputs[j] = load8(row + j * picture.lanes);
         input_line(inputs, 1, lines + 6 * i, 1);
@@ -171,9 +172,10 @@ void transform_input(const Picture& picture, const float* x, std::int64_t block,
 
 /// y = A' m A + bias for tiles [first, first + count) of channel block `block`, which is block
 /// `from_block` of m.
+template <class Element>
 void transform_output(const Picture& picture, const Points& from, std::int64_t from_block,
                       std::int64_t block, std::int64_t first, std::int64_t count, Vector bias,
-                      float* y) {
+                      Element* y) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const float* source = from.data + (from_block * from.tiles + t) * kLanes;
@@ -185,8 +187,8 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
     }
     const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
-    float* to = y + picture.at(tile.image, block) +
-                (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
+    Element* to = y + picture.at(tile.image, block) +
+                  (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector outputs[4];
       output_line(lines + 6 * i, 1, outputs, 1);
@@ -198,14 +200,15 @@ void transform_output(const Picture& picture, const Points& from, std::int64_t f
 }
 
 /// A dy A' for tiles [first, first + count) of channel block `block`.
-void transform_gradient(const Picture& picture, const float* dy, std::int64_t block,
+template <class Element>
+void transform_gradient(const Picture& picture, const Element* dy, std::int64_t block,
                         std::int64_t first, std::int64_t count, const Points& to) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(picture, first + t);
     const std::int64_t rows = std::min<std::int64_t>(4, picture.height - 4 * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(4, picture.width - 4 * tile.column);
-    const float* from = dy + picture.at(tile.image, block) +
-                        (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
+    const Element* from = dy + picture.at(tile.image, block) +
+                          (4 * tile.row * picture.width + 4 * tile.column) * picture.lanes;
     Vector lines[24] = {};  // [output row][point column]
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector gradients[4] = {};
@@ -232,25 +235,27 @@ constexpr std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) 
 /// The weight of (output k, input c) lies at data[k * k_stride + c * c_stride], its nine elements
 /// in order or, for the input gradient, reversed. Packed ones (packed_convolution_cpu.h) lie in
 /// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart.
+template <class Element>
 struct Weights {
-  const float* data;
+  const Element* data;
   std::int64_t k_stride, c_stride;
   bool reversed, packed;
 };
 
 /// The windows from input channel `c` to 8 output channels from `k`.
-[[gnu::always_inline]] inline void load_windows(const Weights& w, std::int64_t k, std::int64_t c,
-                                                Vector (&windows)[9]) {
+template <class Element>
+[[gnu::always_inline]] inline void load_windows(const Weights<Element>& w, std::int64_t k,
+                                                std::int64_t c, Vector (&windows)[9]) {
   if (w.packed) {
-    const float* from = w.data + k / kPanel * kPanel * w.k_stride + c * w.c_stride + k % kPanel;
+    const Element* from = w.data + k / kPanel * kPanel * w.k_stride + c * w.c_stride + k % kPanel;
     for (int i = 0; i < 9; ++i) windows[i] = load8(from + i * kPanel);
     return;
   }
-  const float* from = w.data + k * w.k_stride + c * w.c_stride;
+  const Element* from = w.data + k * w.k_stride + c * w.c_stride;
   Vector rows[8], last;
   for (int lane = 0; lane < kLanes; ++lane) {
     rows[lane] = load8(from + lane * w.k_stride);
-    last[lane] = from[lane * w.k_stride + 8];
+    last[lane] = to_float(from[lane * w.k_stride + 8]);
   }
   transpose(rows);
   for (int i = 0; i < 8; ++i) windows[w.reversed ? 8 - i : i] = rows[i];
@@ -259,8 +264,8 @@ struct Weights {
 
 /// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart,
 /// for `inputs` channels from `begin`. A stride that is an integral constant saves a fifth.
-template <class Stride>
-void transform_weights(const Weights& w, std::int64_t begin, std::int64_t inputs,
+template <class Element, class Stride>
+void transform_weights(const Weights<Element>& w, std::int64_t begin, std::int64_t inputs,
                        std::int64_t panel, float* to, Stride stride) {
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += kLanes) {
@@ -314,9 +319,8 @@ Picture output_picture(const WinogradShape& shape) {
 
 /// The forward whose result is the input gradient: dy padded by what the window reaches beyond.
 WinogradShape transposed(const WinogradShape& shape) {
-  return {shape.batch,  shape.outputs, shape.inputs,      shape.out_height,  shape.out_width,
-          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left,
-          shape.lanes};
+  return {shape.batch,  shape.outputs, shape.inputs,      shape.out_height,   shape.out_width,
+          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left, shape.lanes};
 }
 
 /// Tiles that one thread takes from input to output: their points stay in the second-level cache,
@@ -351,8 +355,9 @@ std::int64_t panel_floats(std::int64_t tiles) {
 
 /// The whole of a forward with many tiles: all weights are transformed first, then threads take
 /// chunks of tiles from input to output.
-void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& w,
-                     const float* bias, float* y, std::byte* workspace, int threads) {
+template <class Element>
+void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
+                     const float* bias, Element* y, std::byte* workspace, int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape);
   const std::int64_t chunks = (tiles + chunk - 1) / chunk;
@@ -393,8 +398,9 @@ void convolve_chunks(const WinogradShape& shape, const float* x, const Weights& 
 
 /// The same with few tiles, where the transformed weights are the largest tensor of all: threads
 /// take panels of 16 output channels, of which the weights are used while they are in the cache.
-void convolve_panels(const WinogradShape& shape, const float* x, const Weights& w,
-                     const float* bias, float* y, std::byte* workspace, int threads) {
+template <class Element>
+void convolve_panels(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
+                     const float* bias, Element* y, std::byte* workspace, int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape);
   const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
@@ -416,7 +422,7 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
         transform_weights(w, begin, inputs, panel, u, stride);
         const Points part{v.data + begin * v.tiles, v.tiles, v.point};
         // Packed weights that are transformed next come from memory in the meantime.
-        const float* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
+        const Element* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
         const std::int64_t each = inputs * 9 * kPanel / kPoints;
         for (int point = 0; point < kPoints; ++point) {
           if (w.packed) blocked::prefetch(next + point * each, each);
@@ -433,8 +439,9 @@ void convolve_panels(const WinogradShape& shape, const float* x, const Weights& 
   }
 }
 
-void convolve(const WinogradShape& shape, const float* x, const Weights& w, const float* bias,
-              float* y, std::byte* workspace, int threads) {
+template <class Element>
+void convolve(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
+              const float* bias, Element* y, std::byte* workspace, int threads) {
   if (has_few_tiles(shape)) return convolve_panels(shape, x, w, bias, y, workspace, threads);
   convolve_chunks(shape, x, w, bias, y, workspace, threads);
 }
@@ -444,12 +451,14 @@ void convolve(const WinogradShape& shape, const float* x, const Weights& w, cons
 constexpr std::int64_t kGradientInputs = 48;
 
 /// Sums of dy over all positions of each channel.
-void sum_channels(const WinogradShape& shape, const float* dy, std::int64_t block, bool add,
+template <class Element>
+void sum_channels(const WinogradShape& shape, const Element* dy, std::int64_t block, bool add,
                   float* sums) {
   const std::int64_t positions = shape.out_height * shape.out_width;
   double totals[kLanes] = {};
   for (std::int64_t n = 0; n < shape.batch; ++n) {
-    const float* from = dy + blocked::ChannelBlocks{shape.outputs, positions, shape.lanes}.at(n, block);
+    const Element* from =
+        dy + blocked::ChannelBlocks{shape.outputs, positions, shape.lanes}.at(n, block);
     for (std::int64_t begin = 0; begin < positions; begin += 256) {
       Vector sum = {};
       for (std::int64_t i = begin; i < std::min(begin + 256, positions); ++i) {
@@ -527,24 +536,31 @@ std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape,
          sizeof(float);
 }
 
-void winograd_forward(const WinogradShape& shape, const float* x, const ConvolutionWeights& w,
-                      const float* bias, float* y, std::byte* workspace, int threads) {
+template <class Element>
+void winograd_forward(const WinogradShape& shape, const Element* x,
+                      const ConvolutionWeights<Element>& w, const float* bias, Element* y,
+                      std::byte* workspace, int threads) {
   const std::int64_t row = shape.inputs * 9;
-  convolve(shape, x, {w.data, row, w.packed ? 9 * kPanel : 9, /*reversed=*/false, w.packed}, bias,
-           y, workspace, threads);
+  const Weights<Element> weights{w.data, row, w.packed ? 9 * kPanel : 9, /*reversed=*/false,
+                                 w.packed};
+  convolve(shape, x, weights, bias, y, workspace, threads);
 }
 
-void winograd_input_gradient(const WinogradShape& shape, const float* dy,
-                             const ConvolutionWeights& w, float* dx, std::byte* workspace,
-                             int threads) {
+template <class Element>
+void winograd_input_gradient(const WinogradShape& shape, const Element* dy,
+                             const ConvolutionWeights<Element>& w, Element* dx,
+                             std::byte* workspace, int threads) {
   const std::int64_t row = shape.inputs * 9;
-  const Weights weights = w.packed ? Weights{w.data, shape.outputs * 9, 9 * kPanel, false, true}
-                                   : Weights{w.data, 9, row, /*reversed=*/true, false};
+  const Weights<Element> weights =
+      w.packed ? Weights<Element>{w.data, shape.outputs * 9, 9 * kPanel, false, true}
+               : Weights<Element>{w.data, 9, row, /*reversed=*/true, false};
   convolve(transposed(shape), dy, weights, nullptr, dx, workspace, threads);
 }
 
-void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,
-                              float* dw, float* dbias, std::byte* workspace, int threads) {
+template <class Element>
+void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
+                              bool add, float* dw, float* dbias, std::byte* workspace,
+                              int threads) {
   const Picture from = input_picture(shape), to = output_picture(shape);
   const std::int64_t tiles = tile_count(shape), chunk = gradient_chunk_tiles(shape);
   const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
@@ -609,5 +625,18 @@ void winograd_weight_gradient(const WinogradShape& shape, const float* x, const 
     }
   }
 }
+
+#define PIPETRAIN_WINOGRAD_OF(Element)                                                            \
+  template void winograd_forward(const WinogradShape&, const Element*,                            \
+                                 const ConvolutionWeights<Element>&, const float*, Element*,      \
+                                 std::byte*, int);                                                \
+  template void winograd_input_gradient(const WinogradShape&, const Element*,                     \
+                                        const ConvolutionWeights<Element>&, Element*, std::byte*, \
+                                        int);                                                     \
+  template void winograd_weight_gradient(const WinogradShape&, const Element*, const Element*,    \
+                                         bool, float*, float*, std::byte*, int)
+PIPETRAIN_WINOGRAD_OF(float);
+PIPETRAIN_WINOGRAD_OF(BFloat16);
+#undef PIPETRAIN_WINOGRAD_OF
 
 }  // namespace pipetrain

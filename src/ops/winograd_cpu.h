@@ -37,15 +37,20 @@ bool winograd_has_few_tiles(const WinogradShape& shape);
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 
-/// y = x * w (+ bias, unless null). w: (outputs, inputs, 3, 3).
-void winograd_forward(const WinogradShape& shape, const float* x, const ConvolutionWeights& w,
-                      const float* bias, float* y, std::byte* workspace, int threads);
+/// y = x * w (+ bias, unless null). w: (outputs, inputs, 3, 3). Element: float, or BFloat16 for
+/// what is stored so; all arithmetic is float's.
+template <class Element>
+void winograd_forward(const WinogradShape& shape, const Element* x,
+                      const ConvolutionWeights<Element>& w, const float* bias, Element* y,
+                      std::byte* workspace, int threads);
 /// dx of dy; `shape` is the forward's.
-void winograd_input_gradient(const WinogradShape& shape, const float* dy,
-                             const ConvolutionWeights& w, float* dx, std::byte* workspace,
-                             int threads);
+template <class Element>
+void winograd_input_gradient(const WinogradShape& shape, const Element* dy,
+                             const ConvolutionWeights<Element>& w, Element* dx,
+                             std::byte* workspace, int threads);
 /// dw and, unless null, dbias: written, or added to what is there.
-void winograd_weight_gradient(const WinogradShape& shape, const float* x, const float* dy, bool add,
-                              float* dw, float* dbias, std::byte* workspace, int threads);
+template <class Element>
+void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
+                              bool add, float* dw, float* dbias, std::byte* workspace, int threads);
 
 }  // namespace pipetrain

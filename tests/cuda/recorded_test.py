@@ -33,7 +33,7 @@ def run(arguments, code=0, **environment):
 
 
 def train(folder, *flags):
-    run([program, "train", "--model", model, "--data", data, "--batch-size", 64, "--max-steps", 3, "--seed", 3, "--run-dir", folder,
+    run([program, "train", "--model", model, "--data", data, "--batch-size", 64, "--max-steps", 3, "--seed", 3, "--threads", 1, "--run-dir", folder,
          "--save-every", "never", *flags])
     return (folder / "trained.onnx").read_bytes()
 
