@@ -16,7 +16,7 @@ namespace pipetrain {
 namespace {
 
 /// Operators whose result at one place depends on the operands at that place, with a loop over
-/// float32 of their own; and those of masks (kMasks below) and Cast.
+/// float32 of their own; and those of masks and Cast.
 bool is_known_step(std::string_view op) {
   static const std::set<std::string_view> kSteps = {"Abs",           "Add",
                                                     "And",           "Cast",
@@ -55,9 +55,15 @@ bool is_comparison(std::string_view op) {
          op == "LessOrEqual";
 }
 
+bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
 /// Whether a step takes operands of these types and makes this one: what the CPU has loops for.
-bool has_mask_loop(std::string_view op, std::span<const DType> in, DType out) {
+/// Loops work on floats, whichever type they are stored in.
+bool has_cpu_loop(std::string_view op, std::vector<DType> in, DType out) {
   using enum DType;
+  if (op == "Cast" && in[0] == out) return false;
+  for (DType& dtype : in) dtype = is_narrow(dtype) ? kFloat32 : dtype;
+  out = is_narrow(out) ? kFloat32 : out;
   const auto all = [&](std::span<const DType> types, DType type) {
     return std::all_of(types.begin(), types.end(), [&](DType one) { return one == type; });
   };
@@ -67,9 +73,9 @@ bool has_mask_loop(std::string_view op, std::span<const DType> in, DType out) {
   if (op == "And" || op == "Or" || op == "Xor" || op == "Not") return out == kBool && all(in, out);
   if (op == "IsNaN") return out == kBool && all(in, kFloat32);
   if (op == "Where")
-    return in[0] == kBool && all(in.subspan(1), out) && (out == kFloat32 || out == kInt64);
-  if (op == "Cast")
-    return in[0] != out && (in[0] == kBool || out == kBool || in[0] == kFloat32 || out == kFloat32);
+    return in[0] == kBool && all(std::span(in).subspan(1), out) &&
+           (out == kFloat32 || out == kInt64);
+  if (op == "Cast") return in[0] == kBool || out == kBool || in[0] == kFloat32 || out == kFloat32;
   return out == kFloat32 && all(in, out);
 }
 
@@ -124,8 +130,8 @@ struct ValueText {
 
 bool is_taken(DType dtype, FusedTypes types) {
   if (dtype == DType::kFloat32) return true;
-  if (types == FusedTypes::kMasks) return dtype == DType::kBool || dtype == DType::kInt64;
-  return types == FusedTypes::kStored && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
+  if (is_narrow(dtype)) return types != FusedTypes::kFloat32;
+  return types == FusedTypes::kCpu && (dtype == DType::kBool || dtype == DType::kInt64);
 }
 
 void infer_fused(InferContext& context) {
@@ -134,7 +140,7 @@ void infer_fused(InferContext& context) {
       fused_program(context.attributes, static_cast<int>(context.inputs.size()));
   TensorType out = context.inputs[0];
   for (const TensorType& type : context.inputs) {
-    PT_CHECK(is_float(type.dtype) || is_taken(type.dtype, FusedTypes::kMasks), kModel,
+    PT_CHECK(is_float(type.dtype) || is_taken(type.dtype, FusedTypes::kCpu), kModel,
              "expected floats, bool or int64, got {}", type.text());
     out.shape = broadcast(out.shape, type.shape);
   }
@@ -239,8 +245,7 @@ bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
     if (graph[id].type.shape == out.shape && graph[id].type.layout != out.layout) return false;
     operands.push_back(graph[id].type.dtype);
   }
-  if (types == FusedTypes::kMasks && !has_mask_loop(node.op->name, operands, out.dtype))
-    return false;
+  if (types == FusedTypes::kCpu && !has_cpu_loop(node.op->name, operands, out.dtype)) return false;
   if (node.op->name == "Dropout" && out.layout != Layout::kRowMajor) return false;
   for (const auto& [name, value] : node.attributes.items()) {
     if (std::holds_alternative<Ints>(value) || std::holds_alternative<Reals>(value) ||

@@ -44,7 +44,7 @@ inline constexpr int kMostFusedOperands = 24;
 enum class FusedTypes : std::uint8_t {
   kFloat32,
   kStored,  // float32, bfloat16 and float16 in any mix, and casts between them
-  kMasks,   // float32, and bool and int64 in comparisons, logic, choices and casts: the CPU
+  kCpu,     // those, and bool and int64 in comparisons, logic, choices and casts
 };
 
 /// Whether a node can be a step of a fused program: known operator, types that are taken, one

@@ -1,6 +1,7 @@
-// Fused programs over float32, bool and int64: all steps on one block of elements after the other,
-// so that what lies between them stays in the first cache. Each step is the loop that its operator
-// has alone, so that fusing changes no bit.
+// Fused programs over float32, bool and int64, and over bfloat16 and float16, whose blocks are
+// floats that are rounded where a step is stored: all steps on one block of elements after the
+// other, so that what lies between them stays in the first cache. Each step is the loop that its
+// operator has alone, so that fusing changes no bit.
 #include <omp.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "ops/elementwise_functors.h"
 #include "ops/elementwise_loops_cpu.h"
 #include "ops/fused.h"
+#include "ops/narrow_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -23,7 +25,7 @@ using elementwise::find_unary_loop;
 constexpr std::int64_t kBlock = 1024;  // a multiple of kDropoutGroup
 constexpr std::int64_t kBlockBytes = kBlock * 8;
 // Blocks that a program holds at a time; more operands than this have no places that die.
-constexpr int kMostBlocks = 16;
+constexpr int kMostBlocks = 24;
 constexpr std::size_t kMostResults = 4;
 
 template <class In, class Out, class F>
@@ -102,8 +104,27 @@ void choose(const Bool* __restrict condition, const void* yes, const void* no, v
 template <class Body>
 void with_size(std::int64_t size, Body body) {
   if (size == 1) return body(std::uint8_t{});
+  if (size == 2) return body(std::uint16_t{});
   if (size == 4) return body(std::uint32_t{});
   body(std::uint64_t{});
+}
+
+/// Between a type that is narrower than its blocks and these; null for all others.
+struct Narrow {
+  void (*widen)(const std::uint16_t*, float*, std::int64_t) = nullptr;
+  void (*round)(const float*, std::uint16_t*, std::int64_t) = nullptr;
+
+  explicit operator bool() const { return widen != nullptr; }
+};
+Narrow narrow_of(DType dtype) {
+  if (dtype == DType::kBFloat16) return {widen_bfloat16, round_to_bfloat16};
+  if (dtype == DType::kFloat16) return {widen_float16, round_to_float16};
+  return {};
+}
+DType computed_in(DType dtype) { return narrow_of(dtype) ? DType::kFloat32 : dtype; }
+
+void copy_floats(const ErasedFunction&, const void* from, void* to, std::int64_t count) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
 }
 
 struct Step {
@@ -111,7 +132,8 @@ struct Step {
   BinaryLoop binary = nullptr;
   Choice choice = nullptr;
   ErasedFunction function;
-  std::int64_t size = 4;  // bytes of an element of its result
+  std::int64_t size = 4;  // bytes of an element of its result, as it is stored
+  Narrow narrow;          // its result goes to a block, and from there to the output
   bool is_dropout = false;
   DropoutParameters dropout;
   PhiloxKey key;              // of this run
@@ -124,8 +146,9 @@ struct Step {
 struct Operand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
   std::int64_t size = 4;  // bytes of an element
-  int block = -1;         // kScalar, kRepeated
-  BroadcastPlan plan;     // kRepeated
+  Narrow narrow;
+  int block = -1;      // kScalar, kRepeated, or narrow
+  BroadcastPlan plan;  // kRepeated
 };
 
 /// Blocks for what dies before the program ends: free ones are taken first.
@@ -154,19 +177,22 @@ class FusedKernel final : public Kernel {
     for (const TensorType& type : request.inputs) {
       Operand operand;
       operand.size = static_cast<std::int64_t>(size_of(type.dtype));
-      types.push_back(type.dtype);
+      operand.narrow = narrow_of(type.dtype);
+      types.push_back(computed_in(type.dtype));
       if (type.shape != request.outputs[0].shape) {
         operand.kind = type.count() == 1 ? Operand::Kind::kScalar : Operand::Kind::kRepeated;
-        operand.block = pool.take();
         if (type.count() != 1)
           operand.plan = plan_broadcast(request.outputs[0], std::span(&type, 1));
       }
+      if (operand.kind != Operand::Kind::kWhole || operand.narrow) operand.block = pool.take();
       operands_.push_back(std::move(operand));
     }
     for (const FusedStep& from : program.steps) {
       const DType out = program.stored(static_cast<int>(steps_.size()), request.inputs);
-      steps_.push_back(step_of(from, types, out));
-      types.push_back(out);
+      steps_.push_back(step_of(from, types, computed_in(out)));
+      steps_.back().size = static_cast<std::int64_t>(size_of(out));
+      steps_.back().narrow = narrow_of(out);
+      types.push_back(computed_in(out));
     }
     place_steps(program, pool);
     blocks_ = pool.count();
@@ -201,9 +227,7 @@ class FusedKernel final : public Kernel {
       for (std::size_t i = 0; i < operands_.size(); ++i) {
         if (operands_[i].kind != Operand::Kind::kScalar) continue;
         values[i] = memory[operands_[i].block];
-        with_size(operands_[i].size, [&]<class T>(T) {
-          std::fill_n(reinterpret_cast<T*>(memory[operands_[i].block]), kBlock, *in[i].as<T>());
-        });
+        fill_block(operands_[i], in[i], memory[operands_[i].block]);
       }
 #pragma omp for schedule(static)
       for (std::int64_t block = 0; block < blocks; ++block) {
@@ -215,24 +239,38 @@ class FusedKernel final : public Kernel {
   }
 
  private:
+  /// All of a block is the one element of an input.
+  static void fill_block(const Operand& operand, const Tensor& x, std::byte* block) {
+    if (operand.narrow) {
+      float number = 0;
+      operand.narrow.widen(x.as<const std::uint16_t>(), &number, 1);
+      std::fill_n(reinterpret_cast<float*>(block), kBlock, number);
+      return;
+    }
+    with_size(operand.size,
+              [&]<class T>(T) { std::fill_n(reinterpret_cast<T*>(block), kBlock, *x.as<T>()); });
+  }
+
   static bool is_sum(const Step& step) {
     return !step.unary && !step.binary && !step.choice && !step.is_dropout &&
            step.operands.size() > 2;
   }
 
-  /// `types`: of inputs and steps so far.
+  /// `types`: what inputs and steps so far are computed in, as `out` is.
   static Step step_of(const FusedStep& from, const std::vector<DType>& types, DType out) {
     const DType in = types[static_cast<std::size_t>(from.operands.back())];
     Step step;
     step.operands = from.operands;
-    step.size = static_cast<std::int64_t>(size_of(out));
     if (from.op == "Dropout") {
       step.is_dropout = true;
       step.dropout = dropout_parameters(from.attributes);
     } else if (from.op == "Sum") {
       if (from.operands.size() == 2) step.binary = find_arithmetic_loop("Add", step.function);
     } else if (from.op == "Where") {
-      with_size(step.size, [&]<class T>(T) { step.choice = choose<T>; });
+      with_size(static_cast<std::int64_t>(size_of(out)),
+                [&]<class T>(T) { step.choice = choose<T>; });
+    } else if (from.op == "Cast" && in == DType::kFloat32 && out == in) {
+      step.unary = copy_floats;  // rounded as it is stored
     } else if (from.operands.size() == 1) {
       step.unary = find_unary_loop(from.op, from.attributes, in, out, step.function);
     } else if (out == DType::kBool) {
@@ -244,7 +282,8 @@ class FusedKernel final : public Kernel {
     return step;
   }
 
-  /// Results go to their tensors, all else to blocks that are free again behind the last reader.
+  /// Results go to their tensors, all else (and floats that are narrow as results) to blocks that
+  /// are free again behind the last reader.
   void place_steps(const FusedProgram& program, BlockPool& pool) {
     const auto inputs = operands_.size();
     std::vector<std::size_t> last(steps_.size(), 0);
@@ -257,7 +296,7 @@ class FusedKernel final : public Kernel {
     for (std::size_t r = 0; r < program.results.size(); ++r)
       steps_[static_cast<std::size_t>(program.results[r])].result = static_cast<int>(r);
     for (std::size_t k = 0; k < steps_.size(); ++k) {
-      if (steps_[k].result < 0) steps_[k].block = pool.take();
+      if (steps_[k].result < 0 || steps_[k].narrow) steps_[k].block = pool.take();
       for (std::size_t j = 0; j < k; ++j) {
         if (last[j] == k && steps_[j].block >= 0) pool.give_back(steps_[j].block);
       }
@@ -267,27 +306,33 @@ class FusedKernel final : public Kernel {
   void run_block(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
                  std::int64_t first, std::int64_t count, std::byte (*memory)[kBlockBytes],
                  std::byte (*results)[kBlockBytes], bool in_place, const void** values) const {
+    alignas(64) std::uint16_t stored[kBlock];  // of what is narrow, on its way
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
-      const auto* from = in[i].as<std::byte>();
-      if (operand.kind == Operand::Kind::kWhole) values[i] = from + first * operand.size;
-      if (operand.kind != Operand::Kind::kRepeated) continue;
-      with_size(operand.size, [&]<class T>(T) {
-        expand(operand.plan, reinterpret_cast<const T*>(from), first, count,
-               reinterpret_cast<T*>(memory[operand.block]));
-      });
+      if (operand.kind == Operand::Kind::kScalar) continue;
+      const std::byte* from = in[i].as<std::byte>() + first * operand.size;
+      if (operand.kind == Operand::Kind::kRepeated) {
+        auto* to = operand.narrow ? reinterpret_cast<std::byte*>(stored) : memory[operand.block];
+        with_size(operand.size, [&]<class T>(T) {
+          expand(operand.plan, in[i].as<const T>(), first, count, reinterpret_cast<T*>(to));
+        });
+        from = to;
+      }
+      values[i] = from;
+      if (!operand.narrow) continue;
+      operand.narrow.widen(reinterpret_cast<const std::uint16_t*>(from),
+                           reinterpret_cast<float*>(memory[operand.block]), count);
       values[i] = memory[operand.block];
     }
     const std::size_t inputs = operands_.size();
     for (std::size_t k = 0; k < steps_.size(); ++k) {
       const Step& step = steps_[k];
-      std::byte* y = nullptr;
-      if (step.result < 0) {
-        y = memory[step.block];
-      } else {
+      std::byte* result = reinterpret_cast<std::byte*>(stored);
+      if (step.result >= 0) {
         auto* to = out[static_cast<std::size_t>(step.result)].as<std::byte>();
-        y = in_place || !to ? results[step.result] : to + first * step.size;
+        result = in_place || !to ? results[step.result] : to + first * step.size;
       }
+      std::byte* y = step.block < 0 ? result : memory[step.block];
       const auto x = [&](std::size_t o) {
         return values[static_cast<std::size_t>(step.operands[o])];
       };
@@ -302,6 +347,12 @@ class FusedKernel final : public Kernel {
                  first, count, static_cast<const float*>(x(0)), reinterpret_cast<float*>(y));
       } else {
         sum(step, values, reinterpret_cast<float*>(y), count);
+      }
+      if (step.narrow) {
+        auto* block = reinterpret_cast<float*>(y);
+        auto* rounded = reinterpret_cast<std::uint16_t*>(result);
+        step.narrow.round(block, rounded, count);
+        step.narrow.widen(rounded, block, count);
       }
       values[inputs + k] = y;
     }
@@ -366,7 +417,7 @@ std::unique_ptr<Kernel> make_fused(const KernelRequest& request) {
   const FusedProgram program =
       fused_program(request.node.attributes, static_cast<int>(request.inputs.size()));
   const auto is_taken = [](DType dtype) {
-    return dtype == DType::kFloat32 || dtype == DType::kBool || dtype == DType::kInt64;
+    return computed_in(dtype) == DType::kFloat32 || dtype == DType::kBool || dtype == DType::kInt64;
   };
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {

@@ -60,7 +60,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   choose_precision(training, options.precision);
   choose_layouts(training, options.picture_layout);
   if (options.fuse_elementwise && options.with_gradients)
-    fuse_elementwise(training, FusedTypes::kMasks);
+    fuse_elementwise(training, FusedTypes::kCpu);
   training.graph.verify();
   return training;
 }

@@ -133,8 +133,27 @@ std::vector<Case> cases() {
       {"Mul", {}, {f({3, 16, 9, 9}), f({3, 16, 1, 1})}, {0, 1}, {0}, 0.005, Layout::kBlocked8},
       {"BatchNorm", {}, {f({5, 24, 9, 9}), f({24}), f({24})}, {0}, {0}, 0.005, Layout::kBlocked8},
       {"MaxPool", pool, {f({5, 16, 8, 8})}, {0}, {0}, 0, Layout::kBlocked8},
-      {"Conv", pads, {f({5, 32, 9, 9}), f({32, 32, 3, 3})}, {0, 1}, {0}, 0.005, Layout::kBlocked8},
   };
+}
+
+/// Convolutions whose kernels read and write bfloat16 themselves: Winograd's, with few tiles and
+/// with many, and those of pictures smaller than the window.
+std::vector<Case> blocked_convolutions() {
+  std::vector<Case> out;
+  for (const Layout layout : {Layout::kBlocked8, Layout::kBlocked16}) {
+    for (const Shape& picture : {Shape{5, 32, 9, 9}, Shape{9, 32, 16, 12}, Shape{6, 32, 2, 2}}) {
+      const Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
+      Attributes to_input = pads, to_weight = pads;
+      to_input.set("output_shape", Ints(picture.begin(), picture.end()));
+      to_weight.set("output_shape", Ints{32, 32, 3, 3});
+      to_weight.set("with_bias", std::int64_t{1});
+      const TensorType x = f(picture), w = f({32, 32, 3, 3});
+      out.push_back({"Conv", pads, {x, w, f({32})}, {0, 1}, {0}, 0.005, layout});
+      out.push_back({"ConvInputGrad", to_input, {x, w}, {0, 1}, {0}, 0.005, layout});
+      out.push_back({"ConvWeightGrad", to_weight, {x, x}, {0, 1}, {}, 1e-5, layout});
+    }
+  }
+  return out;
 }
 
 /// A tensor in a narrow type, rounded one by one.
@@ -176,9 +195,10 @@ void check(const Case& one, DType narrow, Backend backend, int threads) {
   node.op = find_op(one.op);
   node.attributes = one.attributes;
   node.name = one.op;
+  const Layout layout = node.op->name == "ConvWeightGrad" ? Layout::kRowMajor : one.layout;
   std::vector<TensorType> outputs;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    outputs.push_back(test::in_layout(expected[i].type(), one.layout));
+    outputs.push_back(test::in_layout(expected[i].type(), layout));
     if (one.narrow_outputs.contains(i)) outputs.back().dtype = narrow;
   }
   omp_set_num_threads(threads);
@@ -187,7 +207,7 @@ void check(const Case& one, DType narrow, Backend backend, int threads) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     // float16 has three bits more.
     const double of_narrow = narrow == DType::kBFloat16 ? one.tolerance : one.tolerance / 8;
-    test::expect_close(widened(actual[i]), test::to_layout(expected[i], one.layout),
+    test::expect_close(widened(actual[i]), test::to_layout(expected[i], layout),
                        one.narrow_outputs.contains(i) ? of_narrow : std::min(one.tolerance, 2e-5),
                        fmt::format("output {}", i));
   }
@@ -202,6 +222,14 @@ TEST(Narrow, KernelsComputeInFloatAndRoundWhatTheyStore) {
       if (one.layout == Layout::kRowMajor) check(one, narrow, Backend::kReference, 1);
     }
     check(one, DType::kBFloat16, Backend::kCpu, 2);
+  }
+}
+
+TEST(Narrow, ConvolutionsBetweenBlocks) {
+  for (const Case& one : blocked_convolutions()) {
+    check(one, DType::kBFloat16, Backend::kCpu, 1);
+    check(one, DType::kBFloat16, Backend::kCpu, 2);
+    check(one, DType::kFloat16, Backend::kCpu, 1);
   }
 }
 
