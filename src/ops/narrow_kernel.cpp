@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "ops/gather.h"
+#include "ops/matmul.h"
 #include "ops/narrow_cpu.h"
 #include "ops/narrow_pieces.h"
 
@@ -327,6 +328,7 @@ std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest&
   if (backend == Backend::kCpu && (op == "GatherGrad" || op == "GatherNDGrad") &&
       gather_gradient_adds(request))
     return nullptr;
+  if (backend == Backend::kCpu && multiplies_bfloat16(request)) return nullptr;
   return std::make_unique<NarrowKernel>(backend, request);
 }
 

@@ -15,7 +15,8 @@ bool only_moves_narrow(const KernelRequest& request);
 
 /// A kernel that runs the operator's float kernel: what it reads is widened before, what it writes
 /// is rounded behind, in pieces that stay in the caches where the operator can work piece by piece.
-/// Null where the float kernels know the types: of some Casts, of tables' gradients.
+/// Null where the operator's kernels know the types: of some Casts, of tables' gradients, of
+/// bfloat16 products on some CPUs.
 std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest& request);
 
 }  // namespace pipetrain
