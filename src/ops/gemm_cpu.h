@@ -11,10 +11,12 @@ namespace pipetrain {
 
 /// Element (i, j) of the matrix lies at data[i * row_stride + j * column_stride]; one of the
 /// strides is 1.
-struct MatrixView {
-  const float* data;
+template <class Element>
+struct MatrixOf {
+  const Element* data;
   std::int64_t row_stride, column_stride;
 };
+using MatrixView = MatrixOf<float>;
 
 struct GemmShape {
   std::int64_t m, n, k;  // c is (m, n), the sums run over k
@@ -43,5 +45,39 @@ void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packe
 std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads);
 void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
                  const float* bias, float* c, std::byte* workspace, int threads);
+
+// --- products of bfloat16 numbers, with instructions of AVX-512 for them ---
+//
+// Sums are float; what is written (Out) is float, or std::uint16_t: a bfloat16 number, rounded
+// once. As above, no bit depends on the number of threads, nor on whether b is packed.
+
+using BFloat16Matrix = MatrixOf<std::uint16_t>;
+
+/// Whether this machine has what the functions below need.
+bool has_gemm_bfloat16();
+
+template <class Out>
+std::size_t gemm_bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads);
+
+template <class Out>
+void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
+                   const float* bias, Out* c, std::byte* workspace, int threads);
+
+/// As gemm_adds() and gemm_adding().
+bool gemm_bfloat16_adds(const GemmShape& shape);
+void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
+                          float* c, std::byte* workspace, int threads);
+
+/// b may be given in float, and is then rounded on the way.
+std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k);
+void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
+                        std::uint16_t* packed, int threads);
+void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const MatrixView& b, std::uint16_t* packed,
+                        int threads);
+
+template <class Out>
+void gemm_bfloat16_packed(const GemmShape& shape, const BFloat16Matrix& a,
+                          const std::uint16_t* packed, const float* bias, Out* c,
+                          std::byte* workspace, int threads);
 
 }  // namespace pipetrain

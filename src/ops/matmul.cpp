@@ -151,23 +151,28 @@ Cost matmul_cost(const Attributes& attributes, std::span<const TensorType> input
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 
+bool is_packed(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; }
+
 void infer_pack(InferContext& context) {
   const TensorType& b = context.inputs[0];
-  PT_CHECK(b.dtype == DType::kFloat32 && b.shape.rank() == 2, kModel,
-           "PackMatrix needs a float matrix, got {}", b.text());
+  const auto to = static_cast<DType>(
+      context.attributes.integer("to", static_cast<std::int64_t>(DType::kFloat32)));
+  PT_CHECK(b.shape.rank() == 2 && is_packed(to) && (b.dtype == DType::kFloat32 || b.dtype == to),
+           kModel, "PackMatrix makes no {} of {}", name_of(to), b.text());
   const bool trans_b = context.attributes.flag("trans_b");
   context.outputs = {
-      {b.dtype, Shape{packed_matrix_floats(b.shape[trans_b ? 0 : 1], b.shape[trans_b ? 1 : 0])}}};
+      {to, Shape{packed_matrix_elements(to, b.shape[trans_b ? 0 : 1], b.shape[trans_b ? 1 : 0])}}};
 }
 
 void infer_packed(InferContext& context) {
   const TensorType& a = context.inputs[0];
   const std::int64_t n = context.attributes.integer("n");
-  PT_CHECK(a.dtype == DType::kFloat32 && a.shape.rank() >= 2, kModel,
-           "MatMulPacked needs float rows, got {}", a.text());
+  PT_CHECK(is_packed(a.dtype) && a.shape.rank() >= 2, kModel,
+           "MatMulPacked needs rows of floats or bfloat16, got {}", a.text());
   std::vector<std::int64_t> dims = a.shape.dims();
-  PT_CHECK(context.inputs[1] == (TensorType{a.dtype, Shape{packed_matrix_floats(n, dims.back())}}),
-           kModel, "MatMulPacked of {} and {} columns does not fit a packed {}", a.text(), n,
+  const TensorType packed{a.dtype, Shape{packed_matrix_elements(a.dtype, n, dims.back())}};
+  PT_CHECK(context.inputs[1] == packed, kModel,
+           "MatMulPacked of {} and {} columns does not fit a packed {}", a.text(), n,
            context.inputs[1].text());
   dims.back() = n;
   context.outputs = {{a.dtype, Shape(std::move(dims))}};

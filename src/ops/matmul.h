@@ -6,8 +6,9 @@
 //
 // A b that is the same in many products with few rows is packed once (CPU only):
 //
-//   PackMatrix{trans_b}(b) -> p: (K, N), or (N, K) with trans_b, as the kernel's inner loop reads
-//   it MatMulPacked{n}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias])
+//   PackMatrix{trans_b, to}(b) -> p: (K, N), or (N, K) with trans_b, as the kernel's inner loop
+//   reads it; a float b is rounded on the way where `to` is bfloat16
+//   MatMulPacked{n}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias])
 #pragma once
 
 #include <cstdint>
@@ -48,14 +49,18 @@ struct MatMulPlan {
 /// one product with batch × M rows.
 MatMulPlan matmul_plan(const KernelRequest& request);
 
-/// Floats of a packed b.
-std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k);
+/// Elements of a packed b for products of floats or of bfloat16 numbers.
+std::int64_t packed_matrix_elements(DType operands, std::int64_t n, std::int64_t k);
 
 /// Whether MatMulPacked is as exact as and faster than this MatMul where b serves several products.
 bool packing_pays(const KernelRequest& request);
 
 /// Whether the CPU's kernel for a MatMul is an AddingKernel.
 bool matmul_adds(const KernelRequest& request);
+
+/// Whether the CPU multiplies the bfloat16 operands of this MatMul, MatMulPacked or PackMatrix as
+/// they are. Otherwise its kernels see them as floats (ops/narrow_kernel.h).
+bool multiplies_bfloat16(const KernelRequest& request);
 
 std::span<const KernelEntry> matmul_reference_kernels();
 std::span<const KernelEntry> matmul_cpu_kernels();

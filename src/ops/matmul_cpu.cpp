@@ -13,6 +13,7 @@
 #include "ops/element_types.h"
 #include "ops/gemm_cpu.h"
 #include "ops/matmul.h"
+#include "ops/matmul_bfloat16.h"
 
 namespace pipetrain {
 namespace {
@@ -82,9 +83,9 @@ bool rows_collide(const MatMulPlan& plan) {
   return (plan.trans_a && plan.m % kColliding == 0) || (!plan.trans_b && plan.n % kColliding == 0);
 }
 
-/// Rows that collide leave sgemm at two fifths of the machine. Else ours is the faster one for large
-/// products, and for a transposed left operand; sgemm reads small ones where they lie instead of
-/// packing them.
+/// Rows that collide leave sgemm at two fifths of the machine. Else ours is the faster one for
+/// large products, and for a transposed left operand; sgemm reads small ones where they lie instead
+/// of packing them.
 bool use_own_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kNarrow = 48;
   constexpr std::int64_t kFewRows = 16, kFewTerms = 8;
@@ -138,6 +139,7 @@ std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan, bool has_bias) {
 }
 
 std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
+  if (multiplies_bfloat16(request)) return make_bfloat16_matmul(request);
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
   MatMulPlan plan = matmul_plan(request);
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
@@ -146,6 +148,7 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> make_pack(const KernelRequest& request) {
+  if (multiplies_bfloat16(request)) return make_bfloat16_pack(request);
   const Shape& b = request.inputs[0].shape;
   const bool trans_b = request.node.attributes.flag("trans_b");
   const std::int64_t n = b[trans_b ? 0 : 1], k = b[trans_b ? 1 : 0];
@@ -158,6 +161,7 @@ std::unique_ptr<Kernel> make_pack(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> make_packed(const KernelRequest& request) {
+  if (multiplies_bfloat16(request)) return make_bfloat16_packed(request);
   if (!is_row_major(request)) return nullptr;
   const Shape& a = request.inputs[0].shape;
   const std::size_t last = a.rank() - 1;
@@ -176,13 +180,17 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-std::int64_t packed_matrix_floats(std::int64_t n, std::int64_t k) {
-  return gemm_packed_floats(n, k);
+std::int64_t packed_matrix_elements(DType operands, std::int64_t n, std::int64_t k) {
+  return operands == DType::kBFloat16 ? gemm_bfloat16_packed_elements(n, k)
+                                      : gemm_packed_floats(n, k);
 }
 
 bool matmul_adds(const KernelRequest& request) {
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
-  if (has_bias || !is_row_major(request) || !is_float32(request)) return false;
+  if (has_bias || !is_row_major(request) || request.outputs[0].dtype != DType::kFloat32)
+    return false;
+  if (multiplies_bfloat16(request)) return bfloat16_matmul_adds(request);
+  if (!is_float32(request)) return false;
   const MatMulPlan plan = matmul_plan(request);
   return use_own_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
 }
@@ -190,12 +198,14 @@ bool matmul_adds(const KernelRequest& request) {
 bool packing_pays(const KernelRequest& request) {
   constexpr std::int64_t kFewest = 8, kNarrow = 48, kMostRows = 512;
   constexpr std::int64_t kSmall = 1 << 20;
-  if (!is_row_major(request) || !is_float32(request)) return false;
+  const bool narrow = multiplies_bfloat16(request);
+  if (!is_row_major(request) || !(narrow || is_float32(request))) return false;
   if (request.inputs[1].shape.rank() != 2) return false;
   const MatMulPlan plan = matmul_plan(request);
   if (plan.products() != 1 || plan.trans_a || plan.m > kMostRows) return false;
-  return use_own_gemm(plan) || (plan.m >= kFewest && plan.n >= kNarrow && plan.k >= kNarrow &&
-                                plan.m * plan.n * plan.k >= kSmall);
+  return narrow || use_own_gemm(plan) ||
+         (plan.m >= kFewest && plan.n >= kNarrow && plan.k >= kNarrow &&
+          plan.m * plan.n * plan.k >= kSmall);
 }
 
 std::span<const KernelEntry> matmul_cpu_kernels() { return kKernels; }

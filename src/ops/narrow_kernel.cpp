@@ -9,6 +9,7 @@
 #include "graph/op.h"
 #include "ops/conv.h"
 #include "ops/gather.h"
+#include "ops/matmul.h"
 #include "ops/narrow_cpu.h"
 #include "ops/narrow_pieces.h"
 
@@ -328,7 +329,9 @@ std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest&
   if (backend == Backend::kCpu && (op == "GatherGrad" || op == "GatherNDGrad") &&
       gather_gradient_adds(request))
     return nullptr;
-  if (backend == Backend::kCpu && convolution_takes_bfloat16(request)) return nullptr;
+  if (backend == Backend::kCpu &&
+      (convolution_takes_bfloat16(request) || multiplies_bfloat16(request)))
+    return nullptr;
   return std::make_unique<NarrowKernel>(backend, request);
 }
 

@@ -31,6 +31,21 @@ inline bool has_avx512() {
 #endif
 }
 
+/// Before a function that multiplies bfloat16 numbers, to be called only where
+/// has_avx512_bfloat16().
+#ifdef __x86_64__
+#define PIPETRAIN_BFLOAT16 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
+#endif
+
+inline bool has_avx512_bfloat16() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
 [[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 load16(const float* from) {
   return *reinterpret_cast<const Vector16*>(from);
 }

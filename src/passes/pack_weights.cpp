@@ -18,13 +18,15 @@ class WeightPacking {
   explicit WeightPacking(TrainingGraph& training) : training_(training), graph_(training.graph) {}
 
   int run() {
+    find_wanted();
     std::vector<Node> old = std::move(graph_.nodes);
     graph_.nodes.clear();
     new_index_.assign(old.size(), -1);
     for (std::size_t n = 0; n < old.size(); ++n) {
       Node node = std::move(old[n]);
+      if (drop_unread(node)) continue;
       if (node.gradient_of) node.gradient_of = moved(node.gradient_of);
-      if (is_wanted(node)) use_packed(node);
+      if (is_wanted_[n]) use_packed(node);
       new_index_[n] = static_cast<int>(graph_.nodes.size());
       add(std::move(node));
     }
@@ -40,6 +42,34 @@ class WeightPacking {
     for (const ValueId id : node.outputs)
       graph_[id].producer = {static_cast<int>(graph_.nodes.size())};
     graph_.nodes.push_back(std::move(node));
+  }
+
+  /// Also which rounded copies of weights are read by others than packed products, which are packed
+  /// from the weights themselves.
+  void find_wanted() {
+    is_read_.assign(graph_.values.size(), false);
+    for (const Node& node : graph_.nodes) {
+      is_wanted_.push_back(is_wanted(node));
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueId id = node.inputs[i];
+        if (id && !(is_wanted_.back() && i == 1))
+          is_read_[static_cast<std::size_t>(id.index)] = true;
+      }
+      if (is_rounding(node)) rounded_from_[node.outputs[0]] = node.inputs[0];
+    }
+  }
+
+  bool is_rounding(const Node& node) const {
+    return node.op->name == "Cast" && node.part == Part::kPrepare &&
+           graph_[node.inputs[0]].type.dtype == DType::kFloat32 &&
+           graph_[node.outputs[0]].type.dtype == DType::kBFloat16;
+  }
+
+  bool drop_unread(const Node& node) {
+    if (!is_rounding(node) || is_read_[static_cast<std::size_t>(node.outputs[0].index)])
+      return false;
+    graph_[node.outputs[0]].producer = {};
+    return true;
   }
 
   bool is_wanted(const Node& node) const {
@@ -80,10 +110,13 @@ class WeightPacking {
     Node node;
     node.op = find_op(op);
     node.attributes = {{attribute, std::int64_t{direction}}};
-    node.inputs = {weight};
+    const auto rounded = rounded_from_.find(weight);
+    node.inputs = {rounded == rounded_from_.end() ? weight : rounded->second};
+    const DType dtype = graph_[weight].type.dtype;
+    if (dtype != DType::kFloat32) node.attributes.set("to", static_cast<std::int64_t>(dtype));
     node.name = fmt::format("{}{}", graph_[weight].name, suffix);
     node.part = Part::kPrepare;
-    const std::vector<TensorType> inputs = {graph_[weight].type};
+    const std::vector<TensorType> inputs = {graph_[node.inputs[0]].type};
     InferContext infer{node.attributes, inputs, std::vector<TensorType>(1)};
     node.op->infer(infer);
     Value value;
@@ -99,6 +132,9 @@ class WeightPacking {
 
   TrainingGraph& training_;
   Graph& graph_;
+  std::vector<bool> is_wanted_;  // by node
+  std::vector<bool> is_read_;    // by value
+  std::map<ValueId, ValueId> rounded_from_;
   std::vector<int> new_index_;
   std::map<std::pair<ValueId, bool>, ValueId> packed_;
 };

@@ -194,6 +194,112 @@ TEST(MatMul, PackedAndAddingProductsKeepTheirBits) {
   }
 }
 
+/// A matrix of bfloat16 numbers, their values, and how a product sees it.
+struct NarrowMatrix {
+  NarrowMatrix(std::int64_t rows, std::int64_t columns, bool transposed, unsigned seed)
+      : row_stride(transposed ? 1 : columns), column_stride(transposed ? rows : 1) {
+    const HostTensor numbers = random_tensor({DType::kFloat32, {rows, columns}}, seed);
+    for (const float number : numbers.view().span<const float>()) {
+      bits.push_back(float_to_bfloat16(number));
+      values.push_back(bfloat16_to_float(bits.back()));
+    }
+  }
+  BFloat16Matrix view() const { return {bits.data(), row_stride, column_stride}; }
+  MatrixView floats() const { return {values.data(), row_stride, column_stride}; }
+  double at(std::int64_t i, std::int64_t j) const {
+    return values[static_cast<std::size_t>(i * row_stride + j * column_stride)];
+  }
+
+  std::int64_t row_stride, column_stride;
+  std::vector<std::uint16_t> bits;
+  std::vector<float> values;
+};
+
+template <class Out>
+std::vector<Out> narrow_product(const GemmShape& shape, const NarrowMatrix& a,
+                                const NarrowMatrix& b, const float* bias, int threads) {
+  const Buffer workspace(gemm_bfloat16_workspace_bytes<Out>(shape, /*packed=*/false, threads));
+  std::vector<Out> c(static_cast<std::size_t>(shape.m * shape.n), Out{1});
+  gemm_bfloat16(shape, a.view(), b.view(), bias, c.data(), workspace.data(), threads);
+  return c;
+}
+
+std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
+  std::vector<std::uint16_t> out;
+  for (const float value : values) out.push_back(float_to_bfloat16(value));
+  return out;
+}
+
+constexpr const char* kNoBFloat16 = "this processor has no instructions for bfloat16 products";
+
+// Rows and columns that fill panels and that do not, odd sums, sums of one pass and of several,
+// operands as they are and transposed: float sums, rounded once where they are stored narrow.
+TEST(MatMul, BFloat16ProductsAreFloatSums) {
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
+  const std::vector<GemmShape> shapes = {{1, 1, 1},     {1, 16, 2},    {7, 37, 33},
+                                         {12, 32, 16},  {13, 48, 17},  {85, 203, 130},
+                                         {70, 10, 301}, {6, 40, 2049}, {29, 33, 4100}};
+  for (const GemmShape& shape : shapes) {
+    for (const int transposed : {0, 1, 2, 3}) {
+      const NarrowMatrix a(shape.m, shape.k, transposed & 1, 1);
+      const NarrowMatrix b(shape.k, shape.n, transposed & 2, 2);
+      const HostTensor bias = random_tensor({DType::kFloat32, {shape.n}}, 3);
+      const float* shift = transposed == 1 ? nullptr : bias.view().as<float>();
+      const std::vector<float> c = narrow_product<float>(shape, a, b, shift, 1);
+      for (std::int64_t i = 0; i < shape.m; ++i) {
+        for (std::int64_t j = 0; j < shape.n; ++j) {
+          double sum = shift ? shift[j] : 0, size = 1;
+          for (std::int64_t k = 0; k < shape.k; ++k) {
+            sum += a.at(i, k) * b.at(k, j);
+            size += std::abs(a.at(i, k) * b.at(k, j));
+          }
+          ASSERT_NEAR(c[static_cast<std::size_t>(i * shape.n + j)], sum, 1e-6 * size)
+              << i << ", " << j << " of " << shape.m << " x " << shape.n << ", " << shape.k
+              << " terms, transposed " << transposed;
+        }
+      }
+      EXPECT_EQ(narrow_product<std::uint16_t>(shape, a, b, shift, 1), rounded(c));
+      EXPECT_EQ(narrow_product<float>(shape, a, b, shift, 3), c);
+      EXPECT_EQ(narrow_product<std::uint16_t>(shape, a, b, shift, 4), rounded(c));
+    }
+  }
+}
+
+// From numbers and from the floats that they are rounded from, and added to what is there.
+TEST(MatMul, PackedAndAddingBFloat16ProductsKeepTheirBits) {
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
+  for (const std::int64_t k : {1, 16, 49, 300, 2050}) {
+    for (const bool transposed : {false, true}) {
+      const GemmShape shape{25, 203, k};
+      const NarrowMatrix a(shape.m, k, false, 1), b(k, shape.n, transposed, 2);
+      HostTensor master = random_tensor({DType::kFloat32, {k, shape.n}}, 2);
+      const MatrixView floats{master.view().as<float>(), b.row_stride, b.column_stride};
+      const std::vector<float> expected = narrow_product<float>(shape, a, b, nullptr, 1);
+      for (const int threads : {1, 3}) {
+        const auto size = static_cast<std::size_t>(gemm_bfloat16_packed_elements(shape.n, k));
+        std::vector<std::uint16_t> packed(size, 0x7fc0), again(size, 0x7fc0);
+        gemm_bfloat16_pack(shape.n, k, b.view(), packed.data(), threads);
+        gemm_bfloat16_pack(shape.n, k, floats, again.data(), threads);
+        EXPECT_EQ(packed, again) << k << " terms";
+        std::vector<std::uint16_t> c(expected.size());
+        const Buffer workspace(
+            gemm_bfloat16_workspace_bytes<std::uint16_t>(shape, /*packed=*/true, threads));
+        gemm_bfloat16_packed(shape, a.view(), packed.data(), nullptr, c.data(), workspace.data(),
+                             threads);
+        EXPECT_EQ(c, rounded(expected)) << k << " terms, " << threads << " threads";
+        if (!gemm_bfloat16_adds(shape)) continue;
+        std::vector<float> sum(expected.size(), 0.75F);
+        const Buffer own(gemm_bfloat16_workspace_bytes<float>(shape, /*packed=*/false, threads));
+        gemm_bfloat16_adding(shape, a.view(), b.view(), sum.data(), own.data(), threads);
+        for (float& value : sum) value -= 0.75F;
+        for (std::size_t i = 0; i < sum.size(); ++i)
+          ASSERT_EQ(sum[i], (expected[i] + 0.75F) - 0.75F) << i;
+      }
+      EXPECT_EQ(gemm_bfloat16_adds(shape), k <= 2048);
+    }
+  }
+}
+
 // Two threads may share out the inner axis; repeated runs must still give the same bits.
 TEST(MatMul, LongSumsRepeat) {
   check_cpu("MatMul", {}, {{{32, 8192}}, {{8192, 24}}}, 1e-5);
@@ -336,7 +442,7 @@ TEST(GemmImport, BiasFormsAndFactors) {
 }
 
 // A product of narrow operands may make floats: a model's output.
-TEST(MatMul, OnlyFloatWeightsArePacked) {
+TEST(MatMul, WeightsArePackedForProductsOfTheirType) {
   const auto pays = [](DType operands) {
     Node node;
     node.op = find_op("MatMul");
@@ -345,7 +451,8 @@ TEST(MatMul, OnlyFloatWeightsArePacked) {
                          {{DType::kFloat32, Shape{32, 512}}}});
   };
   EXPECT_TRUE(pays(DType::kFloat32));
-  EXPECT_FALSE(pays(DType::kBFloat16));
+  EXPECT_EQ(pays(DType::kBFloat16), has_gemm_bfloat16());
+  EXPECT_FALSE(pays(DType::kFloat16));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "ops/gemm_cpu.h"
 #include "passes/build.h"
 #include "passes/execute.h"
 #include "support/op_check.h"
@@ -56,10 +57,12 @@ OnnxModel packed_pictures() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-TrainingGraph build(const OnnxModel& model, std::int64_t samples, int copies) {
+TrainingGraph build(const OnnxModel& model, std::int64_t samples, int copies,
+                    DType precision = DType::kFloat32) {
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.picture_layout = Layout::kBlocked8;
+  options.precision = precision;
   TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
   if (copies > 0) {
     EXPECT_EQ(pack_weights(training), copies) << training.graph.to_text();
@@ -118,6 +121,28 @@ TEST(PackWeights, SameLossAndGradients) {
   };
   check(packed_network(), 200, 3);
   check(packed_pictures(), 16, 5);
+}
+
+// Where products of bfloat16 numbers have instructions: packed from the float weights, of which the
+// rounded copies go but for those that others read.
+TEST(PackWeights, RoundsOnTheWay) {
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << "this processor multiplies no bfloat16 numbers";
+  const auto count = [](const TrainingGraph& training, std::string_view op) {
+    int found = 0;
+    for (const Node& node : training.graph.nodes)
+      found += node.part == Part::kPrepare && node.op->name == op;
+    return found;
+  };
+  const TrainingGraph plain = build(packed_network(), 32, 0, DType::kBFloat16);
+  EXPECT_EQ(count(plain, "Cast"), 3) << plain.graph.to_text();
+  const TrainingGraph packed = build(packed_network(), 32, 5, DType::kBFloat16);
+  EXPECT_EQ(count(packed, "Cast"), 0) << packed.graph.to_text();
+  const std::vector<HostTensor> expected = results_of(plain), got = results_of(packed);
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    test::expect_same_bits(got[i], expected[i], std::to_string(i));
+  const TrainingGraph pictures = build(packed_pictures(), 16, 2, DType::kBFloat16);
+  EXPECT_EQ(count(pictures, "Cast"), 3) << pictures.graph.to_text();  // of the convolutions
 }
 
 }  // namespace
