@@ -66,7 +66,7 @@ Session::Session(const RunConfig& config, SessionMode mode, ProcessGroup* proces
 Session::~Session() = default;
 
 void Session::open(const Session* same_data) {
-  model_ = load_model(config_.model);
+  model_ = same_data ? same_data->model_ : load_model(config_.model);
   set_parameter_rates();
   for (const auto& [name, shape] : config_.model.shapes) {
     const bool known =
