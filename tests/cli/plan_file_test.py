@@ -101,6 +101,15 @@ class PlanFile(Case):
         self.succeed("plan", *run, "--gpus", "2", "--schedule", "zb-v", "-o", "v.json")
         self.succeed("train", *run, "--plan", "v.json", "--max-steps", "2", "-q")
 
+    def test_times_that_cannot_be_added_are_refused_by_name(self):
+        run = ["-m", MODEL, "--device", "cpu"]
+        self.succeed("profile", *run, "-o", "profile.json")
+        profile = parse((self.folder / "profile.json").read_text())
+        node = profile["nodes"][3]
+        node["seconds"] = 1e308
+        self.write("profile.json", json.dumps(profile))
+        self.refused("usage", "plan", *run, "--profile", "profile.json", says=("profile.json", "nodes[3].seconds", "at most", node["name"]))
+
     def test_a_missing_file_is_named(self):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "nowhere.json", says="nowhere.json")
 
