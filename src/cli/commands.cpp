@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -19,6 +23,11 @@
 #include "pipeline/schedule_file.h"
 
 namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
 
 const std::vector<CommandSpec>& commands() {
   static const std::vector<CommandSpec> list = {
@@ -207,6 +216,15 @@ void replace_classifier(Options& options, const std::string& to) {
            head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
            options.num_classes, head.classes_before);
   options.run.model.path = to;
+}
+
+void check_folder_of(const std::string& output) {
+  const fs::path folder = fs::path(output).parent_path();
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, kResource,
+           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
+           std::strerror(errno));
 }
 
 void resolve_verbosity(const Options& options) {
