@@ -21,11 +21,19 @@
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
 #include "pipeline/schedule_file.h"
+#include "zoo/zoo.h"
 
 namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string names_of_networks() {
+  std::string out;
+  for (const ZooNetwork& network : zoo_networks())
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", network.name);
+  return out;
+}
 
 }  // namespace
 
@@ -58,9 +66,7 @@ const std::vector<CommandSpec>& commands() {
        predict_command},
       {"export", "CHECKPOINT",
        "write a checkpoint's weights into the model, also while it is trained", export_command},
-      {"new", "NAME",
-       "write an untrained model: mlp, lenet, resnet18, resnet50, vgg, mobilenet, unet, bert, gpt",
-       new_command},
+      {"new", "NAME", "write an untrained model: " + names_of_networks(), new_command},
       {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
        "what a data set is, the same in another format, or one to try things with", data_command},
       {"doctor", "", "what this machine offers", doctor_command},
