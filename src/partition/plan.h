@@ -39,6 +39,8 @@ enum class Objective : unsigned char {
 
 struct PlanRequest {
   int stages = 1;  // of plan_stages(); for plan_devices() 0 means any number
+  /// Of plan_stages() where the chain is too short for all: fewer stages, but whole devices.
+  int stages_per_device = 1;
   int micro_batches = 1;
   std::string schedule = "1f1b";
   /// [stages], where they are known already: what each stage holds, instead of the closed forms of

@@ -11,8 +11,10 @@
 #include "partition/topology_file.h"
 #include "passes/gather_gradients.h"
 #include "passes/linearise.h"
+#include "pipeline/generate.h"
 #include "pipeline/move_cuts.h"
 #include "pipeline/plan_costs.h"
+#include "pipeline/schedule_file.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -282,6 +284,9 @@ std::size_t Session::memory_excess() const {
 void Session::plan_stages_of_chain() {
   PlanRequest& request = plan_request_;
   request.stages = programs_of_run_->stages();
+  if (!names_schedule_file(config_.pipeline.schedule) && config_.pipeline.replicas.empty())
+    request.stages_per_device =
+        stages_per_device(config_.pipeline.schedule, config_.pipeline.chunks);
   request.micro_batches = static_cast<int>(micro_batches_);
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes =

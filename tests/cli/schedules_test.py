@@ -48,6 +48,14 @@ class Plans(Case):
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
             self.assertEqual(taken, predicted.split(")")[0])
 
+    def test_more_stages_than_nodes_are_fewer_stages(self):
+        self.succeed("new", "mlp", "--depth", "1", "-o", "small.onnx", "-q")
+        for schedule in ("1f1b", "zb-v", "interleaved-1f1b"):
+            given = ["--model", "small.onnx", *CPU, "--gpus", "40", "--schedule", schedule, "--batch-size", "64", "--micro-batches", "8"]
+            out, _ = self.succeed("plan", *given)
+            self.assertRegex(out, r"note  \d+ stages were asked for, but the model has only \d+ nodes to put into stages")
+            self.succeed("verify", *given, "-q")
+
     def test_a_topology_without_room_is_refused(self):
         small = (MODELS.parent / "topologies" / "laptop.json").read_text()
         start = small.index('"memory_gibibytes":')

@@ -196,6 +196,12 @@ TEST(Planner, UsesFewerStagesForAShortChainAndSaysSo) {
   EXPECT_EQ(plan.stages.size(), 3u);
   ASSERT_EQ(plan.notes.size(), 1u);
   EXPECT_NE(plan.notes[0].find("8 stages were asked for"), std::string::npos);
+  request.stages_per_device = 2;
+  const Plan pairs = plan_stages(uniform_chain(3, 1.0), request);
+  EXPECT_EQ(pairs.stages.size(), 2u);
+  ASSERT_EQ(pairs.notes.size(), 1u);
+  EXPECT_NE(pairs.notes[0].find("has only 3 nodes to put into stages: 2 are used"),
+            std::string::npos);
 }
 
 TEST(Planner, IsMonotone) {
