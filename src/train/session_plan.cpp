@@ -288,6 +288,8 @@ void Session::plan_stages_of_chain() {
     request.stages_per_device =
         stages_per_device(config_.pipeline.schedule, config_.pipeline.chunks);
   request.micro_batches = static_cast<int>(micro_batches_);
+  const bool fixed = has_fixed_batch() || programs_of_run_->fixed_units() > 0;
+  request.most_micro_batches = fixed ? micro_batches_ : config_.optimization.batch_size;
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes =
       planner_limit_ * static_cast<std::size_t>(programs_of_run_->devices()) /

@@ -261,6 +261,14 @@ TEST(Planner, SaysWhatFitsWhenMemoryIsShort) {
     EXPECT_NE(text.find("--recompute auto"), std::string::npos) << text;
     EXPECT_NE(text.find("--micro-batches 16"), std::string::npos) << text;
   }
+  // Of so many samples.
+  request.most_micro_batches = 15;
+  try {
+    plan_stages(uniform_chain(12, 3.0), request);
+    FAIL() << "planned what does not fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message().find("--micro-batches"), std::string::npos) << error.message();
+  }
   // The advice is true.
   request.recompute = Recompute::kAuto;
   const Plan plan = plan_stages(uniform_chain(12, 3.0), request);
