@@ -187,6 +187,9 @@ void resolve_plan(Options& options) {
   PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
            "--plan {} says where stages begin and how many devices each has; leave out {}",
            printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
+  PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
+           "--plan {} says which stages run the forward again; leave out --recompute",
+           printable(pipeline.plan_path));
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)

@@ -93,7 +93,7 @@ class PlanFile(Case):
                      says=("plan.json", "3 devices", "--gpus"))
 
     def test_what_a_plan_decides_is_not_given_beside_it(self):
-        for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"]):
+        for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"], ["--recompute", "all"]):
             self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", *more, says=("plan.json", more[0]))
 
     def test_plans_of_schedules_with_several_stages_a_device_are_followed(self):
