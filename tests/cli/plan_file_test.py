@@ -101,6 +101,13 @@ class PlanFile(Case):
         self.succeed("plan", *run, "--gpus", "2", "--schedule", "zb-v", "-o", "v.json")
         self.succeed("train", *run, "--plan", "v.json", "--max-steps", "2", "-q")
 
+    def test_a_plan_for_a_file_says_that_nothing_was_searched(self):
+        given = ["plan", "-m", MODEL, "--device", "cpu", "--gpus", "2"]
+        for more, says in [(["-o", "p.json"], True), (["--json"], True), (["-o", "1.json", "--schedule", "1f1b"], False)]:
+            _, err = self.succeed(*given, *more)
+            self.assertEqual("--schedule auto searches" in err, says, err)
+        self.assertNotIn("--schedule auto searches", self.succeed(*given)[1])
+
     def test_times_that_cannot_be_added_are_refused_by_name(self):
         run = ["-m", MODEL, "--device", "cpu"]
         self.succeed("profile", *run, "-o", "profile.json")
