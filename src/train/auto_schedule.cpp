@@ -19,7 +19,8 @@ namespace {
 
 std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& scope,
                                     std::int64_t own) {
-  if (!scope.micro_batches) return {static_cast<int>(own)};
+  // A profile that is given is of one size.
+  if (!scope.micro_batches || !config.pipeline.profile_path.empty()) return {static_cast<int>(own)};
   std::set<int> counts = {static_cast<int>(own)};
   const std::int64_t batch = config.optimization.batch_size;
   for (std::int64_t count = 1; count < batch; count *= 2) counts.insert(static_cast<int>(count));

@@ -108,9 +108,10 @@ class PlanFile(Case):
             self.assertEqual("--schedule auto searches" in err, says, err)
         self.assertNotIn("--schedule auto searches", self.succeed(*given)[1])
 
-    def test_times_that_cannot_be_added_are_refused_by_name(self):
+    def test_a_profile_is_planned_with_unless_its_times_cannot_be_added(self):
         run = ["-m", MODEL, "--device", "cpu"]
         self.succeed("profile", *run, "-o", "profile.json")
+        self.succeed("plan", *run, "--gpus", "2", "--profile", "profile.json")
         profile = parse((self.folder / "profile.json").read_text())
         node = profile["nodes"][3]
         node["seconds"] = 1e308
