@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,8 +21,21 @@
 #include "partition/plan_file.h"
 #include "pipeline/generate.h"
 #include "pipeline/schedule_file.h"
+#include "zoo/zoo.h"
 
 namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string names_of_networks() {
+  std::string out;
+  for (const ZooNetwork& network : zoo_networks())
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", network.name);
+  return out;
+}
+
+}  // namespace
 
 const std::vector<CommandSpec>& commands() {
   static const std::vector<CommandSpec> list = {
@@ -49,9 +66,7 @@ const std::vector<CommandSpec>& commands() {
        predict_command},
       {"export", "CHECKPOINT",
        "write a checkpoint's weights into the model, also while it is trained", export_command},
-      {"new", "NAME",
-       "write an untrained model: mlp, lenet, resnet18, resnet50, vgg, mobilenet, unet, bert, gpt",
-       new_command},
+      {"new", "NAME", "write an untrained model: " + names_of_networks(), new_command},
       {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
        "what a data set is, the same in another format, or one to try things with", data_command},
       {"doctor", "", "what this machine offers", doctor_command},
@@ -172,6 +187,9 @@ void resolve_plan(Options& options) {
   PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
            "--plan {} says where stages begin and how many devices each has; leave out {}",
            printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
+  PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
+           "--plan {} says which stages run the forward again; leave out --recompute",
+           printable(pipeline.plan_path));
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
@@ -207,6 +225,15 @@ void replace_classifier(Options& options, const std::string& to) {
            head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
            options.num_classes, head.classes_before);
   options.run.model.path = to;
+}
+
+void check_folder_of(const std::string& output) {
+  const fs::path folder = fs::path(output).parent_path();
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, kResource,
+           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
+           std::strerror(errno));
 }
 
 void resolve_verbosity(const Options& options) {

@@ -43,6 +43,8 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
 void resolve_plan(Options& options);
 /// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
 void replace_classifier(Options& options, const std::string& to);
+/// Refuses an output whose folder is not there (kUsage) or takes no files (kResource).
+void check_folder_of(const std::string& output);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);
 

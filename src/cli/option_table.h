@@ -84,10 +84,10 @@ class Table {
   /// A whole number or "auto", which is 0.
   template <class Integer>
   OptionSpec& automatic(const std::string& name, Integer& field, std::string help,
-                        std::string commands) {
+                        std::string commands, Integer most = std::numeric_limits<Integer>::max()) {
     OptionSpec& spec = add(name, "N|auto", std::move(help), std::move(commands));
-    spec.set = [&field, name](const std::string& v) {
-      field = checked<Integer>(name, v, v == "auto" ? 0 : parse_integer(name, v, 1));
+    spec.set = [&field, name, most](const std::string& v) {
+      field = checked<Integer>(name, v, v == "auto" ? 0 : parse_integer(name, v, 1), most);
     };
     spec.get = [&field] { return field == 0 ? std::string("auto") : fmt::format("{}", field); };
     return spec;
@@ -109,9 +109,10 @@ class Table {
 
  private:
   template <class Integer>
-  static Integer checked(const std::string& name, const std::string& text, std::int64_t value) {
-    PT_CHECK(std::in_range<Integer>(value), kUsage, "{} must be at most {}, not {}", name,
-             std::numeric_limits<Integer>::max(), text);
+  static Integer checked(const std::string& name, const std::string& text, std::int64_t value,
+                         Integer most = std::numeric_limits<Integer>::max()) {
+    PT_CHECK(std::in_range<Integer>(value) && static_cast<Integer>(value) <= most, kUsage,
+             "{} must be at most {}, not {}", name, most, text);
     return static_cast<Integer>(value);
   }
 };

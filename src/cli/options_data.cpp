@@ -91,8 +91,8 @@ void describe_data(Table& table, Options& options) {
                              {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
                              "stop at samples that cannot be used, or leave them out",
                              kDataCommands);
-  table.automatic("--workers", data.workers, "threads that read data ahead", "train").aliases = {
-      "--num-workers"};
+  table.automatic("--workers", data.workers, "threads that read data ahead", "train", /*most=*/1024)
+      .aliases = {"--num-workers"};
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
   table.text("--sample-weights", options.run.optimization.sample_weights, "balanced|FILE",
              "draw samples by weights, a line for each; balanced: every class equally often",

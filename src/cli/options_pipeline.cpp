@@ -99,7 +99,8 @@ void describe_pipeline(Table& table, Options& options) {
   table.automatic("--micro-batch-size", pipeline.micro_batch_size,
                   "samples, instead of --micro-batches", kRunCommands);
   OptionSpec& threads = table.automatic("--threads", pipeline.threads,
-                                        "of each CPU stage; auto: cores / stages", kRunCommands);
+                                        "of each CPU stage; auto: cores / stages", kRunCommands,
+                                        /*most=*/1024);
   Table thread_settings;
   thread_settings.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands);
   Table::nest(threads, std::move(thread_settings));
@@ -131,8 +132,11 @@ void describe_pipeline(Table& table, Options& options) {
       table.add("--comm-timeout", "SECONDS",
                 "without any progress: stop and say who waits for whom", "train eval");
   timeout.set = [&pipeline](const std::string& v) {
-    pipeline.timeout_seconds =
+    const double seconds =
         parse_real("--comm-timeout", !v.empty() && v.back() == 's' ? v.substr(0, v.size() - 1) : v);
+    PT_CHECK(seconds > 0 && seconds <= 1e9, kUsage,
+             "--comm-timeout must be more than 0 and at most 1e9 seconds, not {}", printable(v));
+    pipeline.timeout_seconds = seconds;
   };
   timeout.get = [&pipeline] { return fmt::format("{}", pipeline.timeout_seconds); };
 }

@@ -158,6 +158,8 @@ int plan_command(Options& options) {
                     {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
                      .fewer_devices = true},
                     !document);
+  } else if (open && !options.schedule_given && options.gpus > 1) {
+    log_info("plan", "note     a plan for a file is that of train: 1f1b; --schedule auto searches");
   }
   Session session(options.run);
   session.open();

@@ -1,12 +1,9 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -482,14 +479,7 @@ int train_in(Options& options, ProcessGroup* processes) {
   const bool replaces_own = !resumed.empty() && fs::path(output) == folder / "trained.onnx";
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
-  PT_CHECK(
-      fs::path(output).parent_path().empty() || fs::is_directory(fs::path(output).parent_path()),
-      kUsage, "--output: there is no folder \"{}\"",
-      printable(fs::path(output).parent_path().string()));
-  const fs::path place = fs::path(output).parent_path();
-  PT_CHECK(::access(place.empty() ? "." : place.c_str(), W_OK | X_OK) == 0, kResource,
-           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
-           std::strerror(errno));
+  check_folder_of(output);
   delete_stale_temporaries(output);
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();

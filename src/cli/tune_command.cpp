@@ -203,6 +203,7 @@ int tune_command(Options& options) {
            "--json and --output - both want standard output");
   PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
+  if (output != "-") check_folder_of(output);
   TuneScope scope = scope_of(options);
   if (options.run.pipeline.schedule == "auto") {
     options.run.pipeline.schedule = "1f1b";

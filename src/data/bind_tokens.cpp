@@ -44,10 +44,12 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
 
 std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
                                                  std::vector<std::string>& notes) {
-  const std::string file = printable(shards->front().file);
+  const std::string& from = shards->front().file;
+  const std::string file = from == "-" ? "standard input" : printable(from);
   const ModelInput* input = find_token_input(spec);
   PT_CHECK(input && input->sample_shape.rank() == 1 && input->sample_shape[0] > 0, kData,
-           "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens)",
+           "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens); "
+           "--format says what it is instead, such as csv or jsonl",
            file);
   const bool shifted = spec.label && spec.label->shifted_input;
   PT_CHECK(!spec.label || shifted, kData,

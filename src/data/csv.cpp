@@ -303,6 +303,33 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
   return out;
 }
 
+bool looks_like_table(std::string_view head, bool is_whole_text) {
+  const char delimiter = guess_delimiter(head);
+  if (delimiter == ' ') return false;  // as words stand
+  std::size_t width = 0, rows = 0, lines = 0;
+  while (!head.empty()) {
+    const std::size_t end = std::min(head.find('\n'), head.size());
+    std::string_view line = RecordReader::trim(head.substr(0, end));
+    const bool cut = end == head.size() && !is_whole_text;
+    head.remove_prefix(std::min(end + 1, head.size()));
+    if (line.empty() || line.front() == '#') continue;
+    ++lines;
+    if (cut) line = line.substr(0, std::min(line.rfind(delimiter), line.size()));
+    std::size_t cells = 0, numbers = 0;
+    for (std::size_t begin = 0; begin <= line.size(); ++cells) {
+      const std::size_t stop = std::min(line.find(delimiter, begin), line.size());
+      if (number(line.substr(begin, stop - begin))) ++numbers;
+      begin = stop + 1;
+    }
+    if (width > 0 && (cut ? cells > width : cells != width)) return false;
+    if (!cut) width = cells;
+    const bool is_row = 2 * numbers >= cells && cells + cut > 1;
+    if (!is_row && lines > 1) return false;  // the first may be a header
+    rows += is_row;
+  }
+  return rows > 0;
+}
+
 RawData read_csv(const std::string& path, const CsvOptions& options) {
   RawData out{path, "", {}, {}, {}};
   std::string train = path, held_out;

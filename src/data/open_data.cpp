@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kSyntheticSamples = 6400;  // 100 batches of 64
+constexpr std::size_t kHead = 4096;              // bytes that tell a format
 
 std::string lower_name(const fs::path& path) {
   std::string name = path.filename().string();
@@ -37,7 +38,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> en
 }
 
 bool looks_like_text(std::string_view text) {
-  const std::string_view head = text.substr(0, 4096);
+  const std::string_view head = text.substr(0, kHead);
   return head.find('\0') == std::string_view::npos;
 }
 
@@ -90,11 +91,10 @@ std::string detect_text(std::string_view text, const std::string& name) {
   if (is_libsvm_line(line.substr(0, line.size() < text.size() ? line.size() : line.rfind(' ')))) {
     return "libsvm";
   }
-  return "text";
+  return looks_like_table(text, text.size() < kHead) ? "csv" : "text";
 }
 
 std::string detect_by_content(const std::string& path, const std::string& name) {
-  constexpr std::size_t kHead = 4096;
   const FileBytes content = FileBytes::open_head(path, kHead);
   const auto bytes = content.bytes();
   PT_CHECK(!bytes.empty(), kData, "\"{}\" is empty", printable(path));

@@ -62,6 +62,9 @@ struct CsvOptions {
 /// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label
 /// column may hold words, which become classes in byte order. A directory: train.csv, test.csv.
 RawData read_csv(const std::string& path, const CsvOptions& options);
+/// Whether a text that nothing names is such a table: its beginning has rows of equally many cells
+/// between commas, tabs or semicolons, at least half of them numbers, after a header or none.
+bool looks_like_table(std::string_view head, bool is_whole_text);
 RawSplit parse_csv(std::string_view text, const std::string& name, const CsvOptions& options,
                    std::vector<std::string>& notes);
 

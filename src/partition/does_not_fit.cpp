@@ -99,6 +99,15 @@ std::string breakdown(const StagePlan& stage) {
   return text;
 }
 
+// Into how many parts a micro-batch can be cut: of one sample, and pipedream sends each mini-batch
+// as one unit.
+std::int64_t most_finer(const PlanRequest& request) {
+  if (request.schedule == "pipedream") return 1;
+  constexpr std::int64_t kMost = 16;
+  if (request.most_micro_batches == 0) return kMost;
+  return std::min(kMost, request.most_micro_batches / request.micro_batches);
+}
+
 // Settings that fit, nearest first: recompute, finer micro-batches, another number of stages.
 std::vector<std::string> remedies(const StageCostModel& model, int stages) {
   const PlanRequest& request = model.request();
@@ -109,8 +118,7 @@ std::vector<std::string> remedies(const StageCostModel& model, int stages) {
     const std::size_t bytes = least_memory(model, stages, /*recompute=*/true);
     if (bytes <= limit) out.push_back(fmt::format("--recompute auto ({})", bytes_text(bytes)));
   }
-  // pipedream sends each mini-batch as one unit.
-  for (int finer = 2; request.schedule != "pipedream" && finer <= 16; finer *= 2) {
+  for (int finer = 2; finer <= most_finer(request); finer *= 2) {
     const std::size_t bytes = least_memory(model, stages, recompute, finer);
     if (bytes > limit) continue;
     out.push_back(fmt::format("--micro-batches {} (about {})", request.micro_batches * finer,
@@ -142,7 +150,7 @@ std::vector<std::string> remedies_on_devices(const ChainCosts& chain, const Plan
     const std::size_t bytes = peak(devices, Recompute::kAuto, 1);
     if (bytes <= limit) out.push_back(fmt::format("--recompute auto ({})", bytes_text(bytes)));
   }
-  for (int finer = 2; request.schedule != "pipedream" && finer <= 16; finer *= 2) {
+  for (int finer = 2; finer <= most_finer(request); finer *= 2) {
     const std::size_t bytes = peak(devices, request.recompute, finer);
     if (bytes > limit) continue;
     out.push_back(fmt::format("--micro-batches {} (about {})", request.micro_batches * finer,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
@@ -39,7 +40,10 @@ enum class Objective : unsigned char {
 
 struct PlanRequest {
   int stages = 1;  // of plan_stages(); for plan_devices() 0 means any number
+  /// Of plan_stages() where the chain is too short for all: fewer stages, but whole devices.
+  int stages_per_device = 1;
   int micro_batches = 1;
+  std::int64_t most_micro_batches = 0;  // that the mini-batch can be cut into; 0: any number
   std::string schedule = "1f1b";
   /// [stages], where they are known already: what each stage holds, instead of the closed forms of
   /// the schedule's name. Of plan_stages() and plan_with_cuts().

@@ -87,7 +87,10 @@ int Plan::devices() const {
 Plan plan_stages(const ChainCosts& chain, const PlanRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
   PT_CHECK(request.stages >= 1, kUsage, "a plan needs one stage at least, got {}", request.stages);
-  const int stages = std::min(request.stages, std::max(1, static_cast<int>(chain.elements.size())));
+  const int nodes = static_cast<int>(chain.elements.size());
+  int stages = std::min(request.stages, std::max(1, nodes));
+  if (stages < request.stages && stages >= request.stages_per_device)
+    stages -= stages % request.stages_per_device;
   const StageCostModel model(chain, request, stages);
   const LowerBound bound = lower_bound_of_stages(model, stages);
   const std::optional<std::vector<int>> cuts = best_cuts(model, stages, bound.seconds);
@@ -99,7 +102,7 @@ Plan plan_stages(const ChainCosts& chain, const PlanRequest& request) {
     plan.notes.push_back(fmt::format(
         "{} stages were asked for, but the model has only {} node{} to put into stages: {} {} "
         "used",
-        request.stages, stages, stages == 1 ? "" : "s", stages, stages == 1 ? "is" : "are"));
+        request.stages, nodes, nodes == 1 ? "" : "s", stages, stages == 1 ? "is" : "are"));
   }
   add_recompute_note(request, plan);
   plan.planning_seconds =

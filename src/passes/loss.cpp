@@ -182,6 +182,8 @@ class LossBuilder {
              name_of(loss.kind), shape.text());
     const bool classes_last = shape.rank() <= 3;
     loss.classes = classes_last ? shape[shape.rank() - 1] : shape[1];
+    PT_CHECK(loss.classes > 0, kModel, "output \"{}\" has no classes: its shape is {}",
+             printable(training_.loss.output), shape.text());
     std::vector<std::int64_t> label_dims = shape.dims();
     label_dims.erase(classes_last ? label_dims.end() - 1 : label_dims.begin() + 1);
     ValueId logits = output_;

@@ -165,6 +165,9 @@ class Lowering {
       const bool is_batch =
           axis == 0 || (!dim.symbol.empty() && dim.symbol == input.dims[0].symbol);
       if (is_batch) {
+        PT_CHECK(dim.value != 0, kModel,
+                 "input \"{}\" has a batch of 0 rows; export the model with a dynamic batch axis",
+                 printable(input.name));
         PT_CHECK(
             dim.value < 0 || dim.value == options_.micro_batch, kUsage,
             "input \"{}\" has a fixed batch of {}, but micro-batches have {} samples; use "

@@ -24,6 +24,15 @@ Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
           {"workspace_bytes", profile.workspace_bytes[n]}};
 }
 
+/// Seconds that can be added up and compared.
+double seconds_of(const DocumentField& field) {
+  constexpr double kMostSeconds = 1e9;
+  const double seconds = field.real(0);
+  if (seconds > kMostSeconds)
+    field.fail(fmt::format("must be at most {}, got {}", kMostSeconds, seconds));
+  return seconds;
+}
+
 Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   const Graph& graph = training.graph;
   Profile out;
@@ -31,9 +40,9 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   out.backend = root.at("backend").text();
   out.threads = static_cast<int>(root.at("threads").integer(1, 1 << 20));
   out.busy_threads = static_cast<int>(root.at("busy_threads").integer(1, 1 << 20));
-  out.accumulate_seconds_per_byte = root.at("accumulate_seconds_per_byte").real(0);
+  out.accumulate_seconds_per_byte = seconds_of(root.at("accumulate_seconds_per_byte"));
   if (root.has("update_seconds_per_byte"))
-    out.update_seconds_per_byte = root.at("update_seconds_per_byte").real(0);
+    out.update_seconds_per_byte = seconds_of(root.at("update_seconds_per_byte"));
   const std::int64_t samples = root.at("micro_batch").integer(1);
   if (samples != training.micro_batch) {
     root.at("micro_batch")
@@ -51,7 +60,9 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
       node.at("op").fail(fmt::format("is {}, but the model's node is {}; profile again",
                                      printable(node.at("op").text()), graph.nodes[n].op->name));
     }
-    out.node_seconds.push_back(node.at("seconds").real(0));
+    out.node_seconds.push_back(with_context(
+        [&] { return fmt::format("reading the times of node {}", printable(graph.nodes[n].name)); },
+        [&] { return seconds_of(node.at("seconds")); }));
     out.workspace_bytes.push_back(static_cast<std::size_t>(node.at("workspace_bytes").integer(0)));
   }
   return out;

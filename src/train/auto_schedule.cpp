@@ -19,7 +19,8 @@ namespace {
 
 std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& scope,
                                     std::int64_t own) {
-  if (!scope.micro_batches) return {static_cast<int>(own)};
+  // A profile that is given is of one size.
+  if (!scope.micro_batches || !config.pipeline.profile_path.empty()) return {static_cast<int>(own)};
   std::set<int> counts = {static_cast<int>(own)};
   const std::int64_t batch = config.optimization.batch_size;
   for (std::int64_t count = 1; count < batch; count *= 2) counts.insert(static_cast<int>(count));
@@ -27,75 +28,51 @@ std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& 
   return {counts.begin(), counts.end()};
 }
 
-/// The chain at another size of micro-batch, where every time and activation grows with it.
-ChainCosts scaled(const ChainCosts& chain, double factor) {
-  ChainCosts out = chain;
-  const auto scale = [factor](std::size_t& bytes) {
-    bytes = static_cast<std::size_t>(std::llround(static_cast<double>(bytes) * factor));
-  };
-  for (ChainCost& element : out.elements) {
-    element.forward_seconds *= factor;
-    element.input_gradient_seconds *= factor;
-    element.weight_gradient_seconds *= factor;
-    scale(element.saved_bytes);
-    scale(element.transient_bytes);
-    for (Reuse& reuse : element.reuses) scale(reuse.saved_bytes);
-  }
-  for (auto* bytes : {&out.forward_bytes, &out.backward_bytes}) {
-    for (std::size_t& cut : *bytes) scale(cut);
-  }
-  return out;
-}
-
-/// Chain costs by number of micro-batches: measured at each size, or estimated once and scaled.
+/// Chain costs by number of micro-batches, measured or estimated at each size: smaller ones do not
+/// take their share of the time, since weights are read and kernels started for each of them.
 class CostsBySize {
  public:
-  CostsBySize(const RunConfig& config, const Session* same_data)
-      : config_(config), same_data_(same_data) {
+  CostsBySize(const RunConfig& config, const Session* same_data) : config_(config) {
     config_.pipeline.schedule = "1f1b";
     config_.pipeline.replicas.clear();
     config_.pipeline.plan_replicas = false;
-    Session session(config_);
-    session.open(same_data_);
-    own_ = session.micro_batches();
-    samples_ = session.micro_batch();
-    session.measure();
-    estimated_ = session.estimated();
-    processors_ = session.processors();
+    own_ = std::make_unique<Session>(config_);
+    own_->open(same_data);
+    own_->measure();
     // Cuts are compared in one order.
-    config_.pipeline.order = order_of(session.graph(), session.chain());
-    costs_[static_cast<int>(own_)] = std::make_unique<ChainCosts>(session.costs());
+    config_.pipeline.order = order_of(own_->graph(), own_->chain());
+    costs_[own()] = std::make_unique<ChainCosts>(own_->costs());
   }
 
-  std::int64_t own() const { return own_; }
+  int own() const { return static_cast<int>(own_->micro_batches()); }
   const std::vector<int>& order() const { return config_.pipeline.order; }
-  int processors() const { return processors_; }
+  int processors() const { return own_->processors(); }
   const ChainCosts& at(int micro_batches) {
     std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
     if (costs) return *costs;
-    if (estimated_) {
-      const std::int64_t batch = config_.optimization.batch_size;
-      const auto samples = static_cast<double>((batch + micro_batches - 1) / micro_batches);
-      costs = std::make_unique<ChainCosts>(
-          scaled(*costs_.at(static_cast<int>(own_)), samples / static_cast<double>(samples_)));
-      return *costs;
-    }
     RunConfig config = config_;
     config.pipeline.micro_batches = micro_batches;
     config.pipeline.micro_batch_size = 0;
     Session session(config);
-    session.open(same_data_);
+    session.open(own_.get());
     session.measure();
     costs = std::make_unique<ChainCosts>(session.costs());
     return *costs;
   }
+  /// Whether there is a graph at that size: micro-batches may be too large for any memory.
+  bool exists(int micro_batches) {
+    try {
+      at(micro_batches);
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kModel && error.kind() != ErrorKind::kResource) throw;
+      return false;
+    }
+  }
 
  private:
   RunConfig config_;
-  const Session* same_data_;
-  std::int64_t own_ = 1, samples_ = 1;
-  bool estimated_ = false;
-  int processors_ = 0;
+  std::unique_ptr<Session> own_;  // at the size that the run has by itself
   std::map<int, std::unique_ptr<ChainCosts>> costs_;
 };
 
@@ -119,11 +96,11 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
     for (const int count : order) {
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
       if (!request.micro_batches.empty() && taken.count() > scope.profile_seconds) break;
-      costs.at(count);
-      request.micro_batches.push_back(count);
+      if (costs.exists(count)) request.micro_batches.push_back(count);
     }
     std::sort(request.micro_batches.begin(), request.micro_batches.end());
   }
+  std::erase_if(request.micro_batches, [&](int count) { return !costs.exists(count); });
   request.costs = [&](int micro_batches) -> const ChainCosts& { return costs.at(micro_batches); };
   for (const ScheduleDescription& schedule : schedules()) {
     if (schedule.rule == UpdateRule::kNone) continue;

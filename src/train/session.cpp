@@ -34,6 +34,24 @@ LabelHint label_hint(const RawData& raw) {
   return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
 }
 
+/// The graph; where only the size of the micro-batch is in its way, the model is not to blame.
+TrainingGraph build_at_size(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                            BuildOptions options) {
+  try {
+    return build_training_graph(model, rules, options);
+  } catch (const Error& error) {
+    const std::int64_t samples = options.lower.micro_batch;
+    if (error.kind() != ErrorKind::kModel || samples <= 2) throw;
+    options.lower.micro_batch = 2;
+    try {
+      build_training_graph(model, rules, options);
+    } catch (const Error&) {
+      throw error;
+    }
+    PT_FAIL(kResource, "micro-batches of {} samples are too large: {}", samples, error.message());
+  }
+}
+
 }  // namespace
 
 LoadedModel load_model(const ModelConfig& config) {
@@ -66,7 +84,7 @@ Session::Session(const RunConfig& config, SessionMode mode, ProcessGroup* proces
 Session::~Session() = default;
 
 void Session::open(const Session* same_data) {
-  model_ = load_model(config_.model);
+  model_ = same_data ? same_data->model_ : load_model(config_.model);
   set_parameter_rates();
   for (const auto& [name, shape] : config_.model.shapes) {
     const bool known =
@@ -195,8 +213,8 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   if (!config_.pipeline.gpu_ids.empty() && tensor_cores)
     options.picture_layout = Layout::kChannelsLast;
   options.fuse_elementwise = on_cpu && fuse;
-  auto graph =
-      std::make_unique<TrainingGraph>(build_training_graph(model_.model, model_.rules, options));
+  auto graph = std::make_unique<TrainingGraph>(
+      build_at_size(model_.model, model_.rules, std::move(options)));
   if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
   if (on_cpu && with_gradients && micro_batches_ > 1 && !asynchronous()) {
     if (training_.empty()) {

@@ -48,8 +48,8 @@ class Session {
                    ProcessGroup* processes = nullptr);
   ~Session();
 
-  /// Reads the model, builds the graph of the full micro-batch and binds the data: those of another
-  /// session of the same model and data, if one is given.
+  /// Reads the model, builds the graph of the full micro-batch and binds the data. What is read is
+  /// taken from another session of the same model and data, if one is given.
   void open(const Session* same_data = nullptr);
   /// Measures (reads, estimates) the profile.
   void measure();

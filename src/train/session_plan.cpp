@@ -11,8 +11,10 @@
 #include "partition/topology_file.h"
 #include "passes/gather_gradients.h"
 #include "passes/linearise.h"
+#include "pipeline/generate.h"
 #include "pipeline/move_cuts.h"
 #include "pipeline/plan_costs.h"
+#include "pipeline/schedule_file.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -282,7 +284,12 @@ std::size_t Session::memory_excess() const {
 void Session::plan_stages_of_chain() {
   PlanRequest& request = plan_request_;
   request.stages = programs_of_run_->stages();
+  if (!names_schedule_file(config_.pipeline.schedule) && config_.pipeline.replicas.empty())
+    request.stages_per_device =
+        stages_per_device(config_.pipeline.schedule, config_.pipeline.chunks);
   request.micro_batches = static_cast<int>(micro_batches_);
+  const bool fixed = has_fixed_batch() || programs_of_run_->fixed_units() > 0;
+  request.most_micro_batches = fixed ? micro_batches_ : config_.optimization.batch_size;
   request.schedule = config_.pipeline.schedule;
   request.memory_limit_bytes =
       planner_limit_ * static_cast<std::size_t>(programs_of_run_->devices()) /

@@ -27,6 +27,16 @@ class Usage(Case):
         self.refused("usage", "-m", MODEL, "--epochs", "ten", says=["--epochs", '"ten"'])
         self.refused("usage", "-m", MODEL, "--batch-size", "0", says=["--batch-size", "at least 1"])
 
+    def test_a_number_out_of_range_names_its_flag(self):
+        for flag in ("--threads", "--workers"):
+            self.refused("usage", "-m", MODEL, flag, "100000", says=[flag, "at most 1024", "100000"])
+        for seconds in ("0", "-1", "0s", "1e300"):
+            self.refused("usage", "-m", MODEL, "--comm-timeout", seconds, says=["--comm-timeout", "more than 0", seconds])
+
+    def test_a_batch_for_no_memory_is_a_matter_of_memory(self):
+        self.refused("resource", "-m", MODEL, "--batch-size", "100000000000", "--max-steps", "1", "--device", "cpu",
+                     says=("12500000000 samples are too large", "TiB"))
+
     def test_an_unknown_schedule_is_refused(self):
         self.refused("usage", "-m", MODEL, "--device", "cpu", "--gpus", "2", "--schedule", "1f2b", says="1f2b")
 

@@ -329,10 +329,17 @@ class Measuring(Case):
         self.assertEqual(list(values[:10]), list(struct.unpack("<10f", struct.pack("<10f", *rows[0]))))
 
     def test_standard_input_and_output(self):
-        done = subprocess.run([PROGRAM, "predict", str(self.folder / "m.onnx"), "--data", "-", "--format", "csv", "--to", "csv"],
-                              input="\n".join(self.rows[:3]).encode(), capture_output=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(len(done.stdout.decode().splitlines()), 4)
+        def predicted(content, *more):
+            return subprocess.run([PROGRAM, "predict", str(self.folder / "m.onnx"), "--data", "-", "--to", "csv", *more],
+                                  input=content.encode(), capture_output=True)
+        for form in ([], ["--format", "csv"]):
+            done = predicted("\n".join(self.rows[:3]), *form)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(done.stdout.decode().splitlines()), 4)
+        done = predicted("no table, by no means")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn(b'"standard input" is a stream of tokens', done.stderr)
+        self.assertIn(b"--format", done.stderr)
 
     def test_every_checkpoint_is_evaluated(self):
         out, _ = self.succeed("eval", "--follow", "run", "--data", self.data, "--device", "cpu", "--json")

@@ -1,5 +1,6 @@
 """Networks that the program writes itself: small ones to train, large ones to plan with."""
 
+import re
 import unittest
 
 from program import Case
@@ -25,6 +26,13 @@ class New(Case):
         out, _ = self.succeed("inspect", "gpt.onnx")
         self.assertIn("never written", out)
         self.assertIn("causal-lm, 50257 classes", out)
+
+    def test_the_help_names_every_network(self):
+        out, _ = self.succeed("new", "--help")
+        err = self.refused("usage", "new", "nothing")
+        networks = re.findall(r"(?m)^  (\S+) ", err)
+        self.assertIn("gpt-nano", networks)
+        self.assertIn(f"an untrained model: {', '.join(networks)}", out)
 
     def test_weights_are_left_out_when_asked(self):
         self.succeed("new", "gpt", *TINY, "--weights", "none", "-o", "none.onnx")

@@ -93,13 +93,30 @@ class PlanFile(Case):
                      says=("plan.json", "3 devices", "--gpus"))
 
     def test_what_a_plan_decides_is_not_given_beside_it(self):
-        for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"]):
+        for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"], ["--recompute", "all"]):
             self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", *more, says=("plan.json", more[0]))
 
     def test_plans_of_schedules_with_several_stages_a_device_are_followed(self):
         run = ["-m", MODEL, "--data", DATA, "--device", "cpu"]
         self.succeed("plan", *run, "--gpus", "2", "--schedule", "zb-v", "-o", "v.json")
         self.succeed("train", *run, "--plan", "v.json", "--max-steps", "2", "-q")
+
+    def test_a_plan_for_a_file_says_that_nothing_was_searched(self):
+        given = ["plan", "-m", MODEL, "--device", "cpu", "--gpus", "2"]
+        for more, says in [(["-o", "p.json"], True), (["--json"], True), (["-o", "1.json", "--schedule", "1f1b"], False)]:
+            _, err = self.succeed(*given, *more)
+            self.assertEqual("--schedule auto searches" in err, says, err)
+        self.assertNotIn("--schedule auto searches", self.succeed(*given)[1])
+
+    def test_a_profile_is_planned_with_unless_its_times_cannot_be_added(self):
+        run = ["-m", MODEL, "--device", "cpu"]
+        self.succeed("profile", *run, "-o", "profile.json")
+        self.succeed("plan", *run, "--gpus", "2", "--profile", "profile.json")
+        profile = parse((self.folder / "profile.json").read_text())
+        node = profile["nodes"][3]
+        node["seconds"] = 1e308
+        self.write("profile.json", json.dumps(profile))
+        self.refused("usage", "plan", *run, "--profile", "profile.json", says=("profile.json", "nodes[3].seconds", "at most", node["name"]))
 
     def test_a_missing_file_is_named(self):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "nowhere.json", says="nowhere.json")

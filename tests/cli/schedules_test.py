@@ -1,6 +1,7 @@
 """Schedules by name and from files, as a user meets them: the bits, the plan that is followed, odd outputs."""
 
 import os
+import re
 import subprocess
 import threading
 import unittest
@@ -47,6 +48,14 @@ class Plans(Case):
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
             self.assertEqual(taken, predicted.split(")")[0])
 
+    def test_more_stages_than_nodes_are_fewer_stages(self):
+        self.succeed("new", "mlp", "--depth", "1", "-o", "small.onnx", "-q")
+        for schedule in ("1f1b", "zb-v", "interleaved-1f1b"):
+            given = ["--model", "small.onnx", *CPU, "--gpus", "40", "--schedule", schedule, "--batch-size", "64", "--micro-batches", "8"]
+            out, _ = self.succeed("plan", *given)
+            self.assertRegex(out, r"note  \d+ stages were asked for, but the model has only \d+ nodes to put into stages")
+            self.succeed("verify", *given, "-q")
+
     def test_a_topology_without_room_is_refused(self):
         small = (MODELS.parent / "topologies" / "laptop.json").read_text()
         start = small.index('"memory_gibibytes":')
@@ -54,6 +63,17 @@ class Plans(Case):
         path = self.write("small.json", small[:start] + '"memory_gibibytes": 0.0001' + small[end:])
         self.refused("resource", "plan", "--model", MODEL, *CPU, "--gpus", "2", "--schedule", "1f1b",
                      "--topology", path)
+
+    def test_what_is_chosen_takes_the_time_that_was_promised(self):
+        self.succeed("new", "gpt", "--layers", "4", "--width", "512", "--heads", "8", "--vocab", "65536", "--context", "2048",
+                     "--weights", "none", "-o", "hollow.onnx", "-q")
+        # One sample does not take a share of a kernel's time; all samples at once are too many for any memory.
+        for batch in ("32", "4096"):
+            out, err = self.succeed("plan", "--model", "hollow.onnx", "--gpus", "4", "--topology", "dgx-h100x8", "--batch-size", batch)
+            promised = re.search(r" ([\d.]+ \w?s) a step", err)[1]
+            predicted = re.search(r"predicted step ([\d.]+ \w?s) ", out)[1]
+            self.assertEqual(promised.split()[1], predicted.split()[1])
+            self.assertAlmostEqual(float(promised.split()[0]) / float(predicted.split()[0]), 1, delta=0.1)
 
     def test_numbers_do_not_wrap(self):
         self.refused("usage", "schedule", "show", "1f1b", "--stages", "4294967298", says=["--gpus", "at most"])

@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from program import DATA, MODEL, SECONDS, Case, parse
+from program import DATA, EXIT, MODEL, SECONDS, Case, parse
 
 SMALL = ["tune", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu"]
 
@@ -33,6 +33,11 @@ class Tune(Case):
         _, err = self.succeed("--config", "fast.toml", "--run-dir", "run", "--max-steps", "2")
         self.assertIn("lr 2.0e-03" if "step 1" not in err else "step 1/2", err)
         self.refused("usage", *SMALL, "-o", "fast.toml", says="--overwrite")
+
+    def test_a_configuration_that_cannot_be_written_is_not_sought(self):
+        code, out, err = self.run_program(*SMALL, "--gpus", "2", "--budget", "8s", "-o", "nowhere/fast.toml")
+        self.assertEqual((code, out), (EXIT["usage"], ""), err)
+        self.assertIn('there is no folder "nowhere"', err)
 
     def test_what_changes_numbers_has_to_be_allowed(self):
         out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "8s", "--allow-numeric", "--json", "-o", "fast.toml")

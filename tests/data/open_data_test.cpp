@@ -46,6 +46,18 @@ TEST_F(OpenData, RecognisesEveryFormat) {
   EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "table of numbers (CSV, no header)");
   EXPECT_EQ(format(write("a.txt", "text")), "text, one token per byte");
   EXPECT_EQ(format(write("README", "text")), "text, one token per byte");
+  const std::string row = "1, 2.5,-3e2\n";
+  std::string wide = "1";
+  for (int i = 0; i < 4000; ++i) wide += ",0";
+  const std::vector<std::string> tables = {
+      row, row + "4,5,6", "a,b,c\n" + row, "1.5;2;iris\n2;3;rose\n", wide, wide + "\n" + wide};
+  for (const std::string& content : tables)
+    EXPECT_EQ(format(write("stream", content)).substr(0, 16), "table of numbers") << content;
+  const std::vector<std::string> texts = {
+      "Yes, it is.\nNo, you are.\n", "1\n2\n",       "a,b,c\n",
+      "12,34\nto be, or not\n",      "1,2\n3,4,5\n", "1 2\n3 4\n"};
+  for (const std::string& content : texts)
+    EXPECT_EQ(format(write("stream", content)), "text, one token per byte") << content;
   EXPECT_EQ(format(write("b.bin", "abcdef")), "headerless tokens, uint16");
   EXPECT_EQ(format(write("images", big(0x801, 4) + big(2, 4) + "ab")), "MNIST IDX");
   EXPECT_EQ(format(write("data_batch_1.bin", std::string(3073, 'a'))), "CIFAR-10 binary");

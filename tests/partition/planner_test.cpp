@@ -196,6 +196,12 @@ TEST(Planner, UsesFewerStagesForAShortChainAndSaysSo) {
   EXPECT_EQ(plan.stages.size(), 3u);
   ASSERT_EQ(plan.notes.size(), 1u);
   EXPECT_NE(plan.notes[0].find("8 stages were asked for"), std::string::npos);
+  request.stages_per_device = 2;
+  const Plan pairs = plan_stages(uniform_chain(3, 1.0), request);
+  EXPECT_EQ(pairs.stages.size(), 2u);
+  ASSERT_EQ(pairs.notes.size(), 1u);
+  EXPECT_NE(pairs.notes[0].find("has only 3 nodes to put into stages: 2 are used"),
+            std::string::npos);
 }
 
 TEST(Planner, IsMonotone) {
@@ -254,6 +260,14 @@ TEST(Planner, SaysWhatFitsWhenMemoryIsShort) {
     EXPECT_NE(text.find("in flight x"), std::string::npos) << text;
     EXPECT_NE(text.find("--recompute auto"), std::string::npos) << text;
     EXPECT_NE(text.find("--micro-batches 16"), std::string::npos) << text;
+  }
+  // Of so many samples.
+  request.most_micro_batches = 15;
+  try {
+    plan_stages(uniform_chain(12, 3.0), request);
+    FAIL() << "planned what does not fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message().find("--micro-batches"), std::string::npos) << error.message();
   }
   // The advice is true.
   request.recompute = Recompute::kAuto;

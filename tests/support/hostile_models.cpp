@@ -552,6 +552,12 @@ class HostileFiles {
     ModelParts huge_input = small_model();
     huge_input.inputs = {value_part("x", DType::kFloat32, {{"", std::int64_t{1} << 62}, {"", 4}})};
     add("input_of_2_to_62", huge_input.bytes(), "", /*fails_to_read=*/false);
+    ModelParts no_rows = small_model();
+    no_rows.inputs = {value_part("x", DType::kFloat32, {{"", 0}, {"", 4}})};
+    add("batch_of_0_rows", no_rows.bytes(), "has a batch of 0 rows", /*fails_to_read=*/false);
+    ModelParts no_classes = small_model();
+    no_classes.initializers = {encode_tensor("W", HostTensor({DType::kFloat32, {4, 0}}))};
+    add("output_of_0_classes", no_classes.bytes(), "has no classes", /*fails_to_read=*/false);
     ModelParts no_shape = small_model();
     no_shape.inputs = {encode_value({"x", DType::kFloat32, /*has_shape=*/false, {}})};
     add("input_of_unknown_shape", no_shape.bytes(), "", /*fails_to_read=*/false);
