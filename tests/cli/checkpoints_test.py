@@ -34,18 +34,25 @@ class Checkpoints(Case):
     def sha(self, name):
         return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
 
-    def steps(self, run="run"):
+    def lines_of(self, name, run="run"):
+        """The events of that name so far, as they are written."""
         try:
             lines = (self.folder / run / "events.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [line for line in lines if '"event":"step"' in line and line.endswith("}")]
+        return [line for line in lines if f'"event":"{name}"' in line and line.endswith("}")]
 
-    def wait_for_steps(self, count, run="run"):
+    def steps(self, run="run"):
+        return self.lines_of("step", run)
+
+    def wait_for(self, name, count, run="run"):
         end = time.monotonic() + SECONDS
-        while len(self.steps(run)) < count:
+        while len(self.lines_of(name, run)) < count:
             self.assertLess(time.monotonic(), end, "it does not get on")
             time.sleep(0.01)
+
+    def wait_for_steps(self, count, run="run"):
+        self.wait_for("step", count, run)
 
     def start_long(self, *more, steps=3):
         process = self.start("train", *LONG, "--run-dir", "run", *more)
@@ -95,9 +102,9 @@ class Signals(Checkpoints):
         process = self.start_long("--save-every", "never", "--quiet")
         process.send_signal(signal.SIGUSR1)
         process.send_signal(signal.SIGUSR2)
-        seen = len(self.steps())
-        self.wait_for_steps(seen + 20)
-        saved = self.last_event("checkpoint")
+        self.wait_for("checkpoint", 1)
+        saved = events(self.lines_of("checkpoint")[-1])[0]
+        self.wait_for_steps(len(self.steps()) + 20)
         self.assertEqual(saved["reason"], "asked")
         self.assertEqual(self.names(), ["latest", f"step-{saved['step']:06}"])
         process.send_signal(signal.SIGTERM)

@@ -790,7 +790,13 @@ class RecordedDevice final : public Device {
   std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override {
     // One operator without a kernel: its operands go through the host.
     if (request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad") return nullptr;
-    return std::make_unique<RecordedKernel>(static_cast<RecordedStream&>(stream), request);
+    // The bits of some kernels follow the threads that they are made for: one, however many stages
+    // share this machine's.
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    auto kernel = std::make_unique<RecordedKernel>(static_cast<RecordedStream&>(stream), request);
+    omp_set_num_threads(threads);
+    return kernel;
   }
   void set(Stream& stream, float* to, float value) override {
     put(stream, {writes(to, 1)}, "a scalar", [=] { *to = value; });
