@@ -11,6 +11,7 @@
 #include "ops/matmul.h"
 #include "ops/narrow_cpu.h"
 #include "ops/narrow_pieces.h"
+#include "ops/recurrent.h"
 
 namespace pipetrain {
 namespace {
@@ -328,7 +329,9 @@ std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest&
   if (backend == Backend::kCpu && (op == "GatherGrad" || op == "GatherNDGrad") &&
       gather_gradient_adds(request))
     return nullptr;
-  if (backend == Backend::kCpu && multiplies_bfloat16(request)) return nullptr;
+  if (backend == Backend::kCpu &&
+      (multiplies_bfloat16(request) || recurrent::takes_bfloat16(request)))
+    return nullptr;
   return std::make_unique<NarrowKernel>(backend, request);
 }
 
