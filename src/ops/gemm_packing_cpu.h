@@ -1,6 +1,6 @@
 // How ops/gemm_cpu.h packs its operands: in cells of 32 bits, each a float, or two bfloat16 numbers
 // that are neighbouring terms of a sum, of which the instruction for them takes both at once. Where
-// terms lie in order both are moved alike. Include it from gemm_cpu.cpp only.
+// terms lie in order both are moved alike. Include it from *_cpu.cpp files only.
 #pragma once
 
 #ifdef __AVX__

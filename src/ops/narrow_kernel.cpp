@@ -12,6 +12,7 @@
 #include "ops/matmul.h"
 #include "ops/narrow_cpu.h"
 #include "ops/narrow_pieces.h"
+#include "ops/recurrent.h"
 
 namespace pipetrain {
 namespace {
@@ -330,7 +331,8 @@ std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest&
       gather_gradient_adds(request))
     return nullptr;
   if (backend == Backend::kCpu &&
-      (convolution_takes_bfloat16(request) || multiplies_bfloat16(request)))
+      (convolution_takes_bfloat16(request) || multiplies_bfloat16(request) ||
+       recurrent::takes_bfloat16(request)))
     return nullptr;
   return std::make_unique<NarrowKernel>(backend, request);
 }

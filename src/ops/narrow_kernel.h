@@ -16,7 +16,7 @@ bool only_moves_narrow(const KernelRequest& request);
 /// A kernel that runs the operator's float kernel: what it reads is widened before, what it writes
 /// is rounded behind, in pieces that stay in the caches where the operator can work piece by piece.
 /// Null where the operator's own kernel knows the types: of some Casts, of tables' gradients, of
-/// some convolutions and products.
+/// products of bfloat16 numbers.
 std::unique_ptr<Kernel> make_narrow_kernel(Backend backend, const KernelRequest& request);
 
 }  // namespace pipetrain

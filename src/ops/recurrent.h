@@ -74,6 +74,10 @@ std::vector<Activation> activations_of(const Attributes& attributes);
 bool is_usual_lstm(const Attributes& attributes);
 bool is_usual_gru(const Attributes& attributes);
 
+/// Whether the CPU's kernel of this Lstm, LstmGrad or RecurrentWeightGrad reads, multiplies and
+/// writes bfloat16 numbers as they are.
+bool takes_bfloat16(const KernelRequest& request);
+
 std::span<const ImportRule> imports();
 std::span<const KernelEntry> reference_kernels();
 std::span<const KernelEntry> cpu_kernels();

@@ -1,7 +1,11 @@
+#include "ops/recurrent.h"
+
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 
+#include "ops/gemm_cpu.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -233,6 +237,103 @@ TEST(Recurrent, CpuAgreesWithReference) {
       }
       check_cpu("RecurrentWeightGrad", lstm, {{{t, n, 4 * h}}, sequence, state}, 2e-5);
       check_cpu("RecurrentWeightGrad", lstm, {{{t, n, 4 * h}}, sequence}, 2e-5);
+    }
+  }
+}
+
+HostTensor cast(const HostTensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  return run_op("Cast", {{"to", static_cast<std::int64_t>(dtype)}}, {tensor})[0];
+}
+
+/// Step `t` of a sequence, as a sequence of floats of its own.
+HostTensor step_of(const HostTensor& sequence, std::int64_t t) {
+  const HostTensor all = cast(sequence, DType::kFloat32);
+  const Shape& shape = all.shape();
+  const std::int64_t count = shape[1] * shape[2];
+  const auto values = all.view().span<const float>().subspan(static_cast<std::size_t>(t * count),
+                                                             static_cast<std::size_t>(count));
+  return floats({1, shape[1], shape[2]}, {values.begin(), values.end()});
+}
+
+HostTensor as_state(const HostTensor& step) {
+  return step.reshaped({step.shape()[1], step.shape()[2]});
+}
+
+std::vector<HostTensor> run_narrow(const char* op, const Attributes& attributes,
+                                   const std::vector<HostTensor>& inputs,
+                                   std::vector<TensorType> outputs, int threads) {
+  Node node;
+  node.op = find_op(op);
+  node.attributes = attributes;
+  KernelRequest request{node, {}, outputs};
+  for (const HostTensor& input : inputs) request.inputs.push_back(input.type());
+  EXPECT_TRUE(recurrent::takes_bfloat16(request)) << op;
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  std::vector<HostTensor> out = run_node(Backend::kCpu, node, inputs, outputs);
+  omp_set_num_threads(before);
+  return out;
+}
+
+// Each step is the reference's from the states that the step before has stored; the gradient as a
+// whole is the reference's but for what is rounded on the way.
+TEST(Recurrent, BFloat16LstmsRoundWhatTheyStore) {
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << "this processor multiplies no bfloat16 numbers";
+  const DType narrow = DType::kBFloat16, wide = DType::kFloat32;
+  const auto number = [&](Shape shape, unsigned seed, double size) {
+    return cast(random_tensor({wide, std::move(shape)}, seed, -size, size), narrow);
+  };
+  for (const std::int64_t reverse : {0, 1}) {
+    for (const auto& [t, n, h] : {std::array<std::int64_t, 3>{5, 3, 6}, {3, 50, 40}, {1, 2, 48}}) {
+      const Attributes lstm = layer("Sigmoid,Tanh,Tanh", reverse);
+      const HostTensor gates = number({t, n, 4 * h}, 1, 3), r = number({4 * h, h}, 2, 0.3);
+      const HostTensor h0 = cast(number({n, h}, 3, 1), wide);
+      const HostTensor c0 = random_tensor({wide, {n, h}}, 4);
+      const std::vector<TensorType> types = {{narrow, {t, n, h}},
+                                             {wide, {n, h}},
+                                             {wide, {n, h}},
+                                             {narrow, {t, n, 4 * h}},
+                                             {wide, {t, n, h}}};
+      const auto made = run_narrow("Lstm", lstm, {gates, r, h0, c0}, types, 1);
+      const auto again = run_narrow("Lstm", lstm, {gates, r, h0, c0}, types, 2);
+      for (std::size_t i = 0; i < made.size(); ++i) expect_same_bits(again[i], made[i]);
+      const HostTensor wide_r = cast(r, wide);
+      for (std::int64_t order = 0; order < t; ++order) {
+        const std::int64_t now = reverse ? t - 1 - order : order;
+        const std::int64_t before = reverse ? now + 1 : now - 1;
+        const auto expected =
+            run_op("Lstm", layer("Sigmoid,Tanh,Tanh"),
+                   {step_of(gates, now), wide_r, order ? as_state(step_of(made[0], before)) : h0,
+                    order ? as_state(step_of(made[4], before)) : c0});
+        expect_close(step_of(made[0], now), expected[0], 0.004, "y");
+        expect_close(step_of(made[3], now), expected[3], 0.004, "activated");
+        expect_close(step_of(made[4], now), expected[4], 2e-5, "cells");
+      }
+      const std::vector<HostTensor> in = {number({t, n, h}, 5, 1),
+                                          random_tensor({wide, {n, h}}, 6),
+                                          random_tensor({wide, {n, h}}, 7),
+                                          r,
+                                          made[3],
+                                          made[4],
+                                          c0};
+      const std::vector<TensorType> gradients = {
+          {narrow, {t, n, 4 * h}}, {wide, {n, h}}, {wide, {n, h}}};
+      const auto back = run_narrow("LstmGrad", lstm, in, gradients, 1);
+      const auto twice = run_narrow("LstmGrad", lstm, in, gradients, 2);
+      std::vector<HostTensor> widened;
+      for (const HostTensor& tensor : in) widened.push_back(cast(tensor, wide));
+      const auto expected = run_op("LstmGrad", lstm, widened);
+      for (std::size_t i = 0; i < back.size(); ++i) {
+        expect_same_bits(twice[i], back[i]);
+        expect_close(cast(back[i], wide), expected[i], 0.01);
+      }
+      if (t == 1) continue;
+      const auto weights =
+          run_narrow("RecurrentWeightGrad", lstm, {back[0], made[0]}, {{wide, {4 * h, h}}}, 2);
+      expect_close(
+          weights[0],
+          run_op("RecurrentWeightGrad", lstm, {cast(back[0], wide), cast(made[0], wide)})[0], 1e-5);
     }
   }
 }
