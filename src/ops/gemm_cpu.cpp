@@ -14,27 +14,31 @@ namespace {
 
 using namespace gemm_panels;
 
-constexpr std::int64_t kRowBlock = 72;            // rows of a packed together: they stay in the L2
 constexpr std::int64_t kColumnBlock = 1024;       // columns of b packed together, at most
 constexpr std::int64_t kBlockCells = 256 * 1024;  // cells of b packed together, at most
 // Up to so many cells a panel of a stays in the first cache while all columns pass: then c is
 // written in the order of its rows, which is what takes the time.
 constexpr std::int64_t kFewCells = 64;
 
-/// Terms of a sum per pass.
+/// Rows of a packed together: they stay in the L2.
+std::int64_t row_block() { return has_avx512() ? 144 : 72; }
+
+/// Terms of a sum per pass: `most`, unless `only` are all of them, since c is then written once.
+struct Pass {
+  std::int64_t most, only;
+};
 template <class Source>
-struct Pass;
+Pass pass_of();
+/// A panel of b stays in the L1, or with AVX-512, which takes panels in twos, comes from the L2 in
+/// time.
 template <>
-struct Pass<Floats> {
-  static constexpr std::int64_t kMost = 192;  // a panel of b stays in the L1
-  static constexpr std::int64_t kOnly =
-      256;  // unless so many are all of them: then c is written once
-};
+Pass pass_of<Floats>() {
+  return has_avx512() ? Pass{384, 512} : Pass{192, 256};
+}
 template <>
-struct Pass<Pairs> {
-  static constexpr std::int64_t kMost = 1024;
-  static constexpr std::int64_t kOnly = 2048;  // the panels of b then come from the L2 in time
-};
+Pass pass_of<Pairs>() {
+  return {1024, 2048};
+}
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -49,8 +53,8 @@ std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) 
 
 template <class Source>
 std::int64_t depth_of(std::int64_t k) {
-  using Terms = Pass<Source>;
-  return balanced(k, k <= Terms::kOnly ? Terms::kOnly : Terms::kMost, kLanes * Source::kTerms);
+  const Pass pass = pass_of<Source>();
+  return balanced(k, k <= pass.only ? pass.only : pass.most, kLanes * Source::kTerms);
 }
 
 /// What one thread computes: a rectangle of c. Nobody waits for anybody, at the price of packing an
@@ -99,7 +103,7 @@ Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
   const std::int64_t terms = depth_of<Source>(shape.k), cells = cells_of<Source>(terms);
   const std::int64_t columns =
       std::clamp(kBlockCells / cells / (2 * kColumns) * (2 * kColumns), 8 * kColumns, kColumnBlock);
-  return {balanced(std::min(shape.m, grid.height), kRowBlock, kRows),
+  return {balanced(std::min(shape.m, grid.height), row_block(), kRows),
           balanced(std::min(shape.n, grid.width), columns, kColumns), terms, cells};
 }
 
