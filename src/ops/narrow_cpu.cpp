@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "ops/vector8_cpu.h"
+
 namespace pipetrain {
 
 void widen_bfloat16(const std::uint16_t* from, float* to, std::int64_t count) {
@@ -10,7 +12,32 @@ void widen_bfloat16(const std::uint16_t* from, float* to, std::int64_t count) {
     to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
 }
 
+namespace {
+
+/// The rounding below of the first multiple of 16 numbers, in a quarter of the time; returns how
+/// many.
+PIPETRAIN_AVX512 std::int64_t round_sixteen_by_sixteen(const float* from, std::uint16_t* to,
+                                                       std::int64_t count) {
+  using Bits = std::uint32_t __attribute__((vector_size(64), aligned(4), may_alias));
+  using Halves = std::uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
+  std::int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const Bits bits = *reinterpret_cast<const Bits*>(from + i);
+    const Bits rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+    const Bits nan = bits | 0x400000U;
+    const Bits chosen = (bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded;
+    *reinterpret_cast<Halves*>(to + i) = __builtin_convertvector(chosen >> 16, Halves);
+  }
+  return i;
+}
+
+}  // namespace
+
 void round_to_bfloat16(const float* from, std::uint16_t* to, std::int64_t count) {
+  const std::int64_t done = has_avx512() ? round_sixteen_by_sixteen(from, to, count) : 0;
+  from += done;
+  to += done;
+  count -= done;
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(from[i]);
