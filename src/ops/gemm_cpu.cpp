@@ -27,8 +27,8 @@ struct Pass;
 template <>
 struct Pass<Floats> {
   static constexpr std::int64_t kMost = 192;  // a panel of b stays in the L1
-  static constexpr std::int64_t kOnly =
-      256;  // unless so many are all of them: then c is written once
+  // Unless so many are all of them: then c is written once.
+  static constexpr std::int64_t kOnly = 256;
 };
 template <>
 struct Pass<Pairs> {
