@@ -236,7 +236,7 @@ template <class Source, Write kWrite>
 void transpose_sixteen(const typename Source::Element* lines, std::int64_t stride,
                        std::int64_t terms, float* to) {
   constexpr std::int64_t kTerms = Source::kTerms;
-  constexpr std::int64_t kAhead = 32;  // the hardware does not look beyond 8 lines at a time
+  constexpr std::int64_t kAhead = 32;  // the hardware does not follow so many lines
   std::int64_t k = 0;
   for (; k + kLanes * kTerms <= terms; k += kLanes * kTerms) {
     Vector low[8], high[8];

@@ -82,23 +82,22 @@ inline void store8(BFloat16* to, Vector8 value) {
 
 /// Element j of rows[i] becomes element i of rows[j].
 [[gnu::always_inline]] inline void transpose(Vector8 (&rows)[8]) {
-  using Indices = int __attribute__((vector_size(32)));
   Vector8 pairs[8], quads[8];
   for (int r = 0; r < 8; r += 2) {
-    pairs[r] = __builtin_shuffle(rows[r], rows[r + 1], Indices{0, 8, 1, 9, 4, 12, 5, 13});
-    pairs[r + 1] = __builtin_shuffle(rows[r], rows[r + 1], Indices{2, 10, 3, 11, 6, 14, 7, 15});
+    pairs[r] = __builtin_shufflevector(rows[r], rows[r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[r + 1] = __builtin_shufflevector(rows[r], rows[r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
   for (int r = 0; r < 8; r += 4) {
     for (int half = 0; half < 2; ++half) {
-      quads[r + 2 * half] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                              Indices{0, 1, 8, 9, 4, 5, 12, 13});
-      quads[r + 2 * half + 1] = __builtin_shuffle(pairs[r + half], pairs[r + 2 + half],
-                                                  Indices{2, 3, 10, 11, 6, 7, 14, 15});
+      quads[r + 2 * half] =
+          __builtin_shufflevector(pairs[r + half], pairs[r + 2 + half], 0, 1, 8, 9, 4, 5, 12, 13);
+      quads[r + 2 * half + 1] =
+          __builtin_shufflevector(pairs[r + half], pairs[r + 2 + half], 2, 3, 10, 11, 6, 7, 14, 15);
     }
   }
   for (int q = 0; q < 4; ++q) {
-    rows[q] = __builtin_shuffle(quads[q], quads[q + 4], Indices{0, 1, 2, 3, 8, 9, 10, 11});
-    rows[q + 4] = __builtin_shuffle(quads[q], quads[q + 4], Indices{4, 5, 6, 7, 12, 13, 14, 15});
+    rows[q] = __builtin_shufflevector(quads[q], quads[q + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[q + 4] = __builtin_shufflevector(quads[q], quads[q + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
