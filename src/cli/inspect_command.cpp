@@ -16,6 +16,7 @@
 #include "device/plugin.h"
 #include "ops/conv.h"
 #include "passes/linearise.h"
+#include "profile/machine.h"
 #include "profile/measure.h"
 #include "train/session.h"
 
@@ -206,7 +207,7 @@ int doctor_command(Options& options) {
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const bool vectors = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const std::string vectors = vector_instructions();
   const std::string cache = default_cache_directory().string();
   const Gpus gpus = find_gpus();
   if (options.json) {
@@ -214,8 +215,9 @@ int doctor_command(Options& options) {
                        {"version", PIPETRAIN_VERSION},
                        {"cores", cores},
                        {"memory_bytes", memory},
-                       {"avx2", vectors},
-                       {"avx512", static_cast<bool>(__builtin_cpu_supports("avx512f"))},
+                       {"avx2", vectors != "none"},
+                       {"avx512", vectors.starts_with("AVX-512")},
+                       {"avx512_bfloat16", vectors == "AVX-512 with bfloat16"},
                        {"gpus", gpus.names.size()},
                        {"gpu_names", gpus.names},
                        {"gpus_absent", gpus.absent},
@@ -228,8 +230,7 @@ int doctor_command(Options& options) {
       "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\ncache    {}\n",
       PIPETRAIN_VERSION, cores,
       cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
-      vectors ? (__builtin_cpu_supports("avx512f") ? "AVX-512" : "AVX2")
-              : "older than AVX2: this build's CPU kernels will not run",
+      vectors == "none" ? "older than AVX2: this build's CPU kernels will not run" : vectors,
       gpus_text(gpus), cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);
   return 0;

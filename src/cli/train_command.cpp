@@ -407,9 +407,19 @@ void check_same_options(const Options& options, ProcessGroup* processes) {
            processes->name_of(processes->rank()));
 }
 
+/// CPUs of one kind: layouts of what is sent, and the bits of replicas, follow their vectors.
+void check_same_vectors(ProcessGroup* processes) {
+  if (!processes) return;
+  const std::string mine = vector_instructions(), first = processes->broadcast(mine);
+  PT_CHECK(mine == first, kResource,
+           "the processor of {} has {}, that of process 0 {}; use machines of one kind",
+           processes->name_of(processes->rank()), mine, first);
+}
+
 int train_in(Options& options, ProcessGroup* processes) {
   std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
   check_same_options(options, processes);
+  check_same_vectors(processes);
   Signals signals;
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);

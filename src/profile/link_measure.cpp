@@ -114,8 +114,9 @@ double measure_matrix_product(int threads) {
 }
 
 double matrix_product_rate(int threads, bool cache) {
-  CostCache known(cache ? default_cache_directory() : std::filesystem::path(),
-                  fmt::format("{} · {}", processor_name(), build_name()));
+  CostCache known(
+      cache ? default_cache_directory() : std::filesystem::path(),
+      fmt::format("{} ({}) · {}", processor_name(), vector_instructions(), build_name()));
   const std::string key = fmt::format("matrix product, float32, on {} threads at once", threads);
   if (const std::optional<KernelCost> cost = known.find(key); cost && cost->seconds > 0)
     return 1 / cost->seconds;

@@ -130,9 +130,9 @@ class Profiler {
 
   // "in a step": where kernels were measured, in case they are measured elsewhere one day.
   std::string environment() const {
-    return fmt::format("{} | {} | {} x {} threads | {} MiB, in a step | {}", processor_name(),
-                       backend_name(), options_.busy_threads, threads_, memory_bytes_ >> 20,
-                       build_name());
+    return fmt::format("{} ({}) | {} | {} x {} threads | {} MiB, in a step | {}", processor_name(),
+                       vector_instructions(), backend_name(), options_.busy_threads, threads_,
+                       memory_bytes_ >> 20, build_name());
   }
 
   /// Whether all groups are in the cache. If one is not, all are measured again: numbers of
