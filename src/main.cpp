@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/vectors.h"
 #include "cli/config_file.h"
 #include "cli/option_documents.h"
 #include "cli/options.h"
@@ -108,6 +109,7 @@ int run(std::vector<std::string> arguments) {
     std::fputs(config_text(options, command, options.print_config == "all").c_str(), stdout);
     return 0;
   }
+  check_vectors_wanted();
   const int started = command == "train" ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
            "{} processes were started, but only training runs in several: pipetrain train",

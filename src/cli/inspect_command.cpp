@@ -11,6 +11,7 @@
 #include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "base/vectors.h"
 #include "cli/commands.h"
 #include "cli/doctor_measure.h"
 #include "device/plugin.h"

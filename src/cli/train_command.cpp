@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "base/units.h"
+#include "base/vectors.h"
 #include "cli/commands.h"
 #include "cli/config_file.h"
 #include "cli/events.h"
@@ -412,7 +413,8 @@ void check_same_vectors(ProcessGroup* processes) {
   if (!processes) return;
   const std::string mine = vector_instructions(), first = processes->broadcast(mine);
   PT_CHECK(mine == first, kResource,
-           "the processor of {} has {}, that of process 0 {}; use machines of one kind",
+           "{} computes with {}, process 0 with {}; use machines of one kind, or set "
+           "PIPETRAIN_VECTORS=AVX2 on all",
            processes->name_of(processes->rank()), mine, first);
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/vectors.h"
+
 namespace pipetrain {
 
 using Vector8 = float __attribute__((vector_size(32), aligned(4), may_alias));
@@ -16,35 +18,14 @@ inline Vector8 fill8(float value) {
 
 using Vector16 = float __attribute__((vector_size(64), aligned(4), may_alias));
 
-/// Before a function with vectors of 16 floats, to be called only where has_avx512().
+/// Before a function with vectors of 16 floats, to be called only where has_avx512(), and before one
+/// that multiplies bfloat16 numbers, only where has_avx512_bfloat16().
 #ifdef __x86_64__
 #define PIPETRAIN_AVX512 [[gnu::target("avx512f")]]
+#define PIPETRAIN_BFLOAT16 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
 #else
 #define PIPETRAIN_AVX512
 #endif
-
-inline bool has_avx512() {
-#ifdef __x86_64__
-  return __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
-/// Before a function that multiplies bfloat16 numbers, to be called only where
-/// has_avx512_bfloat16().
-#ifdef __x86_64__
-#define PIPETRAIN_BFLOAT16 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
-#endif
-
-inline bool has_avx512_bfloat16() {
-#ifdef __x86_64__
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl");
-#else
-  return false;
-#endif
-}
 
 [[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 load16(const float* from) {
   return *reinterpret_cast<const Vector16*>(from);

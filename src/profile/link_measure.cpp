@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/statistics.h"
+#include "base/vectors.h"
 #include "profile/cost_cache.h"
 #include "profile/machine.h"
 #include "profile/measure.h"

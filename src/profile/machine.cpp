@@ -19,15 +19,6 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-std::string vector_instructions() {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512bf16")) return "AVX-512 with bfloat16";
-  if (__builtin_cpu_supports("avx512f")) return "AVX-512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "AVX2";
-#endif
-  return "none";
-}
-
 int available_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -7,9 +7,6 @@ namespace pipetrain {
 
 /// The processor's name from the system, for example "AMD EPYC 7763 64-Core Processor".
 std::string processor_name();
-/// What the CPU kernels use of it: "AVX2", "AVX-512", "AVX-512 with bfloat16", or "none" where it
-/// is too old for them. Layouts and bits of numbers follow it.
-std::string vector_instructions();
 /// Cores that this process may use; at least 1.
 int available_cores();
 /// Which cores those are: the same text for processes of a machine that share them.

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/vectors.h"
 #include "graph/op.h"
 #include "optim/update.h"
 #include "profile/cost_cache.h"

@@ -1,9 +1,10 @@
-"""pipetrain doctor --measure: a table, a document, and a topology that plans can take."""
+"""pipetrain doctor --measure: a table, a document, and a topology that plans can take; doctor: which vectors kernels use."""
 
 import json
+import re
 import unittest
 
-from program import Case, parse
+from program import DATA, MODEL, Case, events, parse
 
 
 class Measure(Case):
@@ -24,6 +25,28 @@ class Measure(Case):
         self.assertEqual(measured["topology"], "mine.json")
         topology = json.loads((self.folder / "mine.json").read_text())
         self.assertEqual(topology["levels"][0]["count"], measured["threads"])
+
+
+class Vectors(Case):
+    def vectors(self, **environment):
+        out, _ = self.succeed("doctor", environment=environment)
+        return re.search(r"^vectors +(.*)$", out, re.M)[1]
+
+    def test_narrower_ones_can_be_wanted(self):
+        self.assertIn(self.vectors(), ["AVX2", "AVX-512", "AVX-512 with bfloat16"])
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX2"), "AVX2")
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS=""), self.vectors())
+        self.refused("usage", "doctor", environment={"PIPETRAIN_VECTORS": "SSE"}, says=["PIPETRAIN_VECTORS", '"SSE"', "AVX2"])
+
+    def test_both_learn_the_same(self):
+        losses = []
+        for wanted in ["", "AVX2"]:
+            out, _ = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--threads", "1", "--epochs", "1",
+                                  "--run-dir", f"run{wanted}", "--save-every", "never", "--metrics", "-", "-q",
+                                  environment={"PIPETRAIN_VECTORS": wanted})
+            losses.append([e["loss"] for e in events(out) if e["event"] == "step"])
+        for ours, theirs in zip(*losses):
+            self.assertAlmostEqual(ours, theirs, delta=2e-3)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,15 @@ class Processes(Case):
             self.assertEqual(code, EXIT["usage"], err)
             self.assertIn("process 1 was started with", err)
 
+    def test_all_must_have_the_same_vectors(self):
+        if "AVX-512" not in self.succeed("doctor")[0]:
+            self.skipTest("needs a processor with AVX-512")
+        run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
+        code, _, err = self.run_in(1, *run, ":", "-n", "1", "env", "PIPETRAIN_VECTORS=AVX2", PROGRAM, *run)
+        self.assertEqual(code, EXIT["resource"], err)
+        self.assertIn("process 1 computes with AVX2, process 0 with AVX-512", err)
+        self.train_in(2, *run, environment={"PIPETRAIN_VECTORS": "AVX2"})
+
     def test_a_run_goes_on_in_any_number_of_processes(self):
         run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]
         self.train_in(2, *run, "--run-dir", "whole")
