@@ -10,6 +10,9 @@ from models import MODELS
 # bf16 rounds to 8 bits.
 AGREEMENT = {"fp32": (1e-5, 1e-3), "bf16": (1e-2, 5e-2)}
 
+# The widest vectors come first.
+VECTORS = {"avx512_bf16": " with AVX-512 and bfloat16", "avx512f": " with AVX-512", "avx2": " with AVX2"}
+
 
 def on_threads(count):
     return f"{count} thread{'s' if count > 1 else ''}"
@@ -17,8 +20,14 @@ def on_threads(count):
 
 def machine():
     with open("/proc/cpuinfo") as file:
-        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+        lines = file.read().splitlines()
+
+    def first(name):
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
+
+    flags = first("flags").split()
+    vectors = next((words for flag, words in VECTORS.items() if flag in flags), "")
+    return f"{first('model name') or platform.processor()}{vectors}, {os.cpu_count()} cores"
 
 
 def differences(ours, theirs):
