@@ -185,7 +185,11 @@ void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::i
     const std::int64_t top = panels.height(panel), bottom = two ? panels.height(panel + 1) : 0;
     const WideTile<Out> tile =
         whole > 1 ? tile_of<Source, Out, 2>(top, bottom) : tile_of<Source, Out, 1>(top, bottom);
-    tile(block.depth, block.a + panel * kRows * block.depth, block.b + j * block.depth,
+    // The panels behind these, one for each of the first two tiles. Behind the last there may be
+    // none: then nothing comes.
+    const float* b = block.b + j * block.depth;
+    const float* next = panel < 4 ? b + (2 + panel / 2) * kColumns * block.depth : b;
+    tile(block.depth, block.a + panel * kRows * block.depth, b, next,
          block.bias ? block.bias + j : nullptr, block.add,
          block.c + panels.first(panel) * block.row + j, block.row);
   }
@@ -195,12 +199,18 @@ void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::i
   if (two) multiply_tile<Source>(block, panels, panel + 1, edge);
 }
 
+/// Whether tiles are those of AVX-512, which call the next panels of b themselves.
+template <class Source>
+bool is_wide() {
+  return !std::is_same_v<Source, Floats> || has_avx512();
+}
+
 /// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
 template <class Source, class Out>
 void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& next_a,
                     Ahead<typename Source::Element>& next_b, Ahead<float>& next_packed) {
   const RowPanels panels(block.rows);
-  const bool wide = !std::is_same_v<Source, Floats> || has_avx512();
+  const bool wide = is_wide<Source>();
   const std::int64_t together = wide ? 2 : 1;  // panels of either operand
   const auto tile = [&](std::int64_t panel, std::int64_t j) {
     for (std::int64_t i = 0; i < together * together; ++i) {
@@ -274,7 +284,7 @@ void multiply_part(const Product<typename Source::Element, Out>& product, const 
         pack_rows<Source>(a, top, rows, shape.m - top, begin, terms, packed_a);
         const std::int64_t tiles = tiles_of(rows, columns);
         Ahead<float> next_packed;
-        if (b.packed && top == part.top) {
+        if (b.packed && top == part.top && !is_wide<Source>()) {
           // The panels come in order: each tile calls in its share of the panel after the next.
           next_packed = {{panels + 2 * depth * kColumns, depth * kColumns, 1},
                          0,

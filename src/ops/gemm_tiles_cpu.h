@@ -75,9 +75,11 @@ inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, cons
 
 /// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and
 /// the rows of both panels hide the latency. The second panel of b is depth * 16 behind the first.
+/// `next`: a panel that is read soon, which comes to the second cache meanwhile.
 template <int kTop, int kBottom, int kPanels>
 PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const float* b,
-                                    const float* bias, bool add, float* c, std::int64_t row) {
+                                    const float* next, const float* bias, bool add, float* c,
+                                    std::int64_t row) {
   constexpr int kCount = kTop + kBottom;
   Vector16 sums[kCount][kPanels] = {};
   for (std::int64_t r = 0; r < kCount; ++r) {
@@ -85,7 +87,9 @@ PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const fl
     __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
   }
   const float* below = a + depth * kRows;
-  for (std::int64_t i = 0; i < depth; ++i, a += kRows, below += kRows, b += kColumns) {
+  for (std::int64_t i = 0; i < depth;
+       ++i, a += kRows, below += kRows, b += kColumns, next += kColumns) {
+    __builtin_prefetch(next, 0, 2);
     Vector16 columns[kPanels];
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) columns[p] = load16(b + p * depth * kColumns);
@@ -111,8 +115,8 @@ PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const fl
 }
 
 template <class Out>
-using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, const float* bias,
-                          bool add, Out* c, std::int64_t row);
+using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, const float* next,
+                          const float* bias, bool add, Out* c, std::int64_t row);
 
 /// Heights of neighbouring panels differ by one at most, the higher one first.
 template <int kPanels>
@@ -138,7 +142,8 @@ WideTile<float> wide_tile(std::int64_t top, std::int64_t bottom) {
 /// multiply_wide() for cells of two bfloat16 numbers. Only floats are added to.
 template <int kTop, int kBottom, int kPanels, class Out>
 PIPETRAIN_BFLOAT16 void multiply_pairs(std::int64_t depth, const float* a, const float* b,
-                                       const float* bias, bool add, Out* c, std::int64_t row) {
+                                       const float* next, const float* bias, bool add, Out* c,
+                                       std::int64_t row) {
   constexpr int kCount = kTop + kBottom;
   __m512 sums[kCount][kPanels];
 #pragma GCC unroll 12
@@ -151,7 +156,9 @@ PIPETRAIN_BFLOAT16 void multiply_pairs(std::int64_t depth, const float* a, const
     __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
   }
   const float* below = a + depth * kRows;
-  for (std::int64_t i = 0; i < depth; ++i, a += kRows, below += kRows, b += kColumns) {
+  for (std::int64_t i = 0; i < depth;
+       ++i, a += kRows, below += kRows, b += kColumns, next += kColumns) {
+    __builtin_prefetch(next, 0, 2);
     __m512bh columns[kPanels];
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p)
@@ -223,7 +230,7 @@ void multiply_pairs_edge(std::int64_t rows, std::int64_t columns, std::int64_t d
   Out corner[kRows * kColumns];
   float shift[kColumns] = {};
   if (bias) std::copy_n(bias, columns, shift);
-  pairs_tile<1, Out>(rows, 0)(depth, a, b, shift, /*add=*/false, corner, kColumns);
+  pairs_tile<1, Out>(rows, 0)(depth, a, b, b, shift, /*add=*/false, corner, kColumns);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t j = 0; j < columns; ++j) {
       Out& to = c[r * row + j];
