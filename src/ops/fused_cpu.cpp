@@ -109,19 +109,8 @@ void with_size(std::int64_t size, Body body) {
   body(std::uint64_t{});
 }
 
-/// Between a type that is narrower than its blocks and these; null for all others.
-struct Narrow {
-  void (*widen)(const std::uint16_t*, float*, std::int64_t) = nullptr;
-  void (*round)(const float*, std::uint16_t*, std::int64_t) = nullptr;
-
-  explicit operator bool() const { return widen != nullptr; }
-};
-Narrow narrow_of(DType dtype) {
-  if (dtype == DType::kBFloat16) return {widen_bfloat16, round_to_bfloat16};
-  if (dtype == DType::kFloat16) return {widen_float16, round_to_float16};
-  return {};
-}
-DType computed_in(DType dtype) { return narrow_of(dtype) ? DType::kFloat32 : dtype; }
+/// Blocks hold floats where tensors hold narrower ones.
+DType computed_in(DType dtype) { return narrow_conversion(dtype) ? DType::kFloat32 : dtype; }
 
 void copy_floats(const ErasedFunction&, const void* from, void* to, std::int64_t count) {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
@@ -132,8 +121,8 @@ struct Step {
   BinaryLoop binary = nullptr;
   Choice choice = nullptr;
   ErasedFunction function;
-  std::int64_t size = 4;  // bytes of an element of its result, as it is stored
-  Narrow narrow;          // its result goes to a block, and from there to the output
+  std::int64_t size = 4;    // bytes of an element of its result, as it is stored
+  NarrowConversion narrow;  // its result goes to a block, and from there to the output
   bool is_dropout = false;
   DropoutParameters dropout;
   PhiloxKey key;              // of this run
@@ -146,7 +135,7 @@ struct Step {
 struct Operand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
   std::int64_t size = 4;  // bytes of an element
-  Narrow narrow;
+  NarrowConversion narrow;
   int block = -1;      // kScalar, kRepeated, or narrow
   BroadcastPlan plan;  // kRepeated
 };
@@ -177,7 +166,7 @@ class FusedKernel final : public Kernel {
     for (const TensorType& type : request.inputs) {
       Operand operand;
       operand.size = static_cast<std::int64_t>(size_of(type.dtype));
-      operand.narrow = narrow_of(type.dtype);
+      operand.narrow = narrow_conversion(type.dtype);
       types.push_back(computed_in(type.dtype));
       if (type.shape != request.outputs[0].shape) {
         operand.kind = type.count() == 1 ? Operand::Kind::kScalar : Operand::Kind::kRepeated;
@@ -191,7 +180,7 @@ class FusedKernel final : public Kernel {
       const DType out = program.stored(static_cast<int>(steps_.size()), request.inputs);
       steps_.push_back(step_of(from, types, computed_in(out)));
       steps_.back().size = static_cast<std::int64_t>(size_of(out));
-      steps_.back().narrow = narrow_of(out);
+      steps_.back().narrow = narrow_conversion(out);
       types.push_back(computed_in(out));
     }
     place_steps(program, pool);

@@ -93,4 +93,10 @@ void round_to_float16(const float* from, std::uint16_t* to, std::int64_t count) 
   }
 }
 
+NarrowConversion narrow_conversion(DType dtype) {
+  if (dtype == DType::kBFloat16) return {widen_bfloat16, round_to_bfloat16};
+  if (dtype == DType::kFloat16) return {widen_float16, round_to_float16};
+  return {};
+}
+
 }  // namespace pipetrain

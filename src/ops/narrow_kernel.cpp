@@ -33,17 +33,11 @@ void round_one_by_one(const float* from, std::uint16_t* to, std::int64_t count) 
   for (std::int64_t i = 0; i < count; ++i) to[i] = rounded(from[i]);
 }
 
-/// Between a narrow type and float.
-struct Conversion {
-  void (*widen)(const std::uint16_t*, float*, std::int64_t) = nullptr;
-  void (*round)(const float*, std::uint16_t*, std::int64_t) = nullptr;
-};
+using Conversion = NarrowConversion;
 
 Conversion conversion_of(Backend backend, DType narrow) {
+  if (backend == Backend::kCpu) return narrow_conversion(narrow);
   const bool brain = narrow == DType::kBFloat16;
-  if (backend == Backend::kCpu)
-    return brain ? Conversion{widen_bfloat16, round_to_bfloat16}
-                 : Conversion{widen_float16, round_to_float16};
   return brain
              ? Conversion{widen_one_by_one<bfloat16_to_float>, round_one_by_one<float_to_bfloat16>}
              : Conversion{widen_one_by_one<half_to_float>, round_one_by_one<float_to_half>};
