@@ -35,7 +35,7 @@ PARTS = ["single", "forward", "pipeline", "tax", "time"]
 SHORT_PARTS = ["single", "forward", "time"]
 MICRO_BATCHES = 8
 TAXED = [1, 2, 4, 8, 16]
-OUR_SCHEDULES = ["1f1b", "zb-h1", "zb-v"]
+OUR_SCHEDULES = ["auto", "1f1b", "zb-h1", "zb-v"]
 THEIR_SCHEDULES = ["1f1b", "gpipe"]
 
 

@@ -48,6 +48,8 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
   if (as_predicted && step > std::min(kWarmSteps, session_.total_steps() / 2) &&
       differences_.size() < kMostExplained) {
     differences_.push_back(explain(program, session_.prediction().events, result.events));
+    differences_.back().measured_bubble -=
+        result.worked_in_waits / (static_cast<double>(result.events.size()) * result.seconds);
   }
   // An asynchronous round holds many steps: it is shown whole.
   const bool wanted =

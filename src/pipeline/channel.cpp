@@ -21,6 +21,16 @@ void Channel::send(int unit, const std::byte* base, const StreamPoint* written) 
   changed_.notify_all();
 }
 
+bool Channel::is_there(int unit) {
+  const std::lock_guard lock(mutex_);
+  return aborted_ || at(unit).state != State::kNothing;
+}
+
+bool Channel::is_released(int unit) {
+  const std::lock_guard lock(mutex_);
+  return aborted_ || at(unit).state == State::kReleased;
+}
+
 const std::byte* Channel::receive(int unit, double* there_at, const StreamPoint** written) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || at(unit).state != State::kNothing; });

@@ -24,9 +24,13 @@ class Channel {
   /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
   /// `written`: from which point of a device's stream on they are there; null: now.
   void send(int unit, const std::byte* base, const StreamPoint* written = nullptr);
+  /// Whether receive() or wait_released() would not wait.
+  bool is_there(int unit);
+  bool is_released(int unit);
   /// Waits for a unit and returns its memory; `there_at` gets the time (steady_seconds) since which
   /// it is there. Throws ChannelAborted.
-  const std::byte* receive(int unit, double* there_at = nullptr, const StreamPoint** written = nullptr);
+  const std::byte* receive(int unit, double* there_at = nullptr,
+                           const StreamPoint** written = nullptr);
   /// Says that a unit has been read for the last time: `read`, at which point of a device's
   /// stream; null: now.
   void release(int unit, const StreamPoint* read = nullptr);

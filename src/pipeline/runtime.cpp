@@ -108,6 +108,16 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     }
     throw;
   }
+  // Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
+  if (options_.devices.empty() && options_.rehearsal.empty() && !options_.processes &&
+      program_->devices > 1) {
+    shared_work_ = std::make_unique<SharedWork>(program_->devices);
+    for (auto& replicas : stages_) {
+      // Replicas tell each other of every gradient as soon as it is complete.
+      if (replicas.size() == 1)
+        replicas.front().stage->share(*shared_work_, replicas.front().device);
+    }
+  }
   for (int s = 0; s < stages(); ++s) {
     const Copy* here = copy_here(s);
     if (stages_[at(s)].size() == 1 || !here) continue;
@@ -223,6 +233,9 @@ void Runtime::work(int device) {
       worker.synchronize();
       if (worker.times) worker.times->finish(worker.events);
       if (exchange_) exchange_->finish(device);
+      worker.waits_for = Worker::kFinished;
+      if (shared_work_)
+        worker.worked_in_waits += shared_work_->finish(device, free_workspace(device));
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
     } catch (Error& error) {
@@ -258,6 +271,7 @@ void Runtime::abort_waits() {
     if (group) group->abort();
   }
   barrier_->abort();
+  if (shared_work_) shared_work_->abort();
   if (exchange_) exchange_->abort();
   if (remote_) remote_->abort();
 }
@@ -282,6 +296,7 @@ void Runtime::start_round(const Program& program) {
     if (group) group->reset();
   }
   barrier_->reset();
+  if (shared_work_) shared_work_->reset();
   if (exchange_) exchange_->start_round(program, /*keep=*/cut_ == nullptr);
   round_units_.assign(at(program.units), nullptr);
   if (stages_left_.size() < at(program.units))
@@ -315,6 +330,7 @@ void Runtime::start_round(const Program& program) {
     if (!workers_[d]) continue;
     workers_[d]->events.assign(program.device[d].size(), Event{});
     workers_[d]->at = -1;
+    workers_[d]->worked_in_waits = 0;
     workers_[d]->waits_for = Worker::kNobody;
   }
 }
@@ -379,8 +395,10 @@ RoundResult Runtime::run_round(UnitSource& source) {
   for (std::size_t d = 0; d < workers_.size(); ++d) {
     const auto& worker = workers_[d];
     result.events.push_back(worker ? worker->events : std::vector<Event>());
-    result.busy_seconds.push_back(worker ? busy_seconds(program.device[d], worker->events) : 0);
+    result.busy_seconds.push_back(
+        worker ? busy_seconds(program.device[d], worker->events) + worker->worked_in_waits : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds : 0);
+    result.worked_in_waits += worker ? worker->worked_in_waits : 0;
   }
   if (remote_) finish_with_others(result);
   if (!options_.devices.empty()) time_receives(program, result.events);

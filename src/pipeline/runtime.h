@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -103,8 +104,10 @@ struct RoundResult {
   /// from when its data leave to when they are there, or when the device that waits for them goes
   /// on.
   std::vector<std::vector<Event>> events;
-  std::vector<double> busy_seconds;  // per device: in compute instructions
-  std::vector<double> cpu_seconds;   // per device: CPU time of the worker thread
+  std::vector<double>
+      busy_seconds;            // per device: in compute instructions, and pieces of them in waits
+  double worked_in_waits = 0;  // seconds of all devices for such pieces: events do not have them
+  std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
 };
 
 class Runtime {
@@ -208,6 +211,7 @@ class Runtime {
   int program_edge(int from, int to, bool gradient) const;
   void run_forward(Worker& worker, const Instruction& instruction, Copy& copy);
   void run_backward(Worker& worker, const Instruction& instruction, Copy& copy);
+  void settle_gradients(int device);
   void run_reduce(Worker& worker, const Instruction& instruction, Copy& copy);
   void run_update(const Instruction& instruction, Copy& copy);
   bool rehearse(const Instruction& instruction, double start) const;
@@ -219,6 +223,8 @@ class Runtime {
                    bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
+  void work_while(Worker& worker, const std::function<bool()>& over);
+  Workspace free_workspace(int device) const;
   void note_receive(Worker& worker, const ValueEdge& edge, int unit, double asked, double there_at);
   void release_all(Worker& worker, const Instruction& instruction, Copy& copy);
   int group_of(const Instruction& instruction) const {
@@ -275,7 +281,8 @@ class Runtime {
   std::vector<std::unique_ptr<Worker>> workers_;
   LossScale loss_scale_;
   std::unique_ptr<Barrier> barrier_;
-  std::unique_ptr<Exchange> exchange_;  // null: copies
+  std::unique_ptr<Exchange> exchange_;       // null: copies
+  std::unique_ptr<SharedWork> shared_work_;  // null: devices that wait do nothing else
 
   // The round in progress.
   const Program* program_ = nullptr;

@@ -88,6 +88,7 @@ void Runtime::send(Worker& worker, const Instruction& instruction, bool gradient
     }
     if (!is_exchanged(edge.from, edge.to, instruction.unit)) {
       channel(edge).send(instruction.unit, base, written);
+      if (shared_work_) shared_work_->notify();
       continue;
     }
     const Copy& copy = copy_on(instruction.stage, worker.device);
@@ -209,7 +210,10 @@ void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageU
     }
     double there_at = 0;
     const StreamPoint* written = nullptr;
-    const std::byte* base = channel(edge).receive(instruction.unit, &there_at, &written);
+    Channel& channel = this->channel(edge);
+    if (shared_work_)
+      work_while(worker, [&channel, unit = instruction.unit] { return channel.is_there(unit); });
+    const std::byte* base = channel.receive(instruction.unit, &there_at, &written);
     note_receive(worker, edge, instruction.unit, asked, there_at);
     if (!sender.stage) {  // another process has: these are bytes of our own
       copy.stage->bind_buffer(unit.variant, edge, const_cast<std::byte*>(base), unit);
@@ -217,6 +221,24 @@ void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageU
     }
     copy.stage->bind_received(unit.variant, edge, *sender.stage, base, written, unit);
   }
+}
+
+/// Waits; meanwhile runs pieces of other devices' work.
+void Runtime::work_while(Worker& worker, const std::function<bool()>& over) {
+  worker.worked_in_waits += shared_work_->wait(worker.device, free_workspace(worker.device), over);
+}
+
+/// The largest workspace of a device that runs no kernel just now.
+Workspace Runtime::free_workspace(int device) const {
+  Workspace out;
+  for (const auto& replicas : stages_) {
+    for (const Copy& copy : replicas) {
+      if (copy.device != device) continue;
+      const Workspace one = copy.stage->workspace();
+      if (one.bytes >= out.bytes) out = one;
+    }
+  }
+  return out;
 }
 
 /// What was there before it was asked for was waited for by nobody; else the receive is over when
@@ -251,6 +273,8 @@ int Runtime::take_entry(Worker& worker, const Instruction& instruction, bool gra
       worker.compute->wait(*exchange_->wait(exchange_->operation_of(edge, holder), worker.device));
       continue;
     }
+    if (shared_work_)
+      work_while(worker, [&link, holder] { return link.channel->is_released(holder); });
     const StreamPoint* read = link.channel->wait_released(holder);
     if (read) worker.compute->wait(*read);
   }
@@ -265,6 +289,7 @@ void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& 
     if (link.to != instruction.stage || is_exchanged(link.from, link.to, instruction.unit))
       continue;
     link.channel->release(instruction.unit, read);
+    if (shared_work_) shared_work_->notify();
     if (remote_ && is_remote(link.from, link.to, instruction.unit))
       remote_->release(static_cast<int>(l), instruction.unit);
   }
@@ -414,9 +439,26 @@ void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy&
   if (adds) copy.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(worker, instruction, /*gradient=*/true, out);
   // Behind the send, since nobody waits for them.
-  if (adds && options_.rehearsal.empty()) copy.stage->complete_gradients(unit);
+  if (adds && options_.rehearsal.empty()) {
+    copy.stage->complete_gradients(unit);
+    settle_gradients(worker.device);
+  }
   worker.end_work();
   if (adds) release_all(worker, instruction, copy);
+}
+
+/// Once nothing more is added on a device: now its stages have to be done.
+void Runtime::settle_gradients(int device) {
+  const auto here = [&](auto&& each) {
+    for (auto& replicas : stages_) {
+      for (Copy& copy : replicas) {
+        if (copy.device == device) each(copy);
+      }
+    }
+  };
+  bool adds_more = false;
+  here([&](const Copy& copy) { adds_more = adds_more || copy.adding_left > 0; });
+  if (!adds_more) here([](const Copy& copy) { copy.stage->settle_gradients(); });
 }
 
 void Runtime::run_reduce(Worker& worker, const Instruction& instruction, Copy& copy) {

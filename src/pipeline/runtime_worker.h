@@ -24,6 +24,7 @@ struct Runtime::Worker {
   std::unique_ptr<DeviceTimes> times;         // of the compute stream
   std::vector<Event> events;
   double cpu_seconds = 0;
+  double worked_in_waits = 0;           // seconds
   std::atomic<int> at{-1};              // index of the instruction in progress
   std::atomic<int> waits_for{kNobody};  // a device, or one of the above
 

@@ -196,34 +196,12 @@ void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool
 
 void Stage::gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases) {
   if (variant.gatherings.empty()) return;
+  settle_gradients();  // they read what is overwritten now
   const std::size_t place = gathered_of_.size();
   for (const StageGathering& gathering : variant.gatherings)
     move(gathered_ + gathering.to + place * gathering.unit_bytes, bases.address(gathering.from),
          gathering.bytes);
   gathered_of_.push_back(unit.variant);
-}
-
-void Stage::complete_gradients(const StageUnit& unit) {
-  Compiled& variant = *variants_.front();
-  const auto wanted = static_cast<std::size_t>(variant.training->gathered_micro_batches);
-  if (variant.batch_gradient.empty() || (gathered_of_.size() < wanted && !unit.completes)) return;
-  // Units that are short or not there add nothing.
-  for (std::size_t place = 0; place < wanted; ++place) {
-    for (std::size_t i = 0; i < variant.gatherings.size(); ++i) {
-      const StageGathering& whole = variant.gatherings[i];
-      std::size_t there = 0;
-      if (place < gathered_of_.size())
-        there = variants_[static_cast<std::size_t>(gathered_of_[place])]->gatherings[i].bytes;
-      std::memset(gathered_ + whole.to + place * whole.unit_bytes + there, 0,
-                  whole.unit_bytes - there);
-    }
-  }
-  gathered_of_.clear();
-  StageUnit together;
-  together.version_copy = unit.version_copy;
-  together.completes = unit.completes;
-  run(variant, variant.batch_gradient, together, nullptr, nullptr, /*first=*/!has_batch_sums_);
-  has_batch_sums_ = !unit.completes;
 }
 
 namespace {
@@ -240,48 +218,102 @@ RunContext context_of(const TrainingGraph& training, const StageUnit& unit, std:
 
 }  // namespace
 
+/// A list of steps on its way through one unit. Those that are independent are pieces of work that
+/// other devices may run.
+class Stage::ListRun : public SharedPieces {
+ public:
+  ListRun(Stage& stage, Compiled& variant, std::vector<StageStep>& steps, const StageUnit& unit,
+          std::byte* forward_base, std::byte* gradient_base, bool first)
+      : stage_(&stage),
+        training_(variant.training),
+        first_(first),
+        bases_(stage.bases_of(variant, unit, forward_base, gradient_base)) {
+    const auto independent = std::find_if(steps.begin(), steps.end(),
+                                          [](const StageStep& step) { return step.independent; });
+    dependent_ = {steps.begin(), independent};
+    independent_ = {independent, steps.end()};
+  }
+
+  const StageBases& bases() const { return bases_; }
+  std::size_t count() const override { return independent_.size(); }
+  double seconds(std::size_t piece) const override { return independent_[piece].last_seconds; }
+  std::size_t workspace_bytes(std::size_t piece) const override {
+    return independent_[piece].kernel->workspace_bytes();
+  }
+  void run(std::size_t piece, std::byte* workspace) override {
+    run_step(independent_[piece], workspace);
+  }
+  void run_dependent() {
+    for (StageStep& step : dependent_) run_step(step, stage_->workspace_);
+  }
+  void run_independent() {
+    for (StageStep& step : independent_) run_step(step, stage_->workspace_);
+  }
+
+ private:
+  void* address(const Location& at, int direct, bool adding) const {
+    if ((first_ || adding) && direct >= 0)
+      return stage_->accumulators_[static_cast<std::size_t>(direct)];
+    return bases_.address(at);
+  }
+
+  void run_step(StageStep& step, std::byte* workspace) {
+    const double start = steady_seconds();
+    const RunContext context = context_of(*training_, *bases_.unit, workspace);
+    for (std::size_t i = 0; i < step.in.size(); ++i)
+      step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
+    for (std::size_t i = 0; i < step.out.size(); ++i)
+      step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
+    with_context([&] { return "running node " + printable(step.name); },
+                 [&] {
+                   if (step.adding && !first_) {
+                     step.adding->run_adding(step.in, step.out, context);
+                   } else {
+                     step.kernel->run(step.in, step.out, context);
+                   }
+                 });
+    for (const StageStepAddition& addition : step.additions) stage_->add(addition, bases_, first_);
+    step.last_seconds = steady_seconds() - start;
+    step.seconds += step.last_seconds;
+  }
+
+  Stage* stage_;
+  const TrainingGraph* training_;
+  bool first_;
+  StageBases bases_;
+  std::span<StageStep> dependent_, independent_;
+};
+
+StageBases Stage::bases_of(const Compiled& variant, const StageUnit& unit, std::byte* forward_base,
+                           std::byte* gradient_base) {
+  const auto copy = static_cast<std::size_t>(unit.version_copy);
+  return {&variant.constants,
+          &accumulators_,
+          &unit,
+          parameter_block_ + copy * parameter_block_bytes_,
+          variant.prepared[copy],
+          slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
+          forward_base,
+          gradient_base,
+          temporary_,
+          gathered_,
+          on_device_ ? reinterpret_cast<float*>(on_device_->loss_scale.data()) : &loss_scale_};
+}
+
 void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
                 std::byte* forward_base, std::byte* gradient_base, bool first) {
   loss_scale_ = unit.loss_scale;
-  const auto copy = static_cast<std::size_t>(unit.version_copy);
-  const StageBases bases{
-      &variant.constants,
-      &accumulators_,
-      &unit,
-      parameter_block_ + copy * parameter_block_bytes_,
-      variant.prepared[copy],
-      slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
-      forward_base,
-      gradient_base,
-      temporary_,
-      gathered_,
-      on_device_ ? reinterpret_cast<float*>(on_device_->loss_scale.data()) : &loss_scale_};
+  ListRun list(*this, variant, steps, unit, forward_base, gradient_base, first);
+  const StageBases& bases = list.bases();
   if (on_device_ && variant.reads_loss_scale)
     on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
-  const RunContext context = context_of(*variant.training, unit, workspace_);
-  const auto address = [&](const Location& at, int direct, bool adding) -> void* {
-    if ((first || adding) && direct >= 0) return accumulators_[static_cast<std::size_t>(direct)];
-    return bases.address(at);
-  };
   const auto put_in = [&] {
-    double start = steady_seconds();
-    for (StageStep& step : steps) {
-      for (std::size_t i = 0; i < step.in.size(); ++i)
-        step.in[i].data = address(step.in_at[i], step.in_direct[i], false);
-      for (std::size_t i = 0; i < step.out.size(); ++i)
-        step.out[i].data = address(step.out_at[i], step.out_direct[i], step.adding != nullptr);
-      with_context([&] { return "running node " + printable(step.name); },
-                   [&] {
-                     if (step.adding && !first) {
-                       step.adding->run_adding(step.in, step.out, context);
-                     } else {
-                       step.kernel->run(step.in, step.out, context);
-                     }
-                   });
-      for (const StageStepAddition& addition : step.additions) add(addition, bases, first);
-      const double end = steady_seconds();
-      step.seconds += end - start;
-      start = end;
+    list.run_dependent();
+    if (shared_work_ && list.count() > 1) {
+      shared_work_->post(list_job_, device_, list);
+      shared_work_->complete(list_job_, workspace_);
+    } else {
+      list.run_independent();
     }
     if (&steps == &variant.backward || &steps == &variant.weight_gradient) {
       for (const StageStepAddition& addition : variant.late_additions) add(addition, bases, first);
@@ -319,6 +351,39 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
     loss_sum_ = static_cast<double>(*address_of(loss.loss_sum));
     correct_ = loss.correct ? static_cast<double>(*address_of(loss.correct)) : 0;
   }
+}
+
+void Stage::complete_gradients(const StageUnit& unit) {
+  Compiled& variant = *variants_.front();
+  const auto wanted = static_cast<std::size_t>(variant.training->gathered_micro_batches);
+  if (variant.batch_gradient.empty() || (gathered_of_.size() < wanted && !unit.completes)) return;
+  // Units that are short or not there add nothing.
+  for (std::size_t place = 0; place < wanted; ++place) {
+    for (std::size_t i = 0; i < variant.gatherings.size(); ++i) {
+      const StageGathering& whole = variant.gatherings[i];
+      std::size_t there = 0;
+      if (place < gathered_of_.size())
+        there = variants_[static_cast<std::size_t>(gathered_of_[place])]->gatherings[i].bytes;
+      std::memset(gathered_ + whole.to + place * whole.unit_bytes + there, 0,
+                  whole.unit_bytes - there);
+    }
+  }
+  gathered_of_.clear();
+  StageUnit& unit_of_all = gathered_unit_;
+  unit_of_all.version_copy = unit.version_copy;
+  unit_of_all.completes = unit.completes;
+  const bool first = !std::exchange(has_batch_sums_, !unit.completes);
+  if (!shared_work_)
+    return run(variant, variant.batch_gradient, unit_of_all, nullptr, nullptr, first);
+  ListRun list(*this, variant, variant.batch_gradient, unit_of_all, nullptr, nullptr, first);
+  if (!batch_run_) batch_run_ = std::make_unique<ListRun>(list);
+  *batch_run_ = list;
+  batch_run_->run_dependent();
+  shared_work_->post(batch_job_, device_, *batch_run_);
+}
+
+void Stage::settle_gradients() {
+  if (shared_work_) shared_work_->complete(batch_job_, workspace_);
 }
 
 void Stage::prepare(Compiled& variant, int version_copy) {
@@ -375,6 +440,11 @@ std::vector<std::size_t> Stage::gradient_sizes() const {
     sizes.push_back(static_cast<std::size_t>(training.graph[id].type.count()));
   }
   return sizes;
+}
+
+void Stage::share(SharedWork& work, int device) {
+  shared_work_ = &work;
+  device_ = device;
 }
 
 void Stage::join(ReplicaGroup& group, int replica) {

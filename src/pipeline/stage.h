@@ -18,6 +18,7 @@
 #include "optim/optimizer.h"
 #include "pipeline/capacity.h"
 #include "pipeline/replica_group.h"
+#include "pipeline/shared_work.h"
 #include "pipeline/slice.h"
 #include "pipeline/stage_arena.h"
 #include "pipeline/stage_content.h"
@@ -108,8 +109,11 @@ class Stage {
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
   /// Computes the gradients that want several units, once those are there; after the backward of
-  /// each one. At the last one of a step all are complete.
+  /// each one. Where others may help some are only put off, until settle_gradients() or until the
+  /// memory of what they read is wanted again.
   void complete_gradients(const StageUnit& unit);
+  /// After the last unit of a step: all gradients are complete then.
+  void settle_gradients();
 
   /// Loss and count of right answers of the unit whose forward ran last (on a device: of the unit
   /// that ended last); only on the stage that has the loss.
@@ -122,6 +126,10 @@ class Stage {
   /// Makes this stage one of several that run different units on the same weights. The group
   /// outlives it.
   void join(ReplicaGroup& group, int replica);
+  /// Lets devices that wait run steps of this stage, which is one of `device`. Outlives the stage.
+  void share(SharedWork& work, int device);
+  /// Memory of the kernels, for other work while none of them runs.
+  Workspace workspace() const { return {workspace_, workspace_memory_.bytes()}; }
   /// Adds up gradients and collected running statistics over the replicas (`all`, in their order).
   /// `contributes`: whether this one has run a unit since the last update.
   void reduce(std::span<Stage* const> all, bool contributes);
@@ -172,8 +180,11 @@ class Stage {
   struct Compiled;
   struct ParameterState;
   struct StatisticState;
+  class ListRun;
   void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
            std::byte* forward_base, std::byte* gradient_base, bool first);
+  StageBases bases_of(const Compiled& variant, const StageUnit& unit, std::byte* forward_base,
+                      std::byte* gradient_base);
   void prepare(Compiled& variant, int version_copy);
   void add(const StageStepAddition& addition, const StageBases& bases, bool first);
   void gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases);
@@ -200,6 +211,11 @@ class Stage {
   bool has_batch_sums_ = false;    // of earlier units of the step
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
+  SharedWork* shared_work_ = nullptr;  // null: nobody helps
+  int device_ = 0;                     // as shared_work_ counts
+  SharedWork::Job list_job_, batch_job_;
+  std::unique_ptr<ListRun> batch_run_;         // of the pieces of batch_job_
+  StageUnit gathered_unit_;                    // that stands for all units of batch_run_
   std::vector<int> completion_;                // accumulations in the order of their completion
   std::vector<std::size_t> completed_as_;      // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name

@@ -347,6 +347,69 @@ class StageCompiler {
     }
   }
 
+  /// Memory that a step reads or writes.
+  struct Range {
+    Space space;
+    std::size_t begin, end;
+    bool meets(const Range& other) const {
+      return space == other.space && begin < other.end && other.begin < end;
+    }
+  };
+
+  static Range range_of(const Location& at, const TensorType& type) {
+    switch (at.space) {
+      case Space::kAbsent:
+        return {at.space, 0, 0};
+      case Space::kConstant:
+      case Space::kState:
+      case Space::kTable:
+      case Space::kAccumulator:
+        return {at.space, at.offset, at.offset + 1};  // an index
+      default:
+        return {at.space, at.offset, at.offset + type.bytes()};
+    }
+  }
+
+  /// `adding`: what goes into accumulators goes there only.
+  static std::vector<Range> ranges(const std::vector<Location>& at, const std::vector<int>& direct,
+                                   const std::vector<Tensor>& tensors, bool adding) {
+    std::vector<Range> out;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      if (direct[i] < 0 || !adding) out.push_back(range_of(at[i], tensors[i].type));
+      if (direct[i] >= 0)
+        out.push_back(range_of({Space::kAccumulator, static_cast<std::size_t>(direct[i])}, {}));
+    }
+    return out;
+  }
+
+  /// Finds the steps whose operands no other step of the list writes and that write nothing that
+  /// another reads or writes: they may run in any order, and behind the others.
+  static void put_independent_last(std::vector<StageStep>& steps) {
+    std::vector<std::vector<Range>> reads, writes;
+    for (const StageStep& step : steps) {
+      reads.push_back(ranges(step.in_at, step.in_direct, step.in, false));
+      writes.push_back(
+          ranges(step.out_at, step.out_direct, step.out, /*adding=*/step.adding != nullptr));
+      for (const StageStepAddition& addition : step.additions)
+        writes.back().push_back(
+            range_of({Space::kAccumulator, static_cast<std::size_t>(addition.accumulation)}, {}));
+    }
+    const auto meet = [](const std::vector<Range>& a, const std::vector<Range>& b) {
+      return std::any_of(a.begin(), a.end(), [&](const Range& one) {
+        return std::any_of(b.begin(), b.end(), [&](const Range& two) { return one.meets(two); });
+      });
+    };
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      steps[i].independent = true;
+      for (std::size_t j = 0; j < steps.size() && steps[i].independent; ++j) {
+        steps[i].independent = i == j || !(meet(writes[i], reads[j]) ||
+                                           meet(writes[i], writes[j]) || meet(reads[i], writes[j]));
+      }
+    }
+    std::stable_partition(steps.begin(), steps.end(),
+                          [](const StageStep& step) { return !step.independent; });
+  }
+
   void place_gatherings(Compiled& compiled) {
     const TrainingGraph& training = *compiled.training;
     if (compiled.slice->gatherings.empty()) return;
@@ -429,6 +492,8 @@ class StageCompiler {
       place_additions(compiled, slice.backward, compiled.backward, placed);
     }
     place_additions(compiled, slice.batch_gradient, compiled.batch_gradient, placed);
+    for (auto* steps : {&compiled.prepare, &compiled.weight_gradient, &compiled.batch_gradient})
+      put_independent_last(*steps);
     place_gatherings(compiled);
     for (std::size_t k = 0; k < placed.size(); ++k) {
       if (!placed[k]) compiled.late_additions.push_back(addition(compiled, slice.accumulations[k]));

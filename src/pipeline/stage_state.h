@@ -45,8 +45,10 @@ struct StageStep {
   std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
   NodeId node;
-  double seconds = 0;       // that its runs have taken
-  bool repeatable = false;  // on a device: its work depends on addresses alone
+  double seconds = 0;        // that its runs have taken
+  double last_seconds = 0;   // the last of them
+  bool independent = false;  // of all other steps of its list, at whose end it stands
+  bool repeatable = false;   // on a device: its work depends on addresses alone
 };
 
 struct Stage::Compiled {

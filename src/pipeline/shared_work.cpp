@@ -1,0 +1,133 @@
+#include "pipeline/shared_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/index.h"
+
+namespace pipetrain {
+
+SharedWork::SharedWork(int devices) : ends_at_(at(devices), 0.0) {}
+
+void SharedWork::reset() {
+  const std::lock_guard lock(mutex_);
+  for (Job* job : posted_) job->pieces = nullptr;  // left over where a round has failed
+  posted_.clear();
+  finished_ = 0;
+  aborted_ = false;
+}
+
+void SharedWork::post(Job& job, int device, SharedPieces& pieces) {
+  const std::lock_guard lock(mutex_);
+  job.device = device;
+  job.pieces = &pieces;
+  job.taken.assign(pieces.count(), false);
+  posted_.push_back(&job);
+  if (waiting_ > 0) changed_.notify_all();
+}
+
+void SharedWork::complete(Job& job, std::byte* workspace) {
+  std::unique_lock lock(mutex_);
+  if (!job.pieces) return;
+  for (std::size_t i = 0; i < job.taken.size() && !job.error; ++i) {
+    if (!job.taken[i]) run(job, i, job.device, workspace, lock);
+  }
+  posted_.erase(std::find(posted_.begin(), posted_.end(), &job));
+  done_.wait(lock, [&] { return job.running == 0; });
+  job.pieces = nullptr;
+  if (job.error) std::rethrow_exception(std::exchange(job.error, nullptr));
+}
+
+/// Runs a piece on a device; unlocks meanwhile.
+void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspace,
+                     std::unique_lock<std::mutex>& lock) {
+  job.taken[piece] = true;
+  ++job.running;
+  ends_at_[at(device)] = steady_seconds() + job.pieces->seconds(piece);
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    job.pieces->run(piece, workspace);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (error) job.error = error;
+  if (--job.running == 0) done_.notify_all();
+}
+
+/// Finds a piece that a waiting device should run: the first of its own; else the last of somebody
+/// who has as much to do before.
+bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece) {
+  const auto fits = [&](const Job& one, std::size_t i) {
+    return !one.taken[i] && one.pieces->workspace_bytes(i) <= workspace_bytes;
+  };
+  for (Job* one : posted_) {
+    if (one->device != device || one->error) continue;
+    for (std::size_t i = 0; i < one->taken.size(); ++i) {
+      if (!fits(*one, i)) continue;
+      job = one;
+      piece = i;
+      return true;
+    }
+  }
+  for (Job* one : posted_) {
+    if (one->device == device || one->error) continue;
+    double before = std::max(0.0, ends_at_[at(one->device)] - steady_seconds());
+    for (const Job* other : posted_) {
+      for (std::size_t i = 0; i < other->taken.size() && other->device == one->device; ++i) {
+        if (!other->taken[i]) before += other->pieces->seconds(i);
+      }
+    }
+    for (std::size_t i = one->taken.size(); i-- > 0;) {
+      const double seconds = one->pieces->seconds(i);
+      if (!fits(*one, i) || seconds <= 0 || 2 * seconds > before) continue;
+      job = one;
+      piece = i;
+      return true;
+    }
+  }
+  return false;
+}
+
+double SharedWork::wait(int device, Workspace workspace, const std::function<bool()>& over) {
+  double worked = 0;
+  std::unique_lock lock(mutex_);
+  while (!aborted_ && !over()) {
+    Job* job = nullptr;
+    std::size_t piece = 0;
+    if (take(device, workspace.bytes, job, piece)) {
+      const double start = steady_seconds();
+      run(*job, piece, device, workspace.data, lock);
+      worked += steady_seconds() - start;
+    } else {
+      ++waiting_;
+      changed_.wait(lock);
+      --waiting_;
+    }
+  }
+  return worked;
+}
+
+void SharedWork::notify() {
+  const std::lock_guard lock(mutex_);
+  if (waiting_ > 0) changed_.notify_all();
+}
+
+double SharedWork::finish(int device, Workspace workspace) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++finished_;
+    if (waiting_ > 0) changed_.notify_all();
+  }
+  return wait(device, workspace, [this] { return finished_ == static_cast<int>(ends_at_.size()); });
+}
+
+void SharedWork::abort() {
+  const std::lock_guard lock(mutex_);
+  aborted_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,80 @@
+// CPU devices of one process share their memory: one that waits runs pieces of work that it has put
+// off itself, or takes over what others have before them (work stealing, Blumofe and Leiserson
+// 1999). So stages need not take equally long, which nodes that cannot be divided often prevent,
+// and a core that is slower for a while holds nobody up.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace pipetrain {
+
+/// Pieces of work of which none depends on another. What they compute does not depend on who runs
+/// them.
+class SharedPieces {
+ public:
+  virtual ~SharedPieces() = default;
+  virtual std::size_t count() const = 0;
+  /// What a piece took last time; 0: nobody knows.
+  virtual double seconds(std::size_t piece) const = 0;
+  virtual std::size_t workspace_bytes(std::size_t piece) const = 0;
+  virtual void run(std::size_t piece, std::byte* workspace) = 0;
+};
+
+/// Memory that a kernel may write while it runs.
+struct Workspace {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+class SharedWork {
+ public:
+  /// Pieces that one device has to do. Its content is SharedWork's.
+  class Job {
+    friend SharedWork;
+    int device = 0;
+    SharedPieces* pieces = nullptr;  // null: not posted
+    std::vector<bool> taken;
+    int running = 0;  // pieces in hands of devices
+    std::exception_ptr error;
+  };
+
+  /// For so many devices, each with a thread that calls these functions.
+  explicit SharedWork(int devices);
+  /// Between rounds.
+  void reset();
+  /// Lets pieces of a device be run from now on. Both stay where they are until complete().
+  void post(Job& job, int device, SharedPieces& pieces);
+  /// Runs what nobody has begun, and returns when all pieces of the job are done; at once if it is
+  /// not posted. Throws what a piece has thrown.
+  void complete(Job& job, std::byte* workspace);
+  /// Waits until `over()`, which notify() makes it look at again, or until abort(). Meanwhile runs
+  /// posted pieces: those of the device itself, then those of others that these could not have done
+  /// as early. Returns the seconds it has worked.
+  double wait(int device, Workspace workspace, const std::function<bool()>& over);
+  void notify();
+  /// The same until all devices have called it, at the end of a round.
+  double finish(int device, Workspace workspace);
+  /// Lets everybody go, now and later, until reset().
+  void abort();
+
+ private:
+  bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece);
+  void run(Job& job, std::size_t piece, int device, std::byte* workspace,
+           std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // for those that wait
+  std::condition_variable done_;     // for those whose pieces others run
+  std::vector<Job*> posted_;
+  std::vector<double> ends_at_;  // by device: when the piece is done that it runs, as far as known
+  int waiting_ = 0;
+  int finished_ = 0;
+  bool aborted_ = false;
+};
+
+}  // namespace pipetrain
