@@ -7,6 +7,12 @@
 #include "base/index.h"
 
 namespace pipetrain {
+namespace {
+
+/// Waking a device up takes about as long as a piece must take to be worth it.
+constexpr double kLeastSeconds = 50e-6;
+
+}  // namespace
 
 SharedWork::SharedWork(int devices) : ends_at_(at(devices), 0.0) {}
 
@@ -24,7 +30,11 @@ void SharedWork::post(Job& job, int device, SharedPieces& pieces) {
   job.pieces = &pieces;
   job.taken.assign(pieces.count(), false);
   posted_.push_back(&job);
-  if (waiting_ > 0) changed_.notify_all();
+  for (std::size_t i = 0; i < pieces.count() && waiting_ > 0; ++i) {
+    if (pieces.seconds(i) < kLeastSeconds) continue;
+    changed_.notify_all();
+    break;
+  }
 }
 
 void SharedWork::complete(Job& job, std::byte* workspace) {
@@ -82,7 +92,7 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
     }
     for (std::size_t i = one->taken.size(); i-- > 0;) {
       const double seconds = one->pieces->seconds(i);
-      if (!fits(*one, i) || seconds <= 0 || 2 * seconds > before) continue;
+      if (!fits(*one, i) || seconds < kLeastSeconds || 2 * seconds > before) continue;
       job = one;
       piece = i;
       return true;

@@ -100,9 +100,10 @@ TEST_F(SharedWorkTest, OneThatWaitsTakesWhatTheOwnerCouldNotDoAsEarly) {
   EXPECT_GT(helper.worked, 0.004);
 }
 
-TEST_F(SharedWorkTest, LeavesPiecesOfUnknownLengthAndTooLargeOnesToTheirOwner) {
-  NotedPieces unknown(4), large(4), single(1);
-  for (NotedPieces* pieces : {&unknown, &large, &single})
+TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
+  NotedPieces unknown(4), large(4), single(1), little(4);
+  little.known_seconds = 1e-6;
+  for (NotedPieces* pieces : {&unknown, &large, &single, &little})
     pieces->taking = std::chrono::milliseconds(5);
   unknown.known_seconds = 0;
   {
@@ -111,11 +112,11 @@ TEST_F(SharedWorkTest, LeavesPiecesOfUnknownLengthAndTooLargeOnesToTheirOwner) {
     work_.complete(job_, own_);
   }
   Waiting helper(work_, {others_, sizeof others_});
-  for (NotedPieces* pieces : {&unknown, &single}) {
+  for (NotedPieces* pieces : {&unknown, &single, &little}) {
     work_.post(job_, 0, *pieces);
     work_.complete(job_, own_);
   }
-  for (const NotedPieces* pieces : {&unknown, &large, &single}) {
+  for (const NotedPieces* pieces : {&unknown, &large, &single, &little}) {
     for (const std::thread::id id : pieces->by) EXPECT_EQ(id, std::this_thread::get_id());
   }
 }
