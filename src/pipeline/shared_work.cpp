@@ -25,8 +25,18 @@ void SharedWork::reset() {
 }
 
 void SharedWork::post(Job& job, int device, SharedPieces& pieces) {
+  post(job, device, pieces, /*completing=*/false);
+}
+
+void SharedWork::run(Job& job, int device, SharedPieces& pieces, std::byte* workspace) {
+  post(job, device, pieces, /*completing=*/true);
+  complete(job, workspace);
+}
+
+void SharedWork::post(Job& job, int device, SharedPieces& pieces, bool completing) {
   const std::lock_guard lock(mutex_);
   job.device = device;
+  job.completing = completing;
   job.pieces = &pieces;
   job.taken.assign(pieces.count(), false);
   posted_.push_back(&job);
@@ -40,6 +50,7 @@ void SharedWork::post(Job& job, int device, SharedPieces& pieces) {
 void SharedWork::complete(Job& job, std::byte* workspace) {
   std::unique_lock lock(mutex_);
   if (!job.pieces) return;
+  job.completing = true;
   for (std::size_t i = 0; i < job.taken.size() && !job.error; ++i) {
     if (!job.taken[i]) run(job, i, job.device, workspace, lock);
   }
@@ -68,7 +79,7 @@ void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspa
 }
 
 /// Finds a piece that a waiting device should run: the first of its own; else the last of somebody
-/// who has as much to do before.
+/// who does not work at them yet or has as much to do before.
 bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece) {
   const auto fits = [&](const Job& one, std::size_t i) {
     return !one.taken[i] && one.pieces->workspace_bytes(i) <= workspace_bytes;
@@ -92,7 +103,8 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
     }
     for (std::size_t i = one->taken.size(); i-- > 0;) {
       const double seconds = one->pieces->seconds(i);
-      if (!fits(*one, i) || seconds < kLeastSeconds || 2 * seconds > before) continue;
+      if (!fits(*one, i) || seconds < kLeastSeconds || (one->completing && 2 * seconds > before))
+        continue;
       job = one;
       piece = i;
       return true;

@@ -39,7 +39,8 @@ class SharedWork {
     int device = 0;
     SharedPieces* pieces = nullptr;  // null: not posted
     std::vector<bool> taken;
-    int running = 0;  // pieces in hands of devices
+    int running = 0;          // pieces in hands of devices
+    bool completing = false;  // its own device works at it
     std::exception_ptr error;
   };
 
@@ -47,14 +48,17 @@ class SharedWork {
   explicit SharedWork(int devices);
   /// Between rounds.
   void reset();
-  /// Lets pieces of a device be run from now on. Both stay where they are until complete().
+  /// Puts pieces of a device off: whoever waits may run them. Both stay where they are until
+  /// complete().
   void post(Job& job, int device, SharedPieces& pieces);
   /// Runs what nobody has begun, and returns when all pieces of the job are done; at once if it is
   /// not posted. Throws what a piece has thrown.
   void complete(Job& job, std::byte* workspace);
+  /// Both at once: others only take pieces that the device could not do as early.
+  void run(Job& job, int device, SharedPieces& pieces, std::byte* workspace);
   /// Waits until `over()`, which notify() makes it look at again, or until abort(). Meanwhile runs
-  /// posted pieces: those of the device itself, then those of others that these could not have done
-  /// as early. Returns the seconds it has worked.
+  /// posted pieces: those of the device itself, then of others the ones that they have put off or
+  /// could not have done as early. Returns the seconds it has worked.
   double wait(int device, Workspace workspace, const std::function<bool()>& over);
   void notify();
   /// The same until all devices have called it, at the end of a round.
@@ -63,6 +67,7 @@ class SharedWork {
   void abort();
 
  private:
+  void post(Job& job, int device, SharedPieces& pieces, bool completing);
   bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece);
   void run(Job& job, std::size_t piece, int device, std::byte* workspace,
            std::unique_lock<std::mutex>& lock);

@@ -310,8 +310,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   const auto put_in = [&] {
     list.run_dependent();
     if (shared_work_ && list.count() > 1) {
-      shared_work_->post(list_job_, device_, list);
-      shared_work_->complete(list_job_, workspace_);
+      shared_work_->run(list_job_, device_, list, workspace_);
     } else {
       list.run_independent();
     }

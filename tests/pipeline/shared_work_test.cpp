@@ -92,8 +92,7 @@ TEST_F(SharedWorkTest, OneThatWaitsTakesWhatTheOwnerCouldNotDoAsEarly) {
   Waiting helper(work_, {others_, sizeof others_});
   Pieces pieces(4);
   pieces.taking = std::chrono::milliseconds(5);
-  work_.post(job_, 0, pieces);
-  work_.complete(job_, own_);
+  work_.run(job_, 0, pieces, own_);
   EXPECT_EQ(pieces.by.front(), std::this_thread::get_id());
   EXPECT_NE(pieces.by.back(), std::this_thread::get_id());
   helper.end();
@@ -113,12 +112,22 @@ TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirO
   }
   Waiting helper(work_, {others_, sizeof others_});
   for (NotedPieces* pieces : {&unknown, &single, &little}) {
-    work_.post(job_, 0, *pieces);
-    work_.complete(job_, own_);
+    work_.run(job_, 0, *pieces, own_);
   }
   for (const NotedPieces* pieces : {&unknown, &large, &single, &little}) {
     for (const std::thread::id id : pieces->by) EXPECT_EQ(id, std::this_thread::get_id());
   }
+}
+
+TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
+  NotedPieces pieces(1);
+  pieces.known_seconds = 3600;
+  work_.post(job_, 0, pieces);
+  int looks = 0;
+  work_.wait(1, {others_, sizeof others_}, [&] { return ++looks > 1; });
+  EXPECT_EQ(pieces.memory[0], others_);
+  work_.complete(job_, own_);
+  EXPECT_EQ(pieces.runs[0], 1);
 }
 
 TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
