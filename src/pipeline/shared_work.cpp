@@ -37,6 +37,7 @@ void SharedWork::post(Job& job, int device, SharedPieces& pieces, bool completin
   const std::lock_guard lock(mutex_);
   job.device = device;
   job.completing = completing;
+  job.error = nullptr;
   job.pieces = &pieces;
   job.taken.assign(pieces.count(), false);
   posted_.push_back(&job);
@@ -102,9 +103,9 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
       }
     }
     for (std::size_t i = one->taken.size(); i-- > 0;) {
+      if (!fits(*one, i)) continue;  // the times of those in work are being written
       const double seconds = one->pieces->seconds(i);
-      if (!fits(*one, i) || seconds < kLeastSeconds || (one->completing && 2 * seconds > before))
-        continue;
+      if (seconds < kLeastSeconds || (one->completing && 2 * seconds > before)) continue;
       job = one;
       piece = i;
       return true;

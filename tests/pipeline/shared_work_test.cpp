@@ -13,21 +13,23 @@ namespace {
 
 /// Pieces that note which thread has run them and with which memory.
 struct NotedPieces : SharedPieces {
-  explicit NotedPieces(std::size_t pieces) : runs(pieces), by(pieces), memory(pieces) {}
+  explicit NotedPieces(std::size_t pieces, double known_seconds = 1e-3)
+      : times(pieces, known_seconds), runs(pieces), by(pieces), memory(pieces) {}
   std::size_t count() const override { return runs.size(); }
-  double seconds(std::size_t) const override { return known_seconds; }
+  double seconds(std::size_t piece) const override { return times[piece]; }
   std::size_t workspace_bytes(std::size_t piece) const override { return 100 * (piece + 1); }
   void run(std::size_t piece, std::byte* workspace) override {
     ++runs[piece];
+    times[piece] *= 1.01;  // nobody may read it now
     by[piece] = std::this_thread::get_id();
     memory[piece] = workspace;
     if (taking.count() > 0) std::this_thread::sleep_for(taking);
     if (static_cast<int>(piece) == failing) throw std::runtime_error("piece failed");
   }
 
-  double known_seconds = 1e-3;
   std::chrono::milliseconds taking{0};
   int failing = -1;
+  std::vector<double> times;
   std::vector<int> runs;
   std::vector<std::thread::id> by;
   std::vector<std::byte*> memory;
@@ -100,11 +102,9 @@ TEST_F(SharedWorkTest, OneThatWaitsTakesWhatTheOwnerCouldNotDoAsEarly) {
 }
 
 TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
-  NotedPieces unknown(4), large(4), single(1), little(4);
-  little.known_seconds = 1e-6;
+  NotedPieces unknown(4, 0), large(4), single(1), little(4, 1e-6);
   for (NotedPieces* pieces : {&unknown, &large, &single, &little})
     pieces->taking = std::chrono::milliseconds(5);
-  unknown.known_seconds = 0;
   {
     Waiting helper(work_, {others_, 50});  // less than any piece wants
     work_.post(job_, 0, large);
@@ -120,8 +120,7 @@ TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirO
 }
 
 TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
-  NotedPieces pieces(1);
-  pieces.known_seconds = 3600;
+  NotedPieces pieces(1, 3600);
   work_.post(job_, 0, pieces);
   int looks = 0;
   work_.wait(1, {others_, sizeof others_}, [&] { return ++looks > 1; });
@@ -131,8 +130,7 @@ TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
 }
 
 TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
-  NotedPieces own(3);
-  own.known_seconds = 0;
+  NotedPieces own(3, 0);
   work_.post(job_, 0, own);
   int looks = 0;
   const double worked =
