@@ -126,7 +126,8 @@ class Stage {
   /// Makes this stage one of several that run different units on the same weights. The group
   /// outlives it.
   void join(ReplicaGroup& group, int replica);
-  /// Lets devices that wait run steps of this stage, which is one of `device`. Outlives the stage.
+  /// Lets devices that wait run steps of this stage, which is one of `device`. It is there as long
+  /// as any of them runs.
   void share(SharedWork& work, int device);
   /// Memory of the kernels, for other work while none of them runs.
   Workspace workspace() const { return {workspace_, workspace_memory_.bytes()}; }
