@@ -67,6 +67,17 @@ struct Floats {
   }
 };
 
+/// The same of bfloat16 numbers, each widened on the way.
+struct WidenedFloats {
+  using Element = BFloat16;
+  static constexpr std::int64_t kTerms = 1;
+
+  static float cell(const BFloat16* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+    return to_float(*from);
+  }
+  static Vector eight(const BFloat16* from) { return load8(from); }
+};
+
 /// Cells are pairs of bfloat16 numbers, the earlier one in the lower half.
 struct Pairs {
   using Element = std::uint16_t;

@@ -284,6 +284,38 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
   }
 }
 
+// Some are large enough to be written past the caches.
+TEST(ConvTest, PackedWeightsLieInPanelsOfSixteen) {
+  for (const Ints& shape : {Ints{24, 16, 3, 3}, Ints{16, 40, 5, 5}, Ints{168, 176, 3, 3}}) {
+    const HostTensor w = random_tensor({DType::kFloat32, Shape(shape)}, 1);
+    const std::int64_t outputs = shape[0], inputs = shape[1], taps = shape[2] * shape[3];
+    for (const bool input_gradient : {false, true}) {
+      const HostTensor packed =
+          run_op("PackConvolution", {{"input_gradient", std::int64_t{input_gradient}}}, {w},
+                 Backend::kCpu)[0];
+      const std::int64_t columns = input_gradient ? inputs : outputs;
+      const std::int64_t depth = input_gradient ? outputs : inputs;
+      std::int64_t wrong = 0, place = 0;
+      for (std::int64_t first = 0; first < columns; first += 16) {
+        for (std::int64_t k = 0; k < depth; ++k) {
+          for (std::int64_t tap = 0; tap < taps; ++tap) {
+            for (std::int64_t column = first; column < first + 16; ++column, ++place) {
+              const std::int64_t from = input_gradient
+                                            ? (k * inputs + column) * taps + taps - 1 - tap
+                                            : (column * inputs + k) * taps + tap;
+              const float expected =
+                  column < columns ? w.span<float>()[static_cast<std::size_t>(from)] : 0.0F;
+              wrong += packed.span<float>()[static_cast<std::size_t>(place)] == expected ? 0 : 1;
+            }
+          }
+        }
+      }
+      EXPECT_EQ(wrong, 0) << outputs << " x " << inputs << (input_gradient ? " reversed" : "");
+      EXPECT_EQ(packed.type().count(), place);
+    }
+  }
+}
+
 TEST(ConvTest, SmallPicturesOfFewSamples) {
   for (ConvCase c : wide_cases()) {
     if (c.x.rank() != 4 || c.x[0] != 32) continue;
