@@ -123,6 +123,9 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
       capacity[s].recompute = capacity[s].recompute || program->recompute[s];
+      // Devices that share work put off what reads one set while units fill the other.
+      if (program->devices > 1 && program->replicas(static_cast<int>(s)) == 1)
+        capacity[s].gathered_sets = 2;
     }
     for (const auto& list : program->device) {
       for (const Instruction& instruction : list) {

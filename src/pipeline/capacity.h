@@ -13,6 +13,7 @@ struct StageCapacity {
   int versions = 1;          // weights
   int forward_entries = 1;   // values handed to later stages
   int gradient_entries = 1;  // gradients handed to earlier stages
+  int gathered_sets = 1;     // of values that weight gradients over several units read
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
 };

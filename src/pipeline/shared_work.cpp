@@ -18,8 +18,10 @@ SharedWork::SharedWork(int devices) : ends_at_(at(devices), 0.0) {}
 
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
-  for (Job* job : posted_) job->pieces = nullptr;  // left over where a round has failed
-  posted_.clear();
+  if (aborted_) {
+    for (Job* job : posted_) job->pieces = nullptr;
+    posted_.clear();
+  }
   finished_ = 0;
   aborted_ = false;
 }
@@ -48,9 +50,9 @@ void SharedWork::post(Job& job, int device, SharedPieces& pieces, bool completin
   }
 }
 
-void SharedWork::complete(Job& job, std::byte* workspace) {
+bool SharedWork::complete(Job& job, std::byte* workspace) {
   std::unique_lock lock(mutex_);
-  if (!job.pieces) return;
+  if (!job.pieces) return false;
   job.completing = true;
   for (std::size_t i = 0; i < job.taken.size() && !job.error; ++i) {
     if (!job.taken[i]) run(job, i, job.device, workspace, lock);
@@ -59,6 +61,7 @@ void SharedWork::complete(Job& job, std::byte* workspace) {
   done_.wait(lock, [&] { return job.running == 0; });
   job.pieces = nullptr;
   if (job.error) std::rethrow_exception(std::exchange(job.error, nullptr));
+  return true;
 }
 
 /// Runs a piece on a device; unlocks meanwhile.

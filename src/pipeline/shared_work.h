@@ -46,14 +46,14 @@ class SharedWork {
 
   /// For so many devices, each with a thread that calls these functions.
   explicit SharedWork(int devices);
-  /// Between rounds.
+  /// Between rounds. What was put off stays so, unless the last round has failed.
   void reset();
   /// Puts pieces of a device off: whoever waits may run them. Both stay where they are until
   /// complete().
   void post(Job& job, int device, SharedPieces& pieces);
-  /// Runs what nobody has begun, and returns when all pieces of the job are done; at once if it is
-  /// not posted. Throws what a piece has thrown.
-  void complete(Job& job, std::byte* workspace);
+  /// Runs what nobody has begun, and returns when all pieces of the job are done; false, and at
+  /// once, if it is not posted. Throws what a piece has thrown.
+  bool complete(Job& job, std::byte* workspace);
   /// Both at once: others only take pieces that the device could not do as early.
   void run(Job& job, int device, SharedPieces& pieces, std::byte* workspace);
   /// Waits until `over()`, which notify() makes it look at again, or until abort(). Meanwhile runs

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "ops/adding_kernel.h"
-#include "optim/update.h"
 #include "pipeline/stage_device.h"
 #include "pipeline/stage_state.h"
 
@@ -196,11 +195,10 @@ void Stage::add(const StageStepAddition& addition, const StageBases& bases, bool
 
 void Stage::gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases) {
   if (variant.gatherings.empty()) return;
-  settle_gradients();  // they read what is overwritten now
   const std::size_t place = gathered_of_.size();
   for (const StageGathering& gathering : variant.gatherings)
-    move(gathered_ + gathering.to + place * gathering.unit_bytes, bases.address(gathering.from),
-         gathering.bytes);
+    move(gathered_set() + gathering.to + place * gathering.unit_bytes,
+         bases.address(gathering.from), gathering.bytes);
   gathered_of_.push_back(unit.variant);
 }
 
@@ -296,7 +294,7 @@ StageBases Stage::bases_of(const Compiled& variant, const StageUnit& unit, std::
           forward_base,
           gradient_base,
           temporary_,
-          gathered_,
+          gathered_set(),
           on_device_ ? reinterpret_cast<float*>(on_device_->loss_scale.data()) : &loss_scale_};
 }
 
@@ -363,29 +361,36 @@ void Stage::complete_gradients(const StageUnit& unit) {
       std::size_t there = 0;
       if (place < gathered_of_.size())
         there = variants_[static_cast<std::size_t>(gathered_of_[place])]->gatherings[i].bytes;
-      std::memset(gathered_ + whole.to + place * whole.unit_bytes + there, 0,
+      std::memset(gathered_set() + whole.to + place * whole.unit_bytes + there, 0,
                   whole.unit_bytes - there);
     }
   }
   gathered_of_.clear();
-  StageUnit& unit_of_all = gathered_unit_;
-  unit_of_all.version_copy = unit.version_copy;
-  unit_of_all.completes = unit.completes;
+  settle_gradients();  // which come first in the sums
+  StageUnit& all = batch_gradients_.unit;
+  all.version_copy = unit.version_copy;
+  all.completes = unit.completes;
   const bool first = !std::exchange(has_batch_sums_, !unit.completes);
-  if (!shared_work_)
-    return run(variant, variant.batch_gradient, unit_of_all, nullptr, nullptr, first);
-  ListRun list(*this, variant, variant.batch_gradient, unit_of_all, nullptr, nullptr, first);
-  if (!batch_run_) batch_run_ = std::make_unique<ListRun>(list);
-  *batch_run_ = list;
-  batch_run_->run_dependent();
-  shared_work_->post(batch_job_, device_, *batch_run_);
+  if (!shared_work_) return run(variant, variant.batch_gradient, all, nullptr, nullptr, first);
+  put_off(batch_gradients_, variant, variant.batch_gradient, first);
+  gathered_set_ = (gathered_set_ + 1) % capacity_.gathered_sets;
 }
 
 void Stage::settle_gradients() {
-  if (shared_work_) shared_work_->complete(batch_job_, workspace_);
+  if (shared_work_) shared_work_->complete(batch_gradients_.job, workspace_);
+}
+
+/// Lets others run the steps that are independent, until the job is completed.
+void Stage::put_off(PutOff& what, Compiled& variant, std::vector<StageStep>& steps, bool first) {
+  ListRun list(*this, variant, steps, what.unit, nullptr, nullptr, first);
+  if (!what.run) what.run = std::make_unique<ListRun>(list);
+  *what.run = list;
+  what.run->run_dependent();
+  shared_work_->post(what.job, device_, *what.run);
 }
 
 void Stage::prepare(Compiled& variant, int version_copy) {
+  settle_prepare();
   const auto copy = static_cast<std::size_t>(version_copy);
   if (variant.prepare.empty() || variant.prepared_generation[copy] == copy_generation_[copy])
     return;
@@ -393,6 +398,23 @@ void Stage::prepare(Compiled& variant, int version_copy) {
   unit.version_copy = version_copy;
   run(variant, variant.prepare, unit, nullptr, nullptr, false);
   variant.prepared_generation[copy] = copy_generation_[copy];
+}
+
+/// The same, by those that wait until it is wanted.
+void Stage::put_off_prepare(Compiled& variant, int version_copy) {
+  if (!shared_work_) return prepare(variant, version_copy);
+  if (variant.prepare.empty()) return;
+  preparation_.unit.version_copy = version_copy;
+  put_off(preparation_, variant, variant.prepare, false);
+  preparing_ = &variant;
+  preparing_generation_ = copy_generation_[static_cast<std::size_t>(version_copy)];
+}
+
+void Stage::settle_prepare() {
+  Compiled* variant = std::exchange(preparing_, nullptr);
+  if (!variant || !shared_work_->complete(preparation_.job, workspace_)) return;
+  const auto copy = static_cast<std::size_t>(preparation_.unit.version_copy);
+  variant->prepared_generation[copy] = preparing_generation_;
 }
 
 std::byte* Stage::forward(StageUnit& unit, int entry, bool count_statistics) {
@@ -527,117 +549,6 @@ void Stage::finish_gradients(int variant, int version_copy) {
   StageUnit unit;
   unit.version_copy = version_copy;
   run(compiled, compiled.finish, unit, nullptr, nullptr, false);
-}
-
-namespace {
-
-std::span<float> floats(std::byte* data, const TensorType& type) {
-  return {reinterpret_cast<float*>(data), static_cast<std::size_t>(type.count())};
-}
-
-}  // namespace
-
-/// Where the gradient of a held parameter lies after finish_gradients(); null when it has none.
-std::byte* Stage::gradient_address(const Compiled& variant, std::size_t k) const {
-  const Location& at = variant.gradient_at[k];
-  if (at.space == Space::kAccumulator) return accumulators_[at.offset];
-  if (at.space == Space::kTemporary) return temporary_ + at.offset;
-  PT_CHECK(at.space == Space::kAbsent, kInternal, "a gradient in an unexpected place");
-  return nullptr;
-}
-
-void Stage::squared_norms(int variant, std::span<double> out) {
-  const Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
-  std::vector<std::span<const float>> gradients;
-  std::vector<std::size_t> places;  // in `out`
-  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
-    std::byte* gradient = gradient_address(compiled, k);
-    const auto parameter = static_cast<std::size_t>(compiled.slice->parameters[k]);
-    if (!gradient || compiled.slices->owner[parameter] != index_) continue;
-    const std::span<const float> values = floats(gradient, compiled.parameter_states[k]->type);
-    if (!on_device_) {
-      out[parameter] = sum_of_squares(values);
-      continue;
-    }
-    gradients.push_back(values);
-    places.push_back(parameter);
-  }
-  if (gradients.empty()) return synchronize();
-  const std::size_t count = gradients.size();
-  const std::size_t bytes = (1 + Device::kScratch) * count * sizeof(double);
-  if (on_device_->sums.bytes() < bytes) on_device_->sums = on_device_->device().allocate(bytes);
-  auto* there = reinterpret_cast<double*>(on_device_->sums.data());
-  on_device_->device().sums_of_squares(on_device_->compute(), gradients, there, there + count);
-  std::vector<double> sums(count);
-  on_device_->compute().copy(sums.data(), there, count * sizeof(double));
-  synchronize();
-  for (std::size_t k = 0; k < count; ++k) out[places[k]] = sums[k];
-}
-
-void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
-                   double gradient_scale) {
-  Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
-  std::byte* source = parameter_block_ + static_cast<std::size_t>(from) * parameter_block_bytes_;
-  std::byte* target = parameter_block_ + static_cast<std::size_t>(to) * parameter_block_bytes_;
-  if (from != to && on_device_) {
-    on_device_->compute().copy(target, source, parameter_block_bytes_);
-  } else if (from != to) {
-    std::memcpy(target, source, parameter_block_bytes_);
-  }
-  std::vector<ParameterUpdate>& updates = compiled.updates;
-  updates.clear();
-  std::vector<float*>& averages = compiled.averages;
-  averages.clear();
-  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
-    const ParameterState& parameter = *compiled.parameter_states[k];
-    std::byte* gradient = gradient_address(compiled, k);
-    if (!gradient) continue;
-    const auto count = static_cast<std::size_t>(parameter.type.count());
-    const auto state = [&](float* data) {
-      return data ? std::span<float>(data, count) : std::span<float>();
-    };
-    updates.push_back({&parameter.optimizer.settings,
-                       learning_rate * parameter.optimizer.learning_rate_scale,
-                       floats(target + parameter.offset, parameter.type),
-                       std::span<const float>(floats(gradient, parameter.type)),
-                       state(parameter.state0), state(parameter.state1)});
-    const Location& at = compiled.gradient_at[k];
-    const TouchedRows* touched =
-        at.space == Space::kAccumulator ? touched_rows_[at.offset].get() : nullptr;
-    if (touched && !touched->all()) {
-      updates.back().has_rows = true;
-      updates.back().rows = touched->list();
-      updates.back().row_floats = count / static_cast<std::size_t>(touched->rows());
-    }
-    averages.push_back(parameter.average);
-  }
-  if (on_device_) {
-    std::vector<DeviceUpdate>& there = on_device_->updates;
-    there.clear();
-    for (std::size_t k = 0; k < updates.size(); ++k) {
-      const ParameterUpdate& one = updates[k];
-      there.push_back({one.settings,
-                       one.learning_rate,
-                       one.parameter,
-                       one.gradient,
-                       one.state0,
-                       one.state1,
-                       {averages[k], averages[k] ? one.parameter.size() : 0}});
-    }
-    on_device_->device().update(on_device_->compute(), step, gradient_scale,
-                                optimizer_.average_decay, there);
-  } else {
-    update_all(step, gradient_scale, updates);
-  }
-  for (std::size_t k = 0; k < updates.size() && !on_device_; ++k) {
-    if (!averages[k]) continue;
-    const std::span<float> weights = updates[k].parameter;
-    if (step == 1) std::copy(weights.begin(), weights.end(), averages[k]);
-    update_average(optimizer_.average_decay, {averages[k], weights.size()}, weights);
-  }
-  copy_generation_[static_cast<std::size_t>(to)] = ++weight_generation_;
-  // Here rather than before the first forward, for whose values the next stage waits.
-  prepare(*variants_.front(), to);
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {

@@ -110,7 +110,7 @@ class Stage {
   std::byte* backward(StageUnit& unit, int entry, Pass pass, bool first);
   /// Computes the gradients that want several units, once those are there; after the backward of
   /// each one. Where others may help some are only put off, until settle_gradients() or until the
-  /// memory of what they read is wanted again.
+  /// next ones are there.
   void complete_gradients(const StageUnit& unit);
   /// After the last unit of a step: all gradients are complete then.
   void settle_gradients();
@@ -182,13 +182,26 @@ class Stage {
   struct ParameterState;
   struct StatisticState;
   class ListRun;
+  class UpdateRun;
+  /// A list that need not run yet, for a unit that stands for several or for none.
+  struct PutOff {
+    StageUnit unit;
+    std::unique_ptr<ListRun> run;
+    SharedWork::Job job;
+  };
   void run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& unit,
            std::byte* forward_base, std::byte* gradient_base, bool first);
   StageBases bases_of(const Compiled& variant, const StageUnit& unit, std::byte* forward_base,
                       std::byte* gradient_base);
   void prepare(Compiled& variant, int version_copy);
+  void put_off_prepare(Compiled& variant, int version_copy);
+  void settle_prepare();
+  void put_off(PutOff& what, Compiled& variant, std::vector<StageStep>& steps, bool first);
   void add(const StageStepAddition& addition, const StageBases& bases, bool first);
   void gather(const Compiled& variant, const StageUnit& unit, const StageBases& bases);
+  std::byte* gathered_set() const {
+    return gathered_ + static_cast<std::size_t>(gathered_set_) * gathered_bytes_;
+  }
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
   void merge_moments();
   /// Copies between the stage's memory and the host.
@@ -207,16 +220,19 @@ class Stage {
   std::vector<std::byte*>
       accumulators_;  // by index of TrainingGraph::accumulations; null where not needed
   std::vector<std::unique_ptr<TouchedRows>> touched_rows_;  // by accumulation; null: not by rows
-  std::byte* gathered_ = nullptr;  // what the last units have computed of some values
+  std::byte* gathered_ = nullptr;  // what the last units have computed of some values, in sets
+  std::size_t gathered_bytes_ = 0;
+  int gathered_set_ = 0;           // that is being filled
   std::vector<int> gathered_of_;   // the variants of those units
   bool has_batch_sums_ = false;    // of earlier units of the step
   ReplicaGroup* group_ = nullptr;  // null: the only replica
   int replica_ = 0;
   SharedWork* shared_work_ = nullptr;  // null: nobody helps
   int device_ = 0;                     // as shared_work_ counts
-  SharedWork::Job list_job_, batch_job_;
-  std::unique_ptr<ListRun> batch_run_;         // of the pieces of batch_job_
-  StageUnit gathered_unit_;                    // that stands for all units of batch_run_
+  SharedWork::Job list_job_;           // of the list that runs
+  PutOff batch_gradients_, preparation_;
+  Compiled* preparing_ = nullptr;  // what preparation_ is for; null: nothing
+  std::uint64_t preparing_generation_ = 0;
   std::vector<int> completion_;                // accumulations in the order of their completion
   std::vector<std::size_t> completed_as_;      // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name

@@ -81,6 +81,8 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   std::size_t gathered = 0;
   for (const ArenaVariant& variant : variants)
     gathered = std::max(gathered, variant.layout->gathered_bytes);
+  arena.gathered_bytes = aligned(gathered);
+  gathered = arena.gathered_bytes * static_cast<std::size_t>(capacity.gathered_sets);
   arena.gathered = bump.take(gathered);
   memory.gradients += gathered;
   std::size_t temporary = 0;

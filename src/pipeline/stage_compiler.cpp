@@ -91,6 +91,7 @@ class StageCompiler {
                                     settings_of(stage_.optimizer_, place.name)});
     }
     stage_.gathered_ = base + arena.gathered;
+    stage_.gathered_bytes_ = arena.gathered_bytes;
     for (const std::size_t offset : arena.accumulators)
       stage_.accumulators_.push_back(offset == kNoPlace ? nullptr : base + offset);
     for (std::size_t v = 0; v < stage_.variants_.size(); ++v) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,17 @@ struct StageStep {
   bool repeatable = false;   // on a device: its work depends on addresses alone
 };
 
+/// Parameters that one thread updates.
+struct StageUpdatePiece {
+  std::size_t first;  // in Compiled::updates
+  std::size_t count = 0;
+  double last_seconds = 0;
+};
+
+inline std::span<float> floats(std::byte* data, const TensorType& type) {
+  return {reinterpret_cast<float*>(data), static_cast<std::size_t>(type.count())};
+}
+
 struct Stage::Compiled {
   const TrainingGraph* training = nullptr;
   const Slices* slices = nullptr;
@@ -69,6 +81,7 @@ struct Stage::Compiled {
   std::size_t table_size = 0;
   std::vector<ParameterUpdate> updates;  // of the last update: room for the next
   std::vector<float*> averages;          // of the same parameters; null: none is kept
+  std::vector<StageUpdatePiece> update_pieces;
   bool has_loss = false;
   bool reads_loss_scale = false;
   PageBlock activations;   // slots, edges and temporaries of all variants: the first holds them

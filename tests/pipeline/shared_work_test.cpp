@@ -142,6 +142,19 @@ TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
   work_.complete(job_, own_);  // it is not posted any more
 }
 
+TEST_F(SharedWorkTest, WhatIsPutOffStaysSoUnlessTheRoundFails) {
+  NotedPieces pieces(2);
+  work_.post(job_, 0, pieces);
+  work_.reset();
+  EXPECT_TRUE(work_.complete(job_, own_));
+  EXPECT_EQ(pieces.runs, std::vector<int>(2, 1));
+  work_.post(job_, 0, pieces);
+  work_.abort();
+  work_.reset();
+  EXPECT_FALSE(work_.complete(job_, own_));
+  EXPECT_EQ(pieces.runs, std::vector<int>(2, 1));
+}
+
 TEST_F(SharedWorkTest, FailuresReachTheOwner) {
   for (const int failing : {0, 5}) {
     Waiting helper(work_, {others_, sizeof others_});
