@@ -384,8 +384,9 @@ class StageCompiler {
   }
 
   /// Finds the steps whose operands no other step of the list writes and that write nothing that
-  /// another reads or writes: they may run in any order, and behind the others.
-  static void put_independent_last(std::vector<StageStep>& steps) {
+  /// another reads or writes: they may run in any order, and behind the others. Of a list that is
+  /// put off (`beside_others`) they must not touch what other lists of the stage write meanwhile.
+  static void put_independent_last(std::vector<StageStep>& steps, bool beside_others) {
     std::vector<std::vector<Range>> reads, writes;
     for (const StageStep& step : steps) {
       reads.push_back(ranges(step.in_at, step.in_direct, step.in, false));
@@ -400,8 +401,15 @@ class StageCompiler {
         return std::any_of(b.begin(), b.end(), [&](const Range& two) { return one.meets(two); });
       });
     };
+    const auto stays = [](const Range& range) {
+      return range.space == Space::kAbsent || range.space == Space::kConstant ||
+             range.space == Space::kParameter || range.space == Space::kPrepared ||
+             range.space == Space::kAccumulator || range.space == Space::kGathered;
+    };
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      steps[i].independent = true;
+      steps[i].independent =
+          !beside_others || (std::all_of(reads[i].begin(), reads[i].end(), stays) &&
+                             std::all_of(writes[i].begin(), writes[i].end(), stays));
       for (std::size_t j = 0; j < steps.size() && steps[i].independent; ++j) {
         steps[i].independent = i == j || !(meet(writes[i], reads[j]) ||
                                            meet(writes[i], writes[j]) || meet(reads[i], writes[j]));
@@ -493,8 +501,9 @@ class StageCompiler {
       place_additions(compiled, slice.backward, compiled.backward, placed);
     }
     place_additions(compiled, slice.batch_gradient, compiled.batch_gradient, placed);
-    for (auto* steps : {&compiled.prepare, &compiled.weight_gradient, &compiled.batch_gradient})
-      put_independent_last(*steps);
+    put_independent_last(compiled.weight_gradient, /*beside_others=*/false);
+    for (auto* steps : {&compiled.prepare, &compiled.batch_gradient})
+      put_independent_last(*steps, /*beside_others=*/true);
     place_gatherings(compiled);
     for (std::size_t k = 0; k < placed.size(); ++k) {
       if (!placed[k]) compiled.late_additions.push_back(addition(compiled, slice.accumulations[k]));

@@ -352,6 +352,32 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   }
 }
 
+// A gradient that waits to be added lies in memory that other work of its stage writes, too, which
+// must not be so while another device computes it.
+TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
+  constexpr int kUnits = 32, kSteps = 3;
+  constexpr std::int64_t kSamples = 8;
+  const Pipeline pipeline(test::strided_network(), 3, {kSamples}, kUnits);
+  EXPECT_GE(pipeline.batch_gradients, 1);
+  const Program program = pipeline.program("gpipe", kUnits);
+  const auto train = [&](auto& runner) {
+    test::FixedData data(kSteps * kUnits * kSamples, 7);
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      data.set_mini_batch(step * kUnits * kSamples, kUnits * kSamples, kSamples, step, {kSamples});
+      runner.run(program, data);
+    }
+    return fingerprint(pipeline, runner);
+  };
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  Oracle oracle(pipeline.variants, 3, options);
+  const std::string expected = train(oracle);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<const Program*> programs = {&program};
+    Runtime runtime(pipeline.variants, programs, options);
+    EXPECT_TRUE(train(runtime) == expected);
+  }
+}
+
 // Of a table's gradient only rows that are used are written, by each replica those of its units.
 TEST(TableOfRows, HasTheBitsOfItsOracle) {
   RuntimeOptions options = runtime_options(Place::kCpu);

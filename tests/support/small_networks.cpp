@@ -114,6 +114,35 @@ OnnxModel wide_network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
+OnnxModel strided_network() {
+  OnnxBuilder builder("strided");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  const auto layer = [&](const std::string& name, const std::string& from, std::int64_t inputs,
+                         std::int64_t outputs, std::int64_t stride, const std::string& to) {
+    builder.initializer(
+        name + ".weight",
+        random_weight({outputs, inputs, 3, 3}, static_cast<std::uint64_t>(name.back()), 0.03F));
+    builder.node("Conv", {from, name + ".weight"}, {name + ".shifted"},
+                 {OnnxAttribute::of_ints("pads", {1, 1, 1, 1}),
+                  OnnxAttribute::of_ints("strides", {stride, stride})},
+                 name);
+    builder.node("Sigmoid", {name + ".shifted"}, {name + ".gate"}, {}, name + ".sigmoid");
+    builder.node("Mul", {name + ".shifted", name + ".gate"}, {to}, {}, name + ".mul");
+  };
+  layer("conv1", "x", 2, 128, 1, "c1");
+  layer("conv2", "c1", 128, 256, 2, "c2");
+  layer("conv3", "c2", 256, 256, 2, "c3");
+  builder.node("GlobalAveragePool", {"c3"}, {"g"}, {}, "pool");
+  builder.node("Flatten", {"g"}, {"f"}, {}, "flatten");
+  builder.initializer("head.weight", random_weight({5, 256}, 13, 0.1F));
+  builder.initializer("head.bias", filled(5, 0.05F));
+  builder.node("Gemm", {"f", "head.weight", "head.bias"}, {"logits"},
+               {OnnxAttribute::of_int("transB", 1)}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
 OnnxModel table_network() {
   OnnxBuilder builder("table");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});

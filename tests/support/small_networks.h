@@ -23,6 +23,10 @@ OnnxModel wide_network();
 /// input.
 OnnxModel table_network();
 
+/// The same input and output with wide convolutions of which one has stride 2, so that no kernel
+/// adds its weight gradient to an accumulator.
+OnnxModel strided_network();
+
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,
