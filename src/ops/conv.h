@@ -45,7 +45,7 @@ bool convolution_packing_pays(const KernelRequest& request);
 /// itself.
 bool convolution_takes_bfloat16(const KernelRequest& request);
 
-/// Whether the CPU's kernel for a ConvWeightGrad is an AddingKernel.
+/// Whether the CPU's kernel for a ConvWeightGrad adds to a sum in the time in which it writes.
 bool conv_weight_gradient_adds(const KernelRequest& request);
 
 std::span<const KernelEntry> conv_reference_kernels();

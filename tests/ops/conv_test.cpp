@@ -446,8 +446,10 @@ TEST(ConvTest, ConvTransposeShapes) {
 /// Channel-blocked operands of a ConvWeightGrad, and what it writes or adds.
 class BlockedWeightGradient {
  public:
-  explicit BlockedWeightGradient(const ConvCase& c)
-      : inputs_{{DType::kFloat32, c.x, Layout::kBlocked8},
+  /// `adds`: in the time in which it writes.
+  explicit BlockedWeightGradient(const ConvCase& c, bool adds = true)
+      : adds_(adds),
+        inputs_{{DType::kFloat32, c.x, Layout::kBlocked8},
                 {DType::kFloat32, c.y(), Layout::kBlocked8}},
         outputs_{{DType::kFloat32, c.w}, {DType::kFloat32, Shape{c.w[0]}}} {
     node_.op = find_op("ConvWeightGrad");
@@ -471,7 +473,7 @@ class BlockedWeightGradient {
     omp_set_num_threads(threads_before);
     auto* adding = dynamic_cast<AddingKernel*>(kernel.get());
     ASSERT_NE(adding, nullptr);
-    EXPECT_TRUE(conv_weight_gradient_adds(request));
+    EXPECT_EQ(conv_weight_gradient_adds(request), adds_);
     const Buffer workspace(kernel->workspace_bytes());
     RunContext context;
     context.workspace = workspace.data();
@@ -486,6 +488,7 @@ class BlockedWeightGradient {
   }
 
  private:
+  bool adds_;
   Node node_;
   std::vector<TensorType> inputs_, outputs_;
   std::vector<HostTensor> operands_;
@@ -514,6 +517,20 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
         out[i].span<float>()[e] += before[i].span<float>()[e];
       expect_same_bits(sum[i], out[i], c.name);
     }
+  }
+}
+
+TEST(Conv, WeightGradientsThatAreOnlyWrittenAreAddedByTheWorkspace) {
+  const BlockedWeightGradient gradient(
+      {"strided", {2, 32, 9, 9}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}}, /*adds=*/false);
+  std::vector<HostTensor> out = gradient.random_outputs(), sum = gradient.random_outputs();
+  const std::vector<HostTensor> before = gradient.random_outputs();
+  gradient.run(/*threads=*/1, /*add=*/false, out);
+  gradient.run(/*threads=*/1, /*add=*/true, sum);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (std::size_t e = 0; e < out[i].span<float>().size(); ++e)
+      out[i].span<float>()[e] += before[i].span<float>()[e];
+    expect_same_bits(sum[i], out[i]);
   }
 }
 

@@ -352,8 +352,8 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   }
 }
 
-// A gradient that waits to be added lies in memory that other work of its stage writes, too, which
-// must not be so while another device computes it.
+// What a gradient is before it is added must not lie where other work of its stage writes while
+// another device computes it.
 TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
   constexpr int kUnits = 32, kSteps = 3;
   constexpr std::int64_t kSamples = 8;
