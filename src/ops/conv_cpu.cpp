@@ -308,7 +308,7 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
       bytes);
 }
 
-/// Weight gradients of a kernel that cannot add: they go by the workspace.
+/// Lets a kernel that only writes add: what it writes goes by the workspace, behind its own.
 class AddedWeightGradient final : public AddingKernel {
  public:
   AddedWeightGradient(std::unique_ptr<Kernel> kernel, const std::vector<TensorType>& outputs)

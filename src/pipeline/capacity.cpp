@@ -123,7 +123,8 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
       capacity[s].recompute = capacity[s].recompute || program->recompute[s];
-      // Devices that share work put off what reads one set while units fill the other.
+      // Devices that share work (pipeline/shared_work.h) put off what reads one set while units
+      // fill the other.
       if (program->devices > 1 && program->replicas(static_cast<int>(s)) == 1)
         capacity[s].gathered_sets = 2;
     }

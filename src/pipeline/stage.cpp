@@ -380,7 +380,8 @@ void Stage::settle_gradients() {
   if (shared_work_) shared_work_->complete(batch_gradients_.job, workspace_);
 }
 
-/// Lets others run the steps that are independent, until the job is completed.
+/// Runs the steps that depend on each other; devices that wait may run the others until the job is
+/// completed.
 void Stage::put_off(PutOff& what, Compiled& variant, std::vector<StageStep>& steps, bool first) {
   ListRun list(*this, variant, steps, what.unit, nullptr, nullptr, first);
   if (!what.run) what.run = std::make_unique<ListRun>(list);
@@ -400,7 +401,7 @@ void Stage::prepare(Compiled& variant, int version_copy) {
   variant.prepared_generation[copy] = copy_generation_[copy];
 }
 
-/// The same, by those that wait until it is wanted.
+/// The same later: by devices that wait, or at the latest where it is first wanted.
 void Stage::put_off_prepare(Compiled& variant, int version_copy) {
   if (!shared_work_) return prepare(variant, version_copy);
   if (variant.prepare.empty()) return;

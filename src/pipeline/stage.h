@@ -183,7 +183,7 @@ class Stage {
   struct StatisticState;
   class ListRun;
   class UpdateRun;
-  /// A list that need not run yet, for a unit that stands for several or for none.
+  /// A list of which most need not run yet. Its unit stands for several, or for none.
   struct PutOff {
     StageUnit unit;
     std::unique_ptr<ListRun> run;

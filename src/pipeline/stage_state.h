@@ -52,7 +52,7 @@ struct StageStep {
   bool repeatable = false;   // on a device: its work depends on addresses alone
 };
 
-/// Parameters that one thread updates.
+/// Parameters, one behind the other, that one device updates.
 struct StageUpdatePiece {
   std::size_t first;  // in Compiled::updates
   std::size_t count = 0;
