@@ -21,19 +21,23 @@ constexpr int kPoints = 36;  // of the transformed tile: 6 x 6
 constexpr float kA = 0.625F, kB = 1.5F;
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 constexpr float kSum = kA2 + kB2, kProduct = kA2 * kB2;
+// Of the points, by which one of the three transforms must multiply: the inputs', since there are
+// few of them where transforms are a notable part of the work.
 constexpr float kScale0 = 1 / kProduct;
 constexpr float kScaleA = 1 / (2 * kA2 * (kA2 - kB2));
 constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
 
 // One-dimensional transforms. `from` and `to` are vectors `step` apart.
 
-/// B': 6 inputs → 6 points.
+/// B', scaled: 6 inputs → 6 points.
 [[gnu::always_inline]] inline void input_line(const Vector* d, int step, Vector* to, int to_step) {
   const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step],
                d5 = d[5 * step];
-  const Vector even_a = d4 - kB2 * d2, odd_a = kA * (d3 - kB2 * d1);
-  const Vector even_b = d4 - kA2 * d2, odd_b = kB * (d3 - kA2 * d1);
-  to[0] = d4 - kSum * d2 + kProduct * d0;
+  const Vector even_a = kScaleA * d4 - (kScaleA * kB2) * d2;
+  const Vector odd_a = (kScaleA * kA) * d3 - (kScaleA * kA * kB2) * d1;
+  const Vector even_b = kScaleB * d4 - (kScaleB * kA2) * d2;
+  const Vector odd_b = (kScaleB * kB) * d3 - (kScaleB * kB * kA2) * d1;
+  to[0] = d0 - (kScale0 * kSum) * d2 + kScale0 * d4;
   to[to_step] = even_a + odd_a;
   to[2 * to_step] = even_a - odd_a;
   to[3 * to_step] = even_b + odd_b;
@@ -69,9 +73,9 @@ constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
 /// G: 3 weights → 6 points.
 [[gnu::always_inline]] inline void weight_line(const Vector* w, int step, Vector* to, int to_step) {
   const Vector w0 = w[0], w1 = w[step], w2 = w[2 * step];
-  const Vector even_a = kScaleA * (w0 + kA2 * w2), odd_a = (kScaleA * kA) * w1;
-  const Vector even_b = kScaleB * (w0 + kB2 * w2), odd_b = (kScaleB * kB) * w1;
-  to[0] = kScale0 * w0;
+  const Vector even_a = w0 + kA2 * w2, odd_a = kA * w1;
+  const Vector even_b = w0 + kB2 * w2, odd_b = kB * w1;
+  to[0] = w0;
   to[to_step] = even_a + odd_a;
   to[2 * to_step] = even_a - odd_a;
   to[3 * to_step] = even_b + odd_b;
@@ -82,12 +86,9 @@ constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
 /// G': 6 points → 3 weight gradients.
 [[gnu::always_inline]] inline void weight_gradient_line(const Vector* u, int step, Vector* to,
                                                         int to_step) {
-  const Vector sum_a = kScaleA * (u[step] + u[2 * step]);
-  const Vector difference_a = (kScaleA * kA) * (u[step] - u[2 * step]);
-  const Vector sum_b = kScaleB * (u[3 * step] + u[4 * step]);
-  const Vector difference_b = (kScaleB * kB) * (u[3 * step] - u[4 * step]);
-  to[0] = kScale0 * u[0] + sum_a + sum_b;
-  to[to_step] = difference_a + difference_b;
+  const Vector sum_a = u[step] + u[2 * step], sum_b = u[3 * step] + u[4 * step];
+  to[0] = u[0] + sum_a + sum_b;
+  to[to_step] = kA * (u[step] - u[2 * step]) + kB * (u[3 * step] - u[4 * step]);
   to[2 * to_step] = kA2 * sum_a + kB2 * sum_b + u[5 * step];
 }
 
