@@ -96,6 +96,7 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   lock.unlock();
   try {
     if (error_) std::rethrow_exception(error_);
+    share_work();
     share_memory();
     if (remote_) remote_->expect_signs_of_life();
   } catch (...) {
@@ -108,16 +109,6 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     }
     throw;
   }
-  // Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
-  if (options_.devices.empty() && options_.rehearsal.empty() && !options_.processes &&
-      program_->devices > 1) {
-    shared_work_ = std::make_unique<SharedWork>(program_->devices);
-    for (auto& replicas : stages_) {
-      // Replicas tell each other of every gradient as soon as it is complete.
-      if (replicas.size() == 1)
-        replicas.front().stage->share(*shared_work_, replicas.front().device);
-    }
-  }
   for (int s = 0; s < stages(); ++s) {
     const Copy* here = copy_here(s);
     if (stages_[at(s)].size() == 1 || !here) continue;
@@ -126,6 +117,24 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
       if (Stage* stage = stages_[at(s)][r].stage.get())
         stage->join(*groups_[at(s)], static_cast<int>(r));
     }
+  }
+}
+
+/// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
+void Runtime::share_work() {
+  if (!options_.devices.empty() || !options_.rehearsal.empty() || options_.processes ||
+      program_->devices == 1)
+    return;
+  shared_work_ = std::make_unique<SharedWork>(program_->devices);
+  std::vector<std::size_t> workspaces;
+  for (const auto& replicas : stages_)
+    workspaces.push_back(replicas.front().stage->workspace().bytes);
+  workspaces = shared_workspaces(std::move(workspaces), program_->placement);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    // Replicas tell each other of every gradient as soon as it is complete.
+    if (stages_[s].size() > 1) continue;
+    const Copy& copy = stages_[s].front();
+    copy.stage->share(*shared_work_, copy.device, workspaces[s]);
   }
 }
 

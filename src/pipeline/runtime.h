@@ -266,6 +266,7 @@ class Runtime {
   void exchange_tied_gradients();
   void share_norms();
   void share_memory();
+  void share_work();
   void share_results(RoundResult& result);
   void finish_with_others(RoundResult& result);
 

@@ -464,9 +464,13 @@ std::vector<std::size_t> Stage::gradient_sizes() const {
   return sizes;
 }
 
-void Stage::share(SharedWork& work, int device) {
+void Stage::share(SharedWork& work, int device, std::size_t workspace_bytes) {
   shared_work_ = &work;
   device_ = device;
+  if (workspace_bytes <= workspace_memory_.bytes()) return;
+  memory_.temporaries += workspace_bytes - workspace_memory_.bytes();
+  workspace_memory_ = Buffer(workspace_bytes);
+  workspace_ = workspace_memory_.data();
 }
 
 void Stage::join(ReplicaGroup& group, int replica) {

@@ -127,9 +127,9 @@ class Stage {
   /// outlives it.
   void join(ReplicaGroup& group, int replica);
   /// Lets devices that wait run steps of this stage, which is one of `device`. It is there as long
-  /// as any of them runs.
-  void share(SharedWork& work, int device);
-  /// Memory of the kernels, for other work while none of them runs.
+  /// as any of them runs. Its workspace, for other work, too, while no kernel of its own runs, is
+  /// at least so large.
+  void share(SharedWork& work, int device, std::size_t workspace_bytes);
   Workspace workspace() const { return {workspace_, workspace_memory_.bytes()}; }
   /// Adds up gradients and collected running statistics over the replicas (`all`, in their order).
   /// `contributes`: whether this one has run a unit since the last update.

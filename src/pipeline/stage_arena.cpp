@@ -116,20 +116,36 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   return arena;
 }
 
-ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
-                         const StageCapacity& capacity, const OptimizerSettings& optimizer,
-                         const std::vector<std::size_t>& workspace_bytes) {
-  const StageLayout layout = lay_out_stage(training, slices, stage, capacity.split_backward);
-  const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
-  ArenaBytes memory = plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
+std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
+                                           const std::vector<std::vector<int>>& placement) {
+  std::size_t most = 0;
+  std::map<int, std::size_t> largest;  // stage of each device
+  for (std::size_t s = 0; s < wanted.size(); ++s) {
+    if (placement[s].size() > 1) continue;  // replicas keep their work
+    most = std::max(most, wanted[s]);
+    const auto found = largest.try_emplace(placement[s].front(), s).first;
+    if (wanted[s] > wanted[found->second]) found->second = s;
+  }
+  for (const auto& [device, stage] : largest) wanted[stage] = std::max(wanted[stage], most);
+  return wanted;
+}
+
+std::size_t wanted_workspace(const StageSlice& slice,
+                             const std::vector<std::size_t>& workspace_bytes) {
   std::size_t workspace = 0;
   for (const auto* nodes :
        {&slice.prepare, &slice.forward, &slice.backward, &slice.batch_gradient, &slice.finish}) {
     for (const NodeId id : *nodes)
       workspace = std::max(workspace, workspace_bytes[static_cast<std::size_t>(id.index)]);
   }
-  memory.temporaries += workspace;
-  return memory;
+  return workspace;
+}
+
+ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
+                         const StageCapacity& capacity, const OptimizerSettings& optimizer) {
+  const StageLayout layout = lay_out_stage(training, slices, stage, capacity.split_backward);
+  const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
+  return plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
 }
 
 }  // namespace pipetrain

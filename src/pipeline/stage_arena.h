@@ -61,9 +61,19 @@ struct StageArena {
 StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
                       const OptimizerSettings& optimizer);
 
-/// What a stage will take that runs one variant: `workspace_bytes` by node of its graph.
+/// Stages of one process run pieces of each other's work (pipeline/shared_work.h), in the largest
+/// workspace of their device. Given what the kernels of each stage want and its devices
+/// (Program::placement), returns how large the workspaces are: one on each device is enough for
+/// every stage.
+std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
+                                           const std::vector<std::vector<int>>& placement);
+
+/// The workspace that a stage's own kernels want: `workspace_bytes` by node of its graph.
+std::size_t wanted_workspace(const StageSlice& slice,
+                             const std::vector<std::size_t>& workspace_bytes);
+
+/// What a stage will take that runs one variant, without its workspace.
 ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
-                         const StageCapacity& capacity, const OptimizerSettings& optimizer,
-                         const std::vector<std::size_t>& workspace_bytes);
+                         const StageCapacity& capacity, const OptimizerSettings& optimizer);
 
 }  // namespace pipetrain

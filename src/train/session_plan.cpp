@@ -221,11 +221,17 @@ void Session::cut_into_stages() {
   prediction_ = simulate(predicted_program_, simulated_costs_);
   const std::vector<StageCapacity> capacity = stage_capacities({&predicted_program_});
   predicted_memory_.clear();
+  std::vector<std::size_t> workspaces;
   for (int s = 0; s < stages(); ++s) {
+    const auto i = static_cast<std::size_t>(s);
     predicted_memory_.push_back(
-        predict_arena(graph, slices, s, capacity[static_cast<std::size_t>(s)],
-                      config_.optimization.optimizer, profile_.workspace_bytes));
+        predict_arena(graph, slices, s, capacity[i], config_.optimization.optimizer));
+    workspaces.push_back(wanted_workspace(slices.stages[i], profile_.workspace_bytes));
   }
+  if (config_.pipeline.gpu_ids.empty() && !processes_)
+    workspaces = shared_workspaces(std::move(workspaces), predicted_program_.placement);
+  for (std::size_t s = 0; s < workspaces.size(); ++s)
+    predicted_memory_[s].temporaries += workspaces[s];
 }
 
 /// What the stages of plan_ cost.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "passes/linearise.h"
+#include "pipeline/stage_arena.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -115,6 +116,15 @@ TEST(StageLayout, PlacesEveryValueOfEveryCut) {
       }
     }
   }
+}
+
+TEST(SharedWorkspaces, OneOnEachDeviceIsEnoughForEveryStage) {
+  EXPECT_EQ(shared_workspaces({10, 30, 20, 5}, {{0}, {1}, {1}, {0}}),
+            (std::vector<std::size_t>{30, 30, 20, 5}));
+  EXPECT_EQ(shared_workspaces({10, 30}, {{0}, {0}}), (std::vector<std::size_t>{10, 30}));
+  // Replicas neither share theirs nor run others' work.
+  EXPECT_EQ(shared_workspaces({10, 90, 20}, {{0}, {1, 2}, {3}}),
+            (std::vector<std::size_t>{20, 90, 20}));
 }
 
 }  // namespace
