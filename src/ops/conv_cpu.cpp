@@ -130,12 +130,17 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 
-/// The same for pictures that are smaller than the window.
+/// The same for pictures of few positions.
 std::optional<SmallPicture> own_small_picture(const KernelRequest& request, const TensorType& x,
                                               const TensorType& w, const TensorType& y) {
   const std::int64_t lanes = lanes_of(x, y);
   if (lanes == 0) return {};
-  return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape), lanes);
+  const std::string_view op = request.node.op->name;
+  const ConvolutionPass pass = op == "ConvWeightGrad" ? ConvolutionPass::kWeightGradient
+                               : op == "ConvInputGrad" || op == "ConvInputGradPacked"
+                                   ? ConvolutionPass::kInputGradient
+                                   : ConvolutionPass::kForward;
+  return small_picture(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass);
 }
 
 /// The same for row-major pictures of a few channels.

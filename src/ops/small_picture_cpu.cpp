@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <span>
 #include <type_traits>
 
 #include "ops/blocked_product_cpu.h"
@@ -108,30 +107,6 @@ void multiply_taps(const TapProducts& shape, const Element* x, const float* pack
   }
 }
 
-/// Where each tap acts, as offsets in gathered x and dy: tap t in pairs [begin[t], begin[t + 1]).
-struct TapPairs {
-  std::vector<blocked::OperandPair> pairs;
-  std::vector<std::size_t> begin{0};
-
-  std::span<const blocked::OperandPair> of(std::int64_t tap) const {
-    const std::size_t first = begin[static_cast<std::size_t>(tap)];
-    return std::span(pairs).subspan(first, begin[static_cast<std::size_t>(tap) + 1] - first);
-  }
-};
-TapPairs tap_pairs(const SmallPicture& shape) {
-  TapPairs out;
-  for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
-    for (std::int64_t p = 0; p < shape.out_positions; ++p) {
-      for (std::int64_t q = 0; q < shape.in_positions; ++q) {
-        if (shape.tap[static_cast<std::size_t>(p * shape.in_positions + q)] != tap) continue;
-        out.pairs.push_back({q * shape.inputs * shape.batch, p * shape.outputs * shape.batch});
-      }
-    }
-    out.begin.push_back(out.pairs.size());
-  }
-  return out;
-}
-
 /// Input channels whose weights' gradients are written together, in long runs.
 constexpr std::int64_t kInputsTogether = 48;
 
@@ -196,9 +171,24 @@ Operands operands_of(const SmallPicture& shape, bool input_gradient,
   return {own, own + packed_floats(shape)};
 }
 
+/// The most positions of a picture under windows that move by several, next to oneDNN's kernels:
+/// weight gradients are faster up to 16x16, input gradients up to 8x8, forwards not at all.
+std::int64_t most_strided_positions(ConvolutionPass pass) {
+  switch (pass) {
+    case ConvolutionPass::kForward:
+      return 0;
+    case ConvolutionPass::kInputGradient:
+      return 64;
+    case ConvolutionPass::kWeightGradient:
+      return 256;
+  }
+  return 0;
+}
+
 }  // namespace
 
-std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes) {
+std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes,
+                                          ConvolutionPass pass) {
   if (geometry.group != 1 || geometry.window.size() != 2 || geometry.inputs % lanes != 0 ||
       geometry.outputs % lanes != 0) {
     return {};
@@ -212,8 +202,13 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int
                    rows.output * columns.output,
                    rows.kernel * columns.kernel,
                    {},
-                   lanes};
-  if (2 * out.in_positions > out.taps) return {};
+                   lanes,
+                   {},
+                   {}};
+  const bool strided = rows.stride > 1 && columns.stride > 1 && out.taps > 1;
+  if (2 * out.in_positions > out.taps &&
+      (!strided || out.in_positions > most_strided_positions(pass)))
+    return {};
   out.tap.assign(static_cast<std::size_t>(out.out_positions * out.in_positions), -1);
   const auto input_of = [](const WindowAxis& axis, std::int64_t output, std::int64_t tap) {
     return axis.start(output) + tap * axis.dilation;
@@ -226,6 +221,16 @@ std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int
       out.tap[static_cast<std::size_t>(p * out.in_positions + row * columns.input + column)] = t;
     }
   }
+  for (std::int64_t t = 0; t < out.taps; ++t) {
+    out.begin.push_back(out.pairs.size());
+    for (std::int64_t p = 0; p < out.out_positions; ++p) {
+      for (std::int64_t q = 0; q < out.in_positions; ++q) {
+        if (out.tap[static_cast<std::size_t>(p * out.in_positions + q)] == t)
+          out.pairs.push_back({q * out.inputs * out.batch, p * out.outputs * out.batch});
+      }
+    }
+  }
+  out.begin.push_back(out.pairs.size());
   return out;
 }
 
@@ -281,7 +286,6 @@ void small_picture_weight_gradient(const SmallPicture& shape, const Element* x, 
   float* rest = z + gathered_floats(to);
   gather(from, x, v, threads);
   gather(to, dy, z, threads);
-  const TapPairs pairs = tap_pairs(shape);
   const std::int64_t out_blocks = shape.outputs / kLanes, panels = (out_blocks + 1) / 2;
   const std::int64_t half = shape.batch * kLanes, row = shape.inputs * shape.taps;
   const std::int64_t together = blocked::channels_together();
@@ -300,7 +304,7 @@ void small_picture_weight_gradient(const SmallPicture& shape, const Element* x, 
         }
         for (std::int64_t tap = 0; tap < shape.taps; ++tap) {
           blocked::multiply_transposed(end - c, v, half, c, columns, (halves - 1) * half,
-                                       shape.batch, pairs.of(tap), /*first=*/true,
+                                       shape.batch, shape.pairs_of(tap), /*first=*/true,
                                        sums + ((c - begin) * shape.taps + tap) * kPanel,
                                        shape.taps * kPanel);
         }

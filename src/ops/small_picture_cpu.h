@@ -1,6 +1,6 @@
-// Convolutions of pictures with fewer positions than half the window has taps (2x2 pictures under
-// 3x3 windows at the end of VGG): most of the window lies on padding. Forward and input gradient
-// are a product over the channels for each place where a tap acts, with a row for every sample:
+// Convolutions of pictures with few positions, such as 2x2 pictures under 3x3 windows at the end of
+// VGG, where most of the window lies on padding. Forward and input gradient are a product over the
+// channels for each place where a tap acts, with a row for every sample:
 //
 //   y (samples, outputs) at p += x (samples, inputs) at q times w (inputs, outputs) of the tap that
 //   is q's under the window at p
@@ -12,8 +12,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "ops/blocked_product_cpu.h"
 #include "ops/conv.h"
 #include "ops/packed_convolution_cpu.h"
 
@@ -25,10 +27,23 @@ struct SmallPicture {
   /// Of output position p and input position q at p * in_positions + q: the tap, -1 for none.
   std::vector<std::int64_t> tap;
   std::int64_t lanes;  // channels of a block of the tensors
+  /// Where each tap acts, as offsets in x and dy by position: tap t in [begin[t], begin[t + 1]).
+  std::vector<blocked::OperandPair> pairs;
+  std::vector<std::size_t> begin;
+
+  std::span<const blocked::OperandPair> pairs_of(std::int64_t tap) const {
+    const std::size_t first = begin[static_cast<std::size_t>(tap)];
+    return std::span(pairs).subspan(first, begin[static_cast<std::size_t>(tap) + 1] - first);
+  }
 };
 
-/// The convolution in this form: no groups, channels in whole blocks of `lanes`.
-std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes);
+enum class ConvolutionPass : std::uint8_t { kForward, kInputGradient, kWeightGradient };
+
+/// The convolution in this form, where that pays for the pass: no groups, channels in whole blocks
+/// of `lanes`; fewer positions than half the window has taps, or a few more under windows that
+/// move by several, whose gradients are slow otherwise.
+std::optional<SmallPicture> small_picture(const ConvGeometry& geometry, std::int64_t lanes,
+                                          ConvolutionPass pass);
 /// Whether there are enough samples that packing the weights for them alone pays.
 bool small_picture_packs(const SmallPicture& shape);
 

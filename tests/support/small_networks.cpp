@@ -125,7 +125,7 @@ OnnxModel strided_network() {
         random_weight({outputs, inputs, 3, 3}, static_cast<std::uint64_t>(name.back()), 0.03F));
     builder.node("Conv", {from, name + ".weight"}, {name + ".shifted"},
                  {OnnxAttribute::of_ints("pads", {1, 1, 1, 1}),
-                  OnnxAttribute::of_ints("strides", {stride, stride})},
+                  OnnxAttribute::of_ints("strides", {stride, 1})},
                  name);
     builder.node("Sigmoid", {name + ".shifted"}, {name + ".gate"}, {}, name + ".sigmoid");
     builder.node("Mul", {name + ".shifted", name + ".gate"}, {to}, {}, name + ".mul");

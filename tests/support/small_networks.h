@@ -23,8 +23,8 @@ OnnxModel wide_network();
 /// input.
 OnnxModel table_network();
 
-/// The same input and output with wide convolutions of which two have stride 2: the library's
-/// kernels for their weight gradients do not add to an accumulator.
+/// The same input and output with wide convolutions of which two have stride 2 down the picture:
+/// the library's kernels for their weight gradients do not add to an accumulator.
 OnnxModel strided_network();
 
 /// A graph of the network for micro-batches of `samples`.
