@@ -54,9 +54,10 @@ bool SharedWork::complete(Job& job, std::byte* workspace) {
   std::unique_lock lock(mutex_);
   if (!job.pieces) return false;
   job.completing = true;
-  for (std::size_t i = 0; i < job.taken.size() && !job.error; ++i) {
-    if (!job.taken[i]) run(job, i, job.device, workspace, lock);
-  }
+  const auto left = [&](std::size_t i) { return !job.taken[i]; };
+  const auto next = [&] { return longest(job, left, /*last=*/false); };
+  for (auto piece = next(); piece && !job.error; piece = next())
+    run(job, *piece, job.device, workspace, lock);
   posted_.erase(std::find(posted_.begin(), posted_.end(), &job));
   done_.wait(lock, [&] { return job.running == 0; });
   job.pieces = nullptr;
@@ -82,20 +83,36 @@ void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspa
   if (--job.running == 0) done_.notify_all();
 }
 
-/// Finds a piece that a waiting device should run: the first of its own; else the last of somebody
-/// who does not work at them yet or has as much to do before.
+/// Of the pieces of a job that are `wanted` the longest, so that short ones are left for the end;
+/// of equal ones the first or the last.
+std::optional<std::size_t> SharedWork::longest(const Job& job,
+                                               const std::function<bool(std::size_t)>& wanted,
+                                               bool last) {
+  std::optional<std::size_t> out;
+  for (std::size_t i = 0; i < job.taken.size(); ++i) {
+    if (!wanted(i)) continue;
+    const double more = out ? job.pieces->seconds(i) - job.pieces->seconds(*out) : 1;
+    if (more > 0 || (more == 0 && last)) out = i;
+  }
+  return out;
+}
+
+/// Finds a piece that a waiting device should run: one of its own; else of somebody who does not
+/// work at them yet or has as much to do before.
 bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece) {
-  const auto fits = [&](const Job& one, std::size_t i) {
+  const auto fits = [&](const Job& one, std::size_t i) {  // the times of those in work are written
     return !one.taken[i] && one.pieces->workspace_bytes(i) <= workspace_bytes;
+  };
+  const auto take_of = [&](Job& one, const std::function<bool(std::size_t)>& wanted) {
+    const std::optional<std::size_t> found = longest(one, wanted, one.device != device);
+    if (!found) return false;
+    job = &one;
+    piece = *found;
+    return true;
   };
   for (Job* one : posted_) {
     if (one->device != device || one->error) continue;
-    for (std::size_t i = 0; i < one->taken.size(); ++i) {
-      if (!fits(*one, i)) continue;
-      job = one;
-      piece = i;
-      return true;
-    }
+    if (take_of(*one, [&](std::size_t i) { return fits(*one, i); })) return true;
   }
   for (Job* one : posted_) {
     if (one->device == device || one->error) continue;
@@ -105,14 +122,12 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
         if (!other->taken[i]) before += other->pieces->seconds(i);
       }
     }
-    for (std::size_t i = one->taken.size(); i-- > 0;) {
-      if (!fits(*one, i)) continue;  // the times of those in work are being written
+    const auto pays = [&](std::size_t i) {
+      if (!fits(*one, i)) return false;
       const double seconds = one->pieces->seconds(i);
-      if (seconds < kLeastSeconds || (one->completing && 2 * seconds > before)) continue;
-      job = one;
-      piece = i;
-      return true;
-    }
+      return seconds >= kLeastSeconds && (!one->completing || 2 * seconds <= before);
+    };
+    if (take_of(*one, pays)) return true;
   }
   return false;
 }

@@ -129,6 +129,25 @@ TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
   EXPECT_EQ(pieces.runs[0], 1);
 }
 
+TEST_F(SharedWorkTest, LongPiecesAreDoneFirst) {
+  struct Pieces : NotedPieces {
+    using NotedPieces::NotedPieces;
+    void run(std::size_t piece, std::byte* workspace) override {
+      NotedPieces::run(piece, workspace);
+      order.push_back(piece);
+    }
+    std::vector<std::size_t> order;
+  };
+  Pieces pieces(4);
+  pieces.times = {2, 1, 8, 4};
+  work_.post(job_, 0, pieces);
+  int looks = 0;
+  work_.wait(1, {others_, sizeof others_}, [&] { return ++looks > 1; });
+  EXPECT_EQ(pieces.order, (std::vector<std::size_t>{2}));
+  work_.complete(job_, own_);
+  EXPECT_EQ(pieces.order, (std::vector<std::size_t>{2, 3, 0, 1}));
+}
+
 TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
   NotedPieces own(3, 0);
   work_.post(job_, 0, own);
