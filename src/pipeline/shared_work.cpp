@@ -85,9 +85,8 @@ void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspa
 
 /// Of the pieces of a job that are `wanted` the longest, so that short ones are left for the end;
 /// of equal ones the first or the last.
-std::optional<std::size_t> SharedWork::longest(const Job& job,
-                                               const std::function<bool(std::size_t)>& wanted,
-                                               bool last) {
+template <typename Wanted>
+std::optional<std::size_t> SharedWork::longest(const Job& job, const Wanted& wanted, bool last) {
   std::optional<std::size_t> out;
   for (std::size_t i = 0; i < job.taken.size(); ++i) {
     if (!wanted(i)) continue;
@@ -103,7 +102,7 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
   const auto fits = [&](const Job& one, std::size_t i) {  // the times of those in work are written
     return !one.taken[i] && one.pieces->workspace_bytes(i) <= workspace_bytes;
   };
-  const auto take_of = [&](Job& one, const std::function<bool(std::size_t)>& wanted) {
+  const auto take_of = [&](Job& one, const auto& wanted) {
     const std::optional<std::size_t> found = longest(one, wanted, one.device != device);
     if (!found) return false;
     job = &one;

@@ -69,9 +69,8 @@ class SharedWork {
 
  private:
   void post(Job& job, int device, SharedPieces& pieces, bool completing);
-  static std::optional<std::size_t> longest(const Job& job,
-                                            const std::function<bool(std::size_t)>& wanted,
-                                            bool last);
+  template <typename Wanted>
+  static std::optional<std::size_t> longest(const Job& job, const Wanted& wanted, bool last);
   bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece);
   void run(Job& job, std::size_t piece, int device, std::byte* workspace,
            std::unique_lock<std::mutex>& lock);
