@@ -7,6 +7,7 @@
 
 #include "ops/gemm_packing_cpu.h"
 #include "ops/gemm_tiles_cpu.h"
+#include "ops/gemm_transposed_cpu.h"
 #include "ops/narrow_cpu.h"
 
 namespace pipetrain {
@@ -23,7 +24,8 @@ constexpr std::int64_t kFewCells = 64;
 /// Rows of a packed together: they stay in the L2.
 std::int64_t row_block() { return has_avx512() ? 144 : 72; }
 
-/// Terms of a sum per pass: `most`, unless `only` are all of them, since c is then written once.
+/// Terms of a sum per pass, in multiples of a panel's columns: `most`, unless `only` are all of
+/// them, since c is then written once.
 struct Pass {
   std::int64_t most, only;
 };
@@ -54,7 +56,7 @@ std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) 
 template <class Source>
 std::int64_t depth_of(std::int64_t k) {
   const Pass pass = pass_of<Source>();
-  return balanced(k, k <= pass.only ? pass.only : pass.most, kLanes * Source::kTerms);
+  return balanced(k, k <= pass.only ? pass.only : pass.most, kColumns);
 }
 
 /// What one thread computes: a rectangle of c. Nobody waits for anybody, at the price of packing an
@@ -350,6 +352,48 @@ void pack_matrix(std::int64_t n, std::int64_t k, const MatrixOf<typename Source:
   }
 }
 
+/// What gemm_packed_transposed() needs: c^T in blocks (columns, 16 rows), and for each thread a
+/// pass over a.
+struct Transposed {
+  explicit Transposed(const GemmShape& shape)
+      : rows(round_up(shape.m, kColumns)),
+        pass(depth_of<Floats>(shape.k)),
+        sums(rows * shape.n),
+        a(rows * round_up(std::min(pass, shape.k), kColumns)) {}
+  std::int64_t rows, pass;  // terms of a pass: whole panels of b^T
+  std::int64_t sums, a;     // numbers
+};
+
+/// Columns [left, right) of c.
+void multiply_transposed(const GemmShape& shape, const float* a, const float* packed, float* c,
+                         const Transposed& sizes, float* sums, float* packed_a, std::int64_t left,
+                         std::int64_t right) {
+  const std::int64_t height = depth_of<Floats>(shape.n);  // lines of b^T in a panel
+  for (std::int64_t begin = 0; begin < shape.k; begin += sizes.pass) {
+    const std::int64_t terms = std::min(sizes.pass, shape.k - begin);
+    const std::int64_t panels = round_up(terms, kColumns) / kColumns;
+    pack_across(a + begin, shape.k, shape.m, terms, packed_a);
+    for (std::int64_t top = left / height * height; top < right; top += height) {
+      const std::int64_t lines = std::min(height, shape.n - top);
+      const std::int64_t first = std::max(left, top);
+      const float* b = packed + top * round_up(shape.k, kColumns) + begin * lines;
+      const RowPanels tiles(std::min(right, top + lines) - first);
+      for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
+        const std::int64_t line = first + tiles.first(tile);
+        for (std::int64_t row = 0; row < sizes.rows; row += kColumns) {
+          multiply_across(tiles.height(tile), panels, b + (line - top) * kColumns, lines * kColumns,
+                          packed_a + row * panels * kColumns, begin > 0,
+                          sums + row * shape.n + line * kColumns);
+        }
+      }
+    }
+  }
+  for (std::int64_t row = 0; row < shape.m; row += kColumns) {
+    store_across(sums + row * shape.n + left * kColumns, right - left,
+                 std::min(kColumns, shape.m - row), c + row * shape.n + left, shape.n);
+  }
+}
+
 /// Whether the sums of a product lie in the workspace before they are rounded.
 template <class Out>
 bool rounds_behind(const GemmShape& shape) {
@@ -411,6 +455,33 @@ void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packe
                  const float* bias, float* c, std::byte* workspace, int threads) {
   multiply_parts<Floats, float>({shape, a, {{}, packed}, bias, /*add=*/false, c}, workspace,
                                 threads);
+}
+
+bool gemm_takes_transposed(const GemmShape& shape) {
+  constexpr std::int64_t kMostRows = 64;  // a pass over them stays in the L2
+  return !is_wide<Floats>() && shape.m <= kMostRows &&
+         8 * (round_up(shape.m, kColumns) - shape.m) <= shape.m;
+}
+
+std::size_t gemm_transposed_workspace_bytes(const GemmShape& shape, int threads) {
+  const Transposed sizes(shape);
+  return static_cast<std::size_t>(sizes.sums + threads * sizes.a) * sizeof(float);
+}
+
+void gemm_packed_transposed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                            float* c, std::byte* workspace, int threads) {
+  const Transposed sizes(shape);
+  auto* const sums = reinterpret_cast<float*>(workspace);
+  const std::int64_t width = round_up((shape.n + threads - 1) / threads, kColumns);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    const std::int64_t left = std::min(shape.n, thread * width);
+    const std::int64_t right = std::min(shape.n, left + width);
+    if (left < right) {
+      multiply_transposed(shape, a.data, packed, c, sizes, sums,
+                          sums + sizes.sums + thread * sizes.a, left, right);
+    }
+  }
 }
 
 bool has_gemm_bfloat16() { return has_avx512_bfloat16(); }

@@ -46,6 +46,15 @@ std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads);
 void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
                  const float* bias, float* c, std::byte* workspace, int threads);
 
+/// One packed matrix for both directions: whether gemm_packed_transposed() is as fast as
+/// gemm_packed(). It is for few rows that fill vectors, with AVX2.
+bool gemm_takes_transposed(const GemmShape& shape);
+
+/// gemm() where the transpose of b is packed, gemm_pack(k, n, …): the same bits. a is row-major.
+std::size_t gemm_transposed_workspace_bytes(const GemmShape& shape, int threads);
+void gemm_packed_transposed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                            float* c, std::byte* workspace, int threads);
+
 // --- products of bfloat16 numbers, with instructions of AVX-512 for them ---
 //
 // Sums are float; what is written (Out) is float, or std::uint16_t: a bfloat16 number, rounded

@@ -170,7 +170,10 @@ void infer_packed(InferContext& context) {
   PT_CHECK(is_packed(a.dtype) && a.shape.rank() >= 2, kModel,
            "MatMulPacked needs rows of floats or bfloat16, got {}", a.text());
   std::vector<std::int64_t> dims = a.shape.dims();
-  const TensorType packed{a.dtype, Shape{packed_matrix_elements(a.dtype, n, dims.back())}};
+  const bool transposed = context.attributes.flag("transposed");
+  const std::int64_t k = dims.back();
+  const TensorType packed{
+      a.dtype, Shape{packed_matrix_elements(a.dtype, transposed ? k : n, transposed ? n : k)}};
   PT_CHECK(context.inputs[1] == packed, kModel,
            "MatMulPacked of {} and {} columns does not fit a packed {}", a.text(), n,
            context.inputs[1].text());

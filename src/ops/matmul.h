@@ -8,7 +8,8 @@
 //
 //   PackMatrix{trans_b, to}(b) -> p: (K, N), or (N, K) with trans_b, as the kernel's inner loop
 //   reads it; a float b is rounded on the way where `to` is bfloat16
-//   MatMulPacked{n}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias])
+//   MatMulPacked{n, transposed}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias]); transposed: p
+//   is the packed transpose of b, and there is no bias
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,9 @@ std::int64_t packed_matrix_elements(DType operands, std::int64_t n, std::int64_t
 
 /// Whether MatMulPacked is as exact as and faster than this MatMul where b serves several products.
 bool packing_pays(const KernelRequest& request);
+
+/// Whether this MatMul, for which packing_pays(), is as fast with the packed transpose of its b.
+bool takes_packed_transpose(const KernelRequest& request);
 
 /// Whether the CPU's kernel for a MatMul is an AddingKernel.
 bool matmul_adds(const KernelRequest& request);

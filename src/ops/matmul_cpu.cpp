@@ -167,6 +167,14 @@ std::unique_ptr<Kernel> make_packed(const KernelRequest& request) {
   const std::size_t last = a.rank() - 1;
   const GemmShape shape{a.count(0, last), request.node.attributes.integer("n"), a[last]};
   const int threads = omp_get_max_threads();
+  if (request.node.attributes.flag("transposed")) {
+    return make_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+          gemm_packed_transposed(shape, {in[0].as<float>(), shape.k, 1}, in[1].as<float>(),
+                                 out[0].as<float>(), context.workspace, threads);
+        },
+        gemm_transposed_workspace_bytes(shape, threads));
+  }
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
         gemm_packed(shape, {in[0].as<float>(), shape.k, 1}, in[1].as<float>(),
@@ -206,6 +214,13 @@ bool packing_pays(const KernelRequest& request) {
   return narrow || use_own_gemm(plan) ||
          (plan.m >= kFewest && plan.n >= kNarrow && plan.k >= kNarrow &&
           plan.m * plan.n * plan.k >= kSmall);
+}
+
+bool takes_packed_transpose(const KernelRequest& request) {
+  const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  if (has_bias || !is_float32(request)) return false;
+  const MatMulPlan plan = matmul_plan(request);
+  return gemm_takes_transposed({plan.m, plan.n, plan.k});
 }
 
 std::span<const KernelEntry> matmul_cpu_kernels() { return kKernels; }

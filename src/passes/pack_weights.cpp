@@ -72,6 +72,10 @@ class WeightPacking {
     return true;
   }
 
+  KernelRequest request_of(const Node& node) const {
+    return {node, graph_.input_types(node), graph_.output_types(node)};
+  }
+
   bool is_wanted(const Node& node) const {
     const std::string_view op = node.op->name;
     const bool convolution = op == "Conv" || op == "ConvInputGrad";
@@ -81,7 +85,7 @@ class WeightPacking {
     const bool stays = weight.role == Role::kParameter ||
                        (weight.producer && graph_[weight.producer].part == Part::kPrepare);
     if (!stays) return false;
-    const KernelRequest request{node, graph_.input_types(node), graph_.output_types(node)};
+    const KernelRequest request = request_of(node);
     return convolution ? convolution_packing_pays(request) : packing_pays(request);
   }
 
@@ -89,10 +93,16 @@ class WeightPacking {
     const ValueId weight = node.inputs[1];
     if (node.op->name == "MatMul") {
       const bool trans_b = node.attributes.flag("trans_b");
-      node.inputs[1] = packed(weight, "PackMatrix", "trans_b", trans_b,
-                              trans_b ? " packed" : " packed by columns");
+      // A copy that the other direction made before serves this one, too, where that is as fast.
+      const bool transposed = !packed_.contains({weight, trans_b}) &&
+                              packed_.contains({weight, !trans_b}) &&
+                              takes_packed_transpose(request_of(node));
+      const bool direction = trans_b != transposed;
+      node.inputs[1] = packed(weight, "PackMatrix", "trans_b", direction,
+                              direction ? " packed" : " packed by columns");
       node.op = find_op("MatMulPacked");
       node.attributes = {{"n", graph_[node.outputs[0]].type.shape.dims().back()}};
+      if (transposed) node.attributes.set("transposed", std::int64_t{1});
       return;
     }
     const bool input_gradient = node.op->name == "ConvInputGrad";

@@ -9,7 +9,8 @@ namespace pipetrain {
 /// Replaces MatMul(a, w) by MatMulPacked(a, PackMatrix(w)), forward and input gradient, where w
 /// depends on parameters alone and packing_pays(), and Conv and ConvInputGrad by ConvPacked and
 /// ConvInputGradPacked with PackConvolution(w) where convolution_packing_pays(). The packed copies
-/// are Part::kPrepare: as much memory again as the weight, once for each direction. A weight that
+/// are Part::kPrepare: as much memory again as the weight, once for each direction, or for both
+/// where takes_packed_transpose(). A weight that
 /// products read in bfloat16 is rounded as it is packed, and a rounded copy that nobody else reads
 /// goes. Depends on shapes only, and on whether the processor multiplies bfloat16 numbers. Returns
 /// how many copies there are.

@@ -195,6 +195,34 @@ TEST(MatMul, PackedAndAddingProductsKeepTheirBits) {
   }
 }
 
+// One packed matrix serves a product and the one with its transpose.
+TEST(MatMul, ProductsWithAPackedTransposeKeepTheirBits) {
+  for (const std::int64_t m : {1, 7, 16, 21, 32, 64}) {
+    for (const std::int64_t n : {5, 200, 471}) {
+      for (const std::int64_t k : {8, 250, 301, 600}) {
+        const GemmShape shape{m, n, k};
+        const HostTensor a = random_tensor({DType::kFloat32, {m, k}}, 1);
+        const HostTensor b = random_tensor({DType::kFloat32, {k, n}}, 2);
+        const MatrixView left{a.view().as<float>(), k, 1};
+        const float* numbers = b.view().as<float>();
+        const auto size = static_cast<std::size_t>(m * n);
+        std::vector<float> expected(size),
+            packed(static_cast<std::size_t>(gemm_packed_floats(k, n)), NAN);
+        const Buffer workspace(gemm_workspace_bytes(shape, 1));
+        gemm(shape, left, {numbers, n, 1}, nullptr, expected.data(), workspace.data(), 1);
+        gemm_pack(k, n, {numbers, 1, n}, packed.data(), 1);
+        for (const int threads : {1, 3}) {
+          std::vector<float> c(size, NAN);
+          const Buffer own(gemm_transposed_workspace_bytes(shape, threads));
+          gemm_packed_transposed(shape, left, packed.data(), c.data(), own.data(), threads);
+          EXPECT_EQ(c, expected) << m << " rows, " << n << " columns, " << k << " terms, "
+                                 << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
 /// A matrix of bfloat16 numbers, their values, and how a product sees it.
 struct NarrowMatrix {
   NarrowMatrix(std::int64_t rows, std::int64_t columns, bool transposed, unsigned seed)

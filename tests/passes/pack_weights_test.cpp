@@ -81,18 +81,45 @@ std::vector<HostTensor> results_of(const TrainingGraph& training) {
                  wanted);
 }
 
-// A weight that two products read is packed once for each direction; a narrow one is not.
-TEST(PackWeights, OncePerWeightAndDirection) {
-  const TrainingGraph training = build(packed_network(), 32, 3);
-  int copies = 0, products = 0;
+struct Packed {
+  int copies = 0, products = 0, transposed = 0;
+};
+Packed packed_in(const TrainingGraph& training) {
+  Packed found;
   for (const Node& node : training.graph.nodes) {
-    if (node.op->name == "MatMulPacked") ++products;
+    if (node.op->name == "MatMulPacked") {
+      ++found.products;
+      found.transposed += node.attributes.flag("transposed");
+    }
     if (node.op->name != "PackMatrix") continue;
-    ++copies;
+    ++found.copies;
     EXPECT_EQ(node.part, Part::kPrepare);
   }
-  EXPECT_EQ(copies, 3) << training.graph.to_text();    // first; again, both ways
-  EXPECT_EQ(products, 5) << training.graph.to_text();  // nobody asks for the gradient of x
+  return found;
+}
+
+// A weight that two products read is packed once for each direction; a narrow one is not.
+TEST(PackWeights, OncePerWeightAndDirection) {
+  const TrainingGraph training = build(packed_network(), 100, 3);
+  const Packed found = packed_in(training);
+  EXPECT_EQ(found.copies, 3) << training.graph.to_text();    // first; again, both ways
+  EXPECT_EQ(found.products, 5) << training.graph.to_text();  // nobody asks for the gradient of x
+  EXPECT_EQ(found.transposed, 0) << training.graph.to_text();
+}
+
+// Few rows that fill vectors: what was packed for the forward serves the gradient, too.
+TEST(PackWeights, OneCopyServesBothDirections) {
+  if (!gemm_takes_transposed({32, 512, 512})) GTEST_SKIP() << "each direction has its own copy";
+  const TrainingGraph training = build(packed_network(), 32, 2);
+  const Packed found = packed_in(training);
+  EXPECT_EQ(found.copies, 2) << training.graph.to_text();
+  EXPECT_EQ(found.products, 5) << training.graph.to_text();
+  EXPECT_EQ(found.transposed, 2) << training.graph.to_text();
+  const std::vector<HostTensor> plain = results_of(build(packed_network(), 32, 0));
+  const std::vector<HostTensor> packed = results_of(training);
+  ASSERT_EQ(plain.size(), packed.size());
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    test::expect_close(packed[i], plain[i], 1e-5, std::to_string(i));
 }
 
 TEST(PackWeights, ConvolutionsOncePerWeightAndDirection) {
