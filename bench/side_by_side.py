@@ -37,6 +37,7 @@ MICRO_BATCHES = 8
 TAXED = [1, 2, 4, 8, 16]
 OUR_SCHEDULES = ["auto", "1f1b", "zb-h1", "zb-v"]
 THEIR_SCHEDULES = ["1f1b", "gpipe"]
+CLOSE = 1.1  # times the best of the first round: a form that may still be the best of all rounds
 
 
 class Bench:
@@ -72,21 +73,20 @@ class Bench:
                     "--micro-batches", MICRO_BATCHES, "--steps", self.steps(MODELS[name], 2))
 
     def in_turn(self, programs):
-        """Runs each program once a round; of the forms of a program only the best goes on after the first.
+        """Runs each program once a round; of the forms of a program those close to the best of the first go on.
 
-        `programs`: name to {form: function}. Returns name to {"form", "runs"}.
+        `programs`: name to {form: function}. Returns name to what merged() makes of the form that is best in all.
         """
-        kept = {}
+        tried = {name: {form: [] for form in forms} for name, forms in programs.items()}
         for round_number in range(self.arguments.rounds):
             for name, forms in programs.items():
-                if round_number == 0:
-                    tried = {form: make() for form, make in forms.items()}
-                    best = min(tried, key=lambda form: statistics.median(tried[form]["step_ms"]))
-                    others = {form: statistics.median(runs["step_ms"]) for form, runs in tried.items() if form != best}
-                    kept[name] = {"form": best, "runs": [tried[best]], "other_forms_ms": others}
-                else:
-                    kept[name]["runs"].append(forms[kept[name]["form"]]())
-        return {name: merged(entry) for name, entry in kept.items()}
+                if round_number == 1:
+                    best = min(step_ms(runs) for runs in tried[name].values())
+                    forms = programs[name] = {form: make for form, make in forms.items()
+                                              if step_ms(tried[name][form]) <= CLOSE * best}
+                for form, make in forms.items():
+                    tried[name][form].append(make())
+        return {name: merged({form: tried[name][form] for form in forms}, tried[name]) for name, forms in programs.items()}
 
     def single(self, name, threads):
         forms = {"default": lambda: self.pytorch(name, threads)}
@@ -130,12 +130,17 @@ class Bench:
                                          self.steps(MODELS[name], threads), self.bf16)}
 
 
-def merged(entry):
-    """The runs of one program as one: medians, the largest memory, and what they agree on."""
-    runs = entry["runs"]
+def step_ms(runs):
+    return statistics.median(t for one in runs for t in one["step_ms"])
+
+
+def merged(forms, tried):
+    """The best of a program's forms, its runs as one: medians, the largest memory, and what they agree on."""
+    form = min(forms, key=lambda form: step_ms(forms[form]))
+    runs = forms[form]
     last = runs[-1]
-    out = {"form": entry["form"], "other_forms_ms": entry["other_forms_ms"],
-           "step_ms": statistics.median(t for one in runs for t in one["step_ms"]),
+    out = {"form": form, "other_forms_ms": {other: step_ms(theirs) for other, theirs in tried.items() if other != form},
+           "step_ms": step_ms(runs),
            "all_step_ms": [one["step_ms"] for one in runs], "losses": last["losses"],
            "peak_mib": max(one["peak_mib"] for one in runs),
            "first_step_s": statistics.median(one["first_step_s"] for one in runs),
