@@ -78,6 +78,9 @@ def line(part, row):
     if part == "pipeline":
         return title + " " + ", ".join(f"{key} {milliseconds(row[key]['step_ms'])} ms {row[key]['form']}".strip()
                                        for key in ("stages", "pytorch_stages", "one_stage", "pytorch_whole"))
+    if part == "turns":
+        return title + " " + ", ".join(f"{form} {milliseconds(ms)} ms" for form, ms in row["step_ms"].items()) + "; " + \
+            ", ".join(f"{form} {speed['sums']:.2f} times as fast" for form, speed in row["speeds"].items())
     if part == "tax":
         return f"{title} pipetrain " + " ".join(f"{c}: {milliseconds(t)}" for c, t in row["pipetrain_ms"].items()) + \
             ", PyTorch " + " ".join(f"{c}: {milliseconds(t)}" for c, t in row["pytorch_ms"].items())
@@ -139,6 +142,22 @@ def pipeline_table(found):
          "times as fast", "pipetrain, 1 stage, 2 threads ms", "times as fast", "prediction off by %", "peak MiB", "first step s"], rows)
 
 
+def turns_table(found):
+    forms = list(found["turns"][0]["speeds"])
+    rows = []
+    for row in found["turns"]:
+        cells = [title_of(row["model"]), str(len(row["all_step_ms"]["one stage"])), milliseconds(row["step_ms"]["one stage"])]
+        for form in forms:
+            speed = row["speeds"][form]
+            cells += [milliseconds(row["step_ms"][form]), f"{speed['sums']:.2f}, {speed['median_turn']:.2f}"]
+        rows.append(cells)
+    head = ["model (batch)", "turns", "1 stage, 2 threads ms"]
+    for form in forms:
+        head += [f"{form} ms", "times as fast"]
+    return "\n## One stage and 2 stages × 1 thread, 8 micro-batches, in turn\n\n" + table(head, rows) + \
+        "\nMedian steps; times as fast by the sums of all steps, and in the median turn.\n"
+
+
 def tax_table(found):
     rows = []
     counts = sorted({int(count) for row in found["tax"] for count in row["pipetrain_ms"]})
@@ -186,7 +205,7 @@ def markdown(found):
         row["pytorch_stages"]["version"] for row in found.get("pipeline", [])}
     text = f"# Side by side, {found['precision']}\n\n{found['machine']}; {found['rounds']} rounds in turn, {found['seconds']:.0f} s"
     text += "".join(f"; PyTorch {version}" for version in sorted(versions)) + ".\n"
-    for part, make in (("single", single_tables), ("pipeline", pipeline_table), ("tax", tax_table), ("time", time_table)):
+    for part, make in (("single", single_tables), ("pipeline", pipeline_table), ("turns", turns_table), ("tax", tax_table), ("time", time_table)):
         if found.get(part):
             text += make(found)
     if found["failed"]:

@@ -10,6 +10,7 @@ same batch. NAME.md and NAME.json hold, by part:
               compared; share of the GEMM rate, peak memory, time from the command to the first finished step
     forward   ONNX Runtime's forward pass, below which no step can be
     pipeline  2 stages × 1 thread against PyTorch's pipelining over gloo and against one stage with 2 threads
+    turns     2 stages × 1 thread and one stage with 2 threads, two steps of each in turn, --turns times
     tax       step time of one stage at 2, 4, 8, 16 micro-batches over that at 1, and PyTorch's
     time      where the time of pipetrain's step goes
 
@@ -18,6 +19,7 @@ for all models on two cores, and as much for the other two. Needs the standard l
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -27,15 +29,18 @@ import time
 from pathlib import Path
 
 import report
+import turns
 import where_time_goes
 from models import ALL_MODELS, MODELS, new_flags
 from pipetrain_run import RunFailed, peer, pipetrain, run
 
-PARTS = ["single", "forward", "pipeline", "tax", "time"]
+PARTS = ["single", "forward", "pipeline", "turns", "tax", "time"]
 SHORT_PARTS = ["single", "forward", "time"]
 MICRO_BATCHES = 8
 TAXED = [1, 2, 4, 8, 16]
 OUR_SCHEDULES = ["auto", "1f1b", "zb-h1", "zb-v"]
+TURNED_SCHEDULES = ["auto", "zb-v"]
+STEPS_A_TURN = 2
 THEIR_SCHEDULES = ["1f1b", "gpipe"]
 CLOSE = 1.1  # times the best of the first round: a form that may still be the best of all rounds
 
@@ -110,6 +115,18 @@ class Bench:
         return {"model": name, **self.in_turn({"stages": ours, "pytorch_stages": theirs,
                                                "one_stage": {"": lambda: self.ours(name, 2)}, "pytorch_whole": whole})}
 
+    def turns(self, name):
+        """The pipeline against one stage on a machine whose speed moves."""
+        model, folder = MODELS[name], self.folder / name
+        with contextlib.ExitStack() as stack:
+            runs = {form: stack.enter_context(turns.StoppableRun(self.arguments.pipetrain, model, folder, form, **options))
+                    for form, options in [("one stage", {"threads": 2})] + [
+                        (form, {"threads": 1, "micro_batches": MICRO_BATCHES, "stages": 2, "schedule": form})
+                        for form in TURNED_SCHEDULES]}
+            found = turns.in_turn(runs, self.arguments.turns, STEPS_A_TURN)
+        return {"model": name, "all_step_ms": found, "step_ms": {form: turns.median_ms(steps) for form, steps in found.items()},
+                "speeds": {form: turns.speeds(found["one stage"], found[form]) for form in TURNED_SCHEDULES}}
+
     def tax(self, name):
         """Step times by number of micro-batches, one stage and one thread on both sides."""
         steps = max(2, MODELS[name].steps // 2)
@@ -159,7 +176,7 @@ def every_row(bench, arguments):
             for part in ("single", "forward", "time"):
                 if part in arguments.parts:
                     yield part, name, lambda part=part, name=name, threads=threads: getattr(bench, part)(name, threads)
-        for part in ("pipeline", "tax"):
+        for part in ("pipeline", "turns", "tax"):
             if part in arguments.parts and MODELS[name].pipelined:
                 yield part, name, lambda part=part, name=name: getattr(bench, part)(name)
 
@@ -173,6 +190,7 @@ def parse():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=SHORT_PARTS, metavar="PART")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")

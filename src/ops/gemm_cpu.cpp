@@ -156,6 +156,7 @@ struct Block {
   bool add;
   Out* c;
   std::int64_t row;  // elements from one row of c to the next
+  bool streams;      // b comes from memory, not from a cache
 };
 
 template <class Source, class Out>
@@ -169,9 +170,14 @@ void multiply_tile(const Block<Out>& block, const RowPanels& panels, std::int64_
   const std::int64_t height = panels.height(panel);
   Out* to = block.c + panels.first(panel) * block.row + j;
   if constexpr (std::is_same_v<Source, Floats>) {
-    (width == kColumns)
-        ? multiply(height, depth, a, b, shift, block.add, to, block.row)
-        : multiply_edge(height, width, depth, a, b, shift, block.add, to, block.row);
+    if (width < kColumns)
+      return multiply_edge(height, width, depth, a, b, shift, block.add, to, block.row);
+    if (!block.streams)
+      return multiply<false>(height, depth, a, b, nullptr, shift, block.add, to, block.row);
+    // The panel after the next, a quarter in each of the first four tiles.
+    const float* next =
+        panel < kTermsAhead ? b + (2 * depth + panel * (depth / kTermsAhead)) * kColumns : b;
+    multiply<true>(height, depth, a, b, next, shift, block.add, to, block.row);
   } else {
     multiply_pairs_edge(height, width, depth, a, b, shift, block.add, to, block.row);
   }
@@ -210,7 +216,7 @@ bool is_wide() {
 /// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
 template <class Source, class Out>
 void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& next_a,
-                    Ahead<typename Source::Element>& next_b, Ahead<float>& next_packed) {
+                    Ahead<typename Source::Element>& next_b) {
   const RowPanels panels(block.rows);
   const bool wide = is_wide<Source>();
   const std::int64_t together = wide ? 2 : 1;  // panels of either operand
@@ -218,7 +224,6 @@ void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& ne
     for (std::int64_t i = 0; i < together * together; ++i) {
       next_a.next_portion();
       next_b.next_portion();
-      next_packed.next_portion();
     }
     (wide ? multiply_wide_tile<Source, Out> : multiply_tile<Source, Out>)(block, panels, panel, j);
   };
@@ -285,16 +290,6 @@ void multiply_part(const Product<typename Source::Element, Out>& product, const 
         const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
         pack_rows<Source>(a, top, rows, shape.m - top, begin, terms, packed_a);
         const std::int64_t tiles = tiles_of(rows, columns);
-        Ahead<float> next_packed;
-        if (b.packed && top == part.top && !is_wide<Source>()) {
-          // The panels come in order: each tile calls in its share of the panel after the next.
-          next_packed = {{panels + 2 * depth * kColumns, depth * kColumns, 1},
-                         0,
-                         std::max<std::int64_t>(0, columns / kColumns - 2),
-                         0,
-                         depth * kColumns,
-                         tiles};
-        }
         Lines next_a;
         if (const std::int64_t below = top + rows; below < part.bottom) {
           next_a = Lines(a, below, std::min(blocks.rows, part.bottom - below), begin, terms, tiles);
@@ -303,8 +298,8 @@ void multiply_part(const Product<typename Source::Element, Out>& product, const 
         }
         multiply_block<Source, Out>(
             {rows, columns, depth, packed_a, panels, bias && begin == 0 ? bias + left : nullptr,
-             add || begin > 0, c + top * shape.n + left, shape.n},
-            next_a, next_b, next_packed);
+             add || begin > 0, c + top * shape.n + left, shape.n, b.packed && top == part.top},
+            next_a, next_b);
       }
     }
   }

@@ -14,24 +14,41 @@
 
 namespace pipetrain::gemm_panels {
 
-/// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
 template <int kCount>
-void multiply(std::int64_t depth, const float* a, const float* b, const float* bias, bool add,
-              float* c, std::int64_t row) {
+[[gnu::always_inline]] inline void add_term(const float* a, const float* b, Vector (&low)[kCount],
+                                            Vector (&high)[kCount]) {
+  const Vector b_low = load8(b), b_high = load8(b + kLanes);
+#pragma GCC unroll 6
+  for (int r = 0; r < kCount; ++r) {
+    const Vector factor = fill8(a[r]);
+    low[r] += factor * b_low;
+    high[r] += factor * b_high;
+  }
+}
+
+constexpr std::int64_t kTermsAhead = 4;  // for each line that a tile calls in
+
+/// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
+/// With kAhead lines from `next` on, a quarter of a panel, come to the second cache meanwhile.
+template <int kCount, bool kAhead>
+void multiply(std::int64_t depth, const float* a, const float* b,
+              [[maybe_unused]] const float* next, const float* bias, bool add, float* c,
+              std::int64_t row) {
   Vector low[kCount] = {}, high[kCount] = {};
   for (std::int64_t r = 0; r < kCount; ++r) {
     __builtin_prefetch(c + r * row, 1);
     __builtin_prefetch(c + r * row + kColumns - 1, 1);
   }
+  if constexpr (kAhead) {
+    for (std::int64_t i = 0; i < depth; next += kColumns) {
+      __builtin_prefetch(next, 0, 2);
+      const std::int64_t end = std::min(depth, i + kTermsAhead);
 #pragma GCC unroll 4
-  for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) {
-    const Vector b_low = load8(b), b_high = load8(b + kLanes);
-#pragma GCC unroll 6
-    for (int r = 0; r < kCount; ++r) {
-      const Vector factor = fill8(a[r]);
-      low[r] += factor * b_low;
-      high[r] += factor * b_high;
+      for (; i < end; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
     }
+  } else {
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
   }
   if (bias) {
     const Vector bias_low = load8(bias), bias_high = load8(bias + kLanes);
@@ -55,21 +72,22 @@ void multiply(std::int64_t depth, const float* a, const float* b, const float* b
   }
 }
 
-inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
-                     const float* bias, bool add, float* c, std::int64_t row) {
+template <bool kAhead>
+void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
+              const float* next, const float* bias, bool add, float* c, std::int64_t row) {
   switch (rows) {
     case 1:
-      return multiply<1>(depth, a, b, bias, add, c, row);
+      return multiply<1, kAhead>(depth, a, b, next, bias, add, c, row);
     case 2:
-      return multiply<2>(depth, a, b, bias, add, c, row);
+      return multiply<2, kAhead>(depth, a, b, next, bias, add, c, row);
     case 3:
-      return multiply<3>(depth, a, b, bias, add, c, row);
+      return multiply<3, kAhead>(depth, a, b, next, bias, add, c, row);
     case 4:
-      return multiply<4>(depth, a, b, bias, add, c, row);
+      return multiply<4, kAhead>(depth, a, b, next, bias, add, c, row);
     case 5:
-      return multiply<5>(depth, a, b, bias, add, c, row);
+      return multiply<5, kAhead>(depth, a, b, next, bias, add, c, row);
     default:
-      return multiply<kRows>(depth, a, b, bias, add, c, row);
+      return multiply<kRows, kAhead>(depth, a, b, next, bias, add, c, row);
   }
 }
 
@@ -214,7 +232,7 @@ inline void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t 
   float corner[kRows * kColumns];
   float shift[kColumns] = {};
   if (bias) std::copy_n(bias, columns, shift);
-  multiply(rows, depth, a, b, shift, /*add=*/false, corner, kColumns);
+  multiply<false>(rows, depth, a, b, nullptr, shift, /*add=*/false, corner, kColumns);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t j = 0; j < columns; ++j) {
       float& to = c[r * row + j];
