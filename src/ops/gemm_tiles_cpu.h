@@ -26,7 +26,8 @@ template <int kCount>
   }
 }
 
-constexpr std::int64_t kTermsAhead = 4;  // for each line that a tile calls in
+// A tile calls in a line for so many of its terms; so many tiles call in a whole panel.
+constexpr std::int64_t kTermsAhead = 4;
 
 /// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
 /// With kAhead lines from `next` on, a quarter of a panel, come to the second cache meanwhile.
