@@ -1,5 +1,9 @@
 #include "base/document.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -32,6 +36,14 @@ std::string reason(const Json::exception& error) {
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
+// The number behind "pipetrain.plan/"; 0 when there is none.
+int version_of(std::string_view schema) {
+  int version = 0;
+  const std::string_view digits = schema.substr(schema.rfind('/') + 1);
+  std::from_chars(digits.data(), digits.data() + digits.size(), version);
+  return version;
+}
+
 void check_schema(const Json& json, const std::string& file, std::string_view schema,
                   ErrorKind kind) {
   if (!json.is_object() || !json.contains("schema") || !json["schema"].is_string()) {
@@ -41,9 +53,12 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
   if (found == schema) return;
   const std::string_view family = schema.substr(0, schema.rfind('/') + 1);
   if (found.starts_with(family)) {
-    fail(kind, fmt::format("{} is a {} document, but this program reads {} only; make it again "
-                           "with this version",
-                           file, printable(found), schema));
+    const bool later = version_of(found) > version_of(schema);
+    fail(kind,
+         fmt::format("{} is a {} document{}, but this program reads {} only; {}", file,
+                     printable(found), later ? " of a later version of pipetrain" : "", schema,
+                     later ? "use that version, or make it again with this one"
+                           : "make it again with this version"));
   }
   fail(kind,
        fmt::format("{} is a {} document, a {} document is needed", file, printable(found), schema));
@@ -68,6 +83,21 @@ void DocumentField::fail_type(std::string_view expected) const {
 
 bool DocumentField::has(std::string_view key) const {
   return value_->is_object() && value_->contains(key);
+}
+
+void DocumentField::allow_only(std::initializer_list<std::string_view> fields) const {
+  for (const std::string& key : keys()) {
+    if (std::find(fields.begin(), fields.end(), key) != fields.end()) continue;
+    fail(fmt::format("has a field \"{}\", which nobody reads; its fields are {}", printable(key),
+                     fmt::join(fields, ", ")));
+  }
+}
+
+std::vector<std::string> DocumentField::keys() const {
+  if (!value_->is_object()) fail_type("an object");
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : value_->items()) keys.push_back(key);
+  return keys;
 }
 
 DocumentField DocumentField::at(std::string_view key) const {
@@ -103,12 +133,17 @@ std::int64_t DocumentField::integer(std::int64_t least, std::int64_t most) const
   return number;
 }
 
-double DocumentField::real(double least) const {
-  const bool bounded = least != std::numeric_limits<double>::lowest();
-  const std::string expected = bounded ? fmt::format("a number of at least {}", least) : "a number";
-  if (!value_->is_number()) fail_type(expected);
+double DocumentField::real(double least, double most) const {
+  const auto refuse = [&] {
+    fail_type(most != std::numeric_limits<double>::max()
+                  ? fmt::format("a number of at least {} and at most {}", least, most)
+              : least != std::numeric_limits<double>::lowest()
+                  ? fmt::format("a number of at least {}", least)
+                  : "a number");
+  };
+  if (!value_->is_number()) refuse();
   const auto number = value_->get<double>();
-  if (!std::isfinite(number) || number < least) fail_type(expected);
+  if (!std::isfinite(number) || number < least || number > most) refuse();
   return number;
 }
 

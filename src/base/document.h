@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json_fwd.h"
@@ -21,9 +23,19 @@ namespace pipetrain {
 /// got "x".
 class DocumentField {
  public:
+  // Limits far beyond what is real: what lies below them can be added up and multiplied.
+  static constexpr double kMostSeconds = 1e9;
+  static constexpr double kMostPerSecond = 1e24;  // bytes or operations
+  static constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+  static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
   DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind);
 
   bool has(std::string_view key) const;
+  /// Refuses an object with a field that is not among these.
+  void allow_only(std::initializer_list<std::string_view> fields) const;
+  /// The fields of an object.
+  std::vector<std::string> keys() const;
   /// A field of an object; an Error when it is missing.
   DocumentField at(std::string_view key) const;
   /// Length of an array, and its items.
@@ -33,7 +45,8 @@ class DocumentField {
   std::int64_t integer(std::int64_t least = std::numeric_limits<std::int64_t>::min(),
                        std::int64_t most = std::numeric_limits<std::int64_t>::max()) const;
   /// A finite number.
-  double real(double least = std::numeric_limits<double>::lowest()) const;
+  double real(double least = std::numeric_limits<double>::lowest(),
+              double most = std::numeric_limits<double>::max()) const;
   std::string text() const;
   bool flag() const;
 

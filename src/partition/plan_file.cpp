@@ -1,6 +1,8 @@
 #include "partition/plan_file.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -9,6 +11,8 @@
 
 namespace pipetrain {
 namespace {
+
+constexpr std::int64_t kMostParts = 1 << 20;  // devices, micro-batches, nodes of a stage
 
 Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& chain) {
   const auto first = static_cast<std::size_t>(stage.first);
@@ -99,14 +103,13 @@ void check_last(const DocumentField& stage, int last, const Names& names) {
 
 // The devices of a stage, which may be missing: then one, after those of the stage before.
 DeviceRange devices_of(const DocumentField& stage, int free) {
-  constexpr std::int64_t kMostDevices = 1 << 20;
   DeviceRange out{free, 1};
   if (stage.has("replicas")) {
-    out.count = static_cast<int>(stage.at("replicas").integer(1, kMostDevices));
+    out.count = static_cast<int>(stage.at("replicas").integer(1, kMostParts));
   }
   if (stage.has("first_device")) {
     const DocumentField first = stage.at("first_device");
-    out.first = static_cast<int>(first.integer(0, kMostDevices));
+    out.first = static_cast<int>(first.integer(0, kMostParts));
     if (out.first < free) {
       first.fail(fmt::format("is {}, but the stages before take the devices up to {}", out.first,
                              free - 1));
@@ -115,18 +118,72 @@ DeviceRange devices_of(const DocumentField& stage, int free) {
   return out;
 }
 
+// What stands in a plan to be read by people: predictions are made anew, but a wrong one shows that
+// the file is not what it seems.
+void check_information(const DocumentField& field, std::initializer_list<std::string_view> texts,
+                       std::initializer_list<std::string_view> seconds,
+                       std::initializer_list<std::string_view> bytes) {
+  for (const std::string_view name : texts)
+    if (field.has(name)) field.at(name).text();
+  for (const std::string_view name : seconds)
+    if (field.has(name)) field.at(name).real(0, DocumentField::kMostSeconds);
+  for (const std::string_view name : bytes)
+    if (field.has(name)) field.at(name).integer(0, DocumentField::kMostBytes);
+}
+
+void check_stage(const DocumentField& stage) {
+  stage.allow_only({"index",        "first_node",       "first_index",        "last_node",
+                    "last_index",   "first_device",     "replicas",           "recompute",
+                    "nodes",        "seconds",          "forward_seconds",    "backward_seconds",
+                    "step_seconds", "transfer_seconds", "all_reduce_seconds", "parameter_bytes",
+                    "saved_bytes",  "in_flight",        "weight_versions",    "memory_bytes",
+                    "memory",       "forward_bytes_in", "backward_bytes_out", "comment"});
+  check_information(
+      stage, {"comment"},
+      {"seconds", "forward_seconds", "backward_seconds", "step_seconds", "transfer_seconds",
+       "all_reduce_seconds"},
+      {"parameter_bytes", "saved_bytes", "memory_bytes", "forward_bytes_in", "backward_bytes_out"});
+  for (const char* name : {"index", "nodes", "in_flight", "weight_versions"})
+    if (stage.has(name)) stage.at(name).integer(0, kMostParts);
+  if (!stage.has("memory")) return;
+  const std::initializer_list<std::string_view> parts = {"weights", "gradients", "optimizer",
+                                                         "activations", "transient"};
+  stage.at("memory").allow_only(parts);
+  check_information(stage.at("memory"), {}, {}, parts);
+}
+
+/// Refuses fields that are not known and values that cannot be meant, wherever they stand.
+void check_fields(const DocumentField& root) {
+  root.allow_only({"schema", "model", "chain_nodes", "schedule", "micro_batches", "devices",
+                   "bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds",
+                   "lower_bound_reason", "gap", "stages", "cut_reasons", "notes", "order",
+                   "comment"});
+  check_information(root, {"model", "lower_bound_reason", "comment"},
+                    {"bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds"}, {});
+  constexpr double kRounding = 1e-6, kMostGap = 1e18;
+  if (root.has("gap")) root.at("gap").real(-kRounding, kMostGap);
+  if (root.has("devices")) root.at("devices").integer(1, kMostParts);
+  for (const char* name : {"cut_reasons", "notes"}) {
+    for (std::size_t i = 0; root.has(name) && i < root.at(name).size(); ++i)
+      root.at(name).item(i).text();
+  }
+  const DocumentField stages = root.at("stages");
+  for (std::size_t i = 0; i < stages.size(); ++i) check_stage(stages.item(i));
+}
+
 /// What a plan says of the run.
 void take_run(const DocumentField& root, PlanChoice& out) {
   if (root.has("order")) out.order = root.at("order").text();
   if (root.has("schedule")) out.schedule = root.at("schedule").text();
   if (root.has("micro_batches")) {
-    out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, 1 << 20));
+    out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, kMostParts));
   }
 }
 
 PlanChoice choice_of(const DocumentField& root, const Names& names) {
+  check_fields(root);
   if (root.has("chain_nodes")) {
-    const std::int64_t count = root.at("chain_nodes").integer(1);
+    const std::int64_t count = root.at("chain_nodes").integer(1, std::numeric_limits<int>::max());
     if (count != names.count()) {
       root.at("chain_nodes")
           .fail(fmt::format("is {}, but the model has {} nodes; the plan was made for another "
@@ -211,6 +268,7 @@ PlanChoice read_plan(const std::filesystem::path& path, std::span<const std::str
 PlanChoice read_plan_outline(const std::filesystem::path& path) {
   const Document document = Document::read(path, kPlanSchema);
   const DocumentField root = document.root();
+  check_fields(root);
   PlanChoice out;
   const DocumentField stages = root.at("stages");
   for (std::size_t i = 0; i < stages.size(); ++i) {

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -18,55 +17,47 @@ namespace pipetrain {
 namespace {
 
 constexpr std::int64_t kMaximumDevices = 1 << 20;
+constexpr double kLeastBytesPerSecond = 1e-3;
+constexpr double kLeastSpeed = 1e-6, kMostSpeed = 1e6;
 
-void check_fields(const Json& object, const DocumentField& field,
-                  std::initializer_list<std::string_view> known) {
-  if (!object.is_object()) field.fail("must be an object");
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    std::string list;
-    for (const std::string_view name : known)
-      list += (list.empty() ? "" : ", ") + std::string(name);
-    field.fail(fmt::format("has a field \"{}\", which nobody reads; its fields are {}",
-                           printable(key), list));
-  }
-}
-
-// A number under either of two names; the second one is in plain units. 0 when both are missing.
+// A number under either of two names, at most `most`; the second one is in plain units, as `most`
+// is. 0 when both are missing.
 double quantity(const DocumentField& field, std::string_view name, double unit,
-                std::string_view plain_name) {
+                std::string_view plain_name, double most) {
   if (field.has(name) && field.has(plain_name)) {
     field.fail(fmt::format("has both {} and {}; one is enough", name, plain_name));
   }
-  if (field.has(name)) return field.at(name).real(0) * unit;
-  return field.has(plain_name) ? field.at(plain_name).real(0) : 0;
+  if (field.has(name)) return field.at(name).real(0, most / unit) * unit;
+  return field.has(plain_name) ? field.at(plain_name).real(0, most) : 0;
 }
 
-TopologyLevel level_of(const DocumentField& field, const Json& json) {
-  check_fields(json, field,
-               {"name", "count", "gigabytes_per_second", "bytes_per_second", "latency_microseconds",
-                "latency_seconds"});
+TopologyLevel level_of(const DocumentField& field) {
+  field.allow_only({"name", "count", "gigabytes_per_second", "bytes_per_second",
+                    "latency_microseconds", "latency_seconds"});
   TopologyLevel level;
   if (field.has("name")) level.name = field.at("name").text();
   level.count = static_cast<int>(field.at("count").integer(1, kMaximumDevices));
-  level.bytes_per_second = quantity(field, "gigabytes_per_second", 1e9, "bytes_per_second");
-  level.latency_seconds = quantity(field, "latency_microseconds", 1e-6, "latency_seconds");
-  if (level.bytes_per_second <= 0) {
+  level.bytes_per_second = quantity(field, "gigabytes_per_second", 1e9, "bytes_per_second",
+                                    DocumentField::kMostPerSecond);
+  level.latency_seconds =
+      quantity(field, "latency_microseconds", 1e-6, "latency_seconds", DocumentField::kMostSeconds);
+  if (level.bytes_per_second < kLeastBytesPerSecond) {
     field.fail("needs gigabytes_per_second (or bytes_per_second) above 0: of one link, one way");
   }
   return level;
 }
 
-void read_device(const DocumentField& device, const Json& json, Topology& topology) {
-  check_fields(json, device,
-               {"memory_gibibytes", "memory_bytes", "teraflops_per_second", "flops_per_second",
-                "memory_gigabytes_per_second", "memory_bytes_per_second", "speed"});
-  const double memory = quantity(device, "memory_gibibytes", 1 << 30, "memory_bytes");
-  if (memory > 1e18) device.fail("has more than 1e18 bytes of memory");
-  topology.memory_bytes = static_cast<std::size_t>(memory);
-  topology.flops_per_second = quantity(device, "teraflops_per_second", 1e12, "flops_per_second");
+void read_device(const DocumentField& device, Topology& topology) {
+  device.allow_only({"memory_gibibytes", "memory_bytes", "teraflops_per_second", "flops_per_second",
+                     "memory_gigabytes_per_second", "memory_bytes_per_second", "speed"});
+  topology.memory_bytes =
+      static_cast<std::size_t>(quantity(device, "memory_gibibytes", 1 << 30, "memory_bytes",
+                                        static_cast<double>(DocumentField::kMostBytes)));
+  topology.flops_per_second = quantity(device, "teraflops_per_second", 1e12, "flops_per_second",
+                                       DocumentField::kMostPerSecond);
   topology.memory_bytes_per_second =
-      quantity(device, "memory_gigabytes_per_second", 1e9, "memory_bytes_per_second");
+      quantity(device, "memory_gigabytes_per_second", 1e9, "memory_bytes_per_second",
+               DocumentField::kMostPerSecond);
   if (!device.has("speed")) return;
   const DocumentField speeds = device.at("speed");
   if (speeds.size() != static_cast<std::size_t>(topology.devices())) {
@@ -74,16 +65,13 @@ void read_device(const DocumentField& device, const Json& json, Topology& topolo
                             topology.devices()));
   }
   for (std::size_t i = 0; i < speeds.size(); ++i) {
-    const double speed = speeds.item(i).real(0);
-    if (speed <= 0) speeds.item(i).fail("must be above 0");
-    topology.device_speed.push_back(speed);
+    topology.device_speed.push_back(speeds.item(i).real(kLeastSpeed, kMostSpeed));
   }
 }
 
 Topology topology_of(const Document& document) {
   const DocumentField root = document.root();
-  const Json& json = document.json();
-  check_fields(json, root, {"schema", "name", "source", "levels", "device"});
+  root.allow_only({"schema", "name", "source", "levels", "device"});
   Topology out;
   if (root.has("name")) out.name = root.at("name").text();
   if (root.has("source")) root.at("source").text();
@@ -91,13 +79,13 @@ Topology topology_of(const Document& document) {
   if (levels.size() == 0) levels.fail("lists no level; one device is a level of count 1");
   std::int64_t devices = 1;
   for (std::size_t i = 0; i < levels.size(); ++i) {
-    out.levels.push_back(level_of(levels.item(i), json["levels"][i]));
+    out.levels.push_back(level_of(levels.item(i)));
     devices *= out.levels.back().count;
     if (devices > kMaximumDevices) {
       levels.fail(fmt::format("make more than {} devices", kMaximumDevices));
     }
   }
-  if (root.has("device")) read_device(root.at("device"), json["device"], out);
+  if (root.has("device")) read_device(root.at("device"), out);
   return out;
 }
 

@@ -1,7 +1,6 @@
 #include "pipeline/costs_file.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "base/document.h"
@@ -10,32 +9,26 @@
 namespace pipetrain {
 namespace {
 
-void check_fields(const Json& object, const DocumentField& field,
-                  std::initializer_list<std::string_view> known) {
-  if (!object.is_object()) field.fail("must be an object");
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    field.fail(fmt::format("has a field \"{}\", which nobody reads", printable(key)));
-  }
-}
+constexpr double kMostScale = 1e6;
 
 double seconds(const DocumentField& field, std::string_view name, double otherwise) {
-  return field.has(name) ? field.at(name).real(0) : otherwise;
+  return field.has(name) ? field.at(name).real(0, DocumentField::kMostSeconds) : otherwise;
 }
 
-StageSeconds stage_of(const DocumentField& field, const Json& json) {
-  check_fields(json, field,
-               {"forward", "backward", "backward_input", "backward_weight", "recompute", "update",
-                "reduce"});
+StageSeconds stage_of(const DocumentField& field) {
+  field.allow_only({"forward", "backward", "backward_input", "backward_weight", "recompute",
+                    "update", "reduce"});
   StageSeconds stage;
-  stage.forward = field.at("forward").real(0);
+  stage.forward = field.at("forward").real(0, DocumentField::kMostSeconds);
   const bool parts = field.has("backward_input") || field.has("backward_weight");
   if (!parts && !field.has("backward")) {
     field.fail("needs backward, or backward_input and backward_weight");
   }
   const double whole = seconds(field, "backward", 0);
-  stage.backward_input = parts ? field.at("backward_input").real(0) : whole / 2;
-  stage.backward_weight = parts ? field.at("backward_weight").real(0) : whole / 2;
+  stage.backward_input =
+      parts ? field.at("backward_input").real(0, DocumentField::kMostSeconds) : whole / 2;
+  stage.backward_weight =
+      parts ? field.at("backward_weight").real(0, DocumentField::kMostSeconds) : whole / 2;
   stage.backward = field.has("backward") ? whole : stage.backward_input + stage.backward_weight;
   stage.recompute = seconds(field, "recompute", stage.forward);
   stage.update = seconds(field, "update", 0);
@@ -46,19 +39,19 @@ StageSeconds stage_of(const DocumentField& field, const Json& json) {
 void read_link(const DocumentField& field, LinkCost& link) {
   link.latency_seconds = seconds(field, "latency", link.latency_seconds);
   if (!field.has("bytes_per_second")) return;
-  link.bytes_per_second = field.at("bytes_per_second").real(0);
+  link.bytes_per_second = field.at("bytes_per_second").real(0, DocumentField::kMostPerSecond);
   if (link.bytes_per_second == 0) field.at("bytes_per_second").fail("must be above 0");
 }
 
-void read_edge(const DocumentField& field, const Json& json, Program& program, Costs& costs) {
-  check_fields(json, field, {"from", "to", "bytes", "latency", "bytes_per_second"});
+void read_edge(const DocumentField& field, Program& program, Costs& costs) {
+  field.allow_only({"from", "to", "bytes", "latency", "bytes_per_second"});
   const auto from = static_cast<int>(field.at("from").integer(0, program.stages - 1));
   const auto to = static_cast<int>(field.at("to").integer(0, program.stages - 1));
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     Edge& edge = program.edges[e];
     if (edge.from_stage != from || edge.to_stage != to) continue;
-    constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
-    if (field.has("bytes")) edge.bytes_per_unit = field.at("bytes").integer(0, kMostBytes);
+    if (field.has("bytes"))
+      edge.bytes_per_unit = field.at("bytes").integer(0, DocumentField::kMostBytes);
     return read_link(field, costs.edge_link[e]);
   }
   field.fail(fmt::format("is an edge from stage {} to stage {}, which the schedule '{}' has not",
@@ -71,15 +64,14 @@ std::vector<double> scales(const DocumentField& field, int count, const char* wh
         fmt::format("has {} numbers, but the schedule has {} {}", field.size(), count, what));
   }
   std::vector<double> result;
-  for (std::size_t n = 0; n < field.size(); ++n) result.push_back(field.item(n).real(0));
+  for (std::size_t n = 0; n < field.size(); ++n)
+    result.push_back(field.item(n).real(0, kMostScale));
   return result;
 }
 
 Costs costs_of(const Document& document, Program& program) {
   const DocumentField root = document.root();
-  const Json& json = document.json();
-  check_fields(
-      json, root,
+  root.allow_only(
       {"schema", "stages", "link", "edges", "units", "devices", "gradient_sync", "transfers"});
   Costs costs;
   const DocumentField stages = root.at("stages");
@@ -89,18 +81,18 @@ Costs costs_of(const Document& document, Program& program) {
                             printable(program.schedule), program.stages));
   }
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    costs.stage.push_back(stage_of(stages.item(s), json["stages"][s]));
+    costs.stage.push_back(stage_of(stages.item(s)));
   }
   costs.stage.resize(count, costs.stage.front());
   if (root.has("link")) {
-    check_fields(json["link"], root.at("link"), {"latency", "bytes_per_second"});
+    root.at("link").allow_only({"latency", "bytes_per_second"});
     read_link(root.at("link"), costs.link);
   }
   if (root.has("edges")) {
     costs.edge_link.assign(program.edges.size(), costs.link);
     const DocumentField edges = root.at("edges");
     for (std::size_t n = 0; n < edges.size(); ++n) {
-      read_edge(edges.item(n), json["edges"][n], program, costs);
+      read_edge(edges.item(n), program, costs);
     }
   }
   if (root.has("units")) costs.unit_scale = scales(root.at("units"), program.units, "units");

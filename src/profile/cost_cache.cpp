@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::string_view kSchema = "pipetrain.kernel-times/1";
 constexpr std::size_t kMaximumEnvironments = 16;
+constexpr std::size_t kMostWorkspaceBytes = std::size_t{1} << 50;
 
 // {"environments": {ENVIRONMENT: {KEY: [seconds, workspace bytes]}}}
 Json read_environments(const std::filesystem::path& path) {
@@ -33,7 +34,8 @@ std::optional<KernelCost> cost_of(const Json& entry) {
     return std::nullopt;
   }
   const KernelCost cost{entry[0].get<double>(), entry[1].get<std::size_t>()};
-  if (!(cost.seconds >= 0 && cost.seconds < 1e6)) return std::nullopt;
+  if (!(cost.seconds >= 0 && cost.seconds < 1e6) || cost.workspace_bytes > kMostWorkspaceBytes)
+    return std::nullopt;
   return cost;
 }
 

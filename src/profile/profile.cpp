@@ -25,16 +25,29 @@ Json node_json(const Profile& profile, const Graph& graph, std::size_t n) {
 }
 
 /// Seconds that can be added up and compared.
-double seconds_of(const DocumentField& field) {
-  constexpr double kMostSeconds = 1e9;
-  const double seconds = field.real(0);
-  if (seconds > kMostSeconds)
-    field.fail(fmt::format("must be at most {}, got {}", kMostSeconds, seconds));
-  return seconds;
+double seconds_of(const DocumentField& field) { return field.real(0, DocumentField::kMostSeconds); }
+
+std::int64_t bytes_of(const DocumentField& field) {
+  return field.integer(0, DocumentField::kMostBytes);
+}
+
+/// What stands there to be read by people, which may be missing.
+void check_information(const DocumentField& node) {
+  constexpr double kMostOperations = 1e30;
+  for (const char* name : {"name", "part", "comment"})
+    if (node.has(name)) node.at(name).text();
+  if (node.has("flops")) node.at("flops").real(0, kMostOperations);
+  if (node.has("output_bytes")) bytes_of(node.at("output_bytes"));
 }
 
 Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   const Graph& graph = training.graph;
+  root.allow_only({"schema", "model", "device", "backend", "threads", "busy_threads", "micro_batch",
+                   "total_seconds", "accumulate_seconds_per_byte", "update_seconds_per_byte",
+                   "nodes", "comment"});
+  for (const char* name : {"model", "comment"})
+    if (root.has(name)) root.at(name).text();
+  if (root.has("total_seconds")) seconds_of(root.at("total_seconds"));
   Profile out;
   out.device = root.at("device").text();
   out.backend = root.at("backend").text();
@@ -43,7 +56,7 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   out.accumulate_seconds_per_byte = seconds_of(root.at("accumulate_seconds_per_byte"));
   if (root.has("update_seconds_per_byte"))
     out.update_seconds_per_byte = seconds_of(root.at("update_seconds_per_byte"));
-  const std::int64_t samples = root.at("micro_batch").integer(1);
+  const std::int64_t samples = root.at("micro_batch").integer(1, DocumentField::kMostSteps);
   if (samples != training.micro_batch) {
     root.at("micro_batch")
         .fail(fmt::format("is {}, but micro-batches of {} samples are to be planned; profile again",
@@ -56,6 +69,9 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   }
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const DocumentField node = nodes.item(n);
+    node.allow_only(
+        {"op", "name", "part", "seconds", "flops", "output_bytes", "workspace_bytes", "comment"});
+    check_information(node);
     if (node.at("op").text() != graph.nodes[n].op->name) {
       node.at("op").fail(fmt::format("is {}, but the model's node is {}; profile again",
                                      printable(node.at("op").text()), graph.nodes[n].op->name));
@@ -63,7 +79,7 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
     out.node_seconds.push_back(with_context(
         [&] { return fmt::format("reading the times of node {}", printable(graph.nodes[n].name)); },
         [&] { return seconds_of(node.at("seconds")); }));
-    out.workspace_bytes.push_back(static_cast<std::size_t>(node.at("workspace_bytes").integer(0)));
+    out.workspace_bytes.push_back(static_cast<std::size_t>(bytes_of(node.at("workspace_bytes"))));
   }
   return out;
 }
