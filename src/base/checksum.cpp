@@ -1,6 +1,7 @@
 #include "base/checksum.h"
 
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include <array>
 #include <cstring>
@@ -34,6 +35,12 @@ constexpr CrcTables make_crc_tables() {
 
 constexpr CrcTables kCrc = make_crc_tables();
 
+std::string hexadecimal(std::span<const unsigned char> bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 }  // namespace
 
 struct Sha256::Context {
@@ -58,15 +65,23 @@ std::string Sha256::digest() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
   unsigned int size = 0;
   EVP_DigestFinal_ex(context_->evp, bytes.data(), &size);
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) text += fmt::format("{:02x}", bytes[i]);
-  return text;
+  return hexadecimal({bytes.data(), size});
 }
 
 std::string sha256(std::string_view text) {
   Sha256 hash;
   hash.add(text);
   return hash.digest();
+}
+
+std::string hmac_sha256(std::string_view key, std::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
+  unsigned int size = 0;
+  PT_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                reinterpret_cast<const unsigned char*>(text.data()), text.size(), bytes.data(),
+                &size) != nullptr,
+           kInternal, "libcrypto offers no HMAC");
+  return hexadecimal({bytes.data(), size});
 }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) {

@@ -32,6 +32,9 @@ class Sha256 {
 /// SHA-256 of a text.
 std::string sha256(std::string_view text);
 
+/// HMAC-SHA-256 (RFC 2104) of a text under a key: 64 hexadecimal digits, lower case.
+std::string hmac_sha256(std::string_view key, std::string_view text);
+
 /// CRC-32C of bytes that follow those with checksum `before`.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 

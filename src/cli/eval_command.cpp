@@ -107,16 +107,17 @@ int follow(Options& options) {
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {
       if (!done.insert(path.filename().string()).second) continue;
-      Checkpoint checkpoint;
+      FoundCheckpoint newer{path, {}, {}};
+      const Checkpoint& checkpoint = newer.checkpoint;
       try {
-        checkpoint = read_checkpoint(path);
+        newer.checkpoint = read_checkpoint(path);
       } catch (const Error& error) {
         log_debug("eval", "{}", error.what());  // deleted while it was read
         continue;
       }
       if (!session) {
         if (options.run.model.path.empty() && options.arguments.empty())
-          options.run.model.path = checkpoint_setting(checkpoint, "--model");
+          options.run.model.path = model_of(newer, "eval");
         resolve_model(options, "eval");
         resolve_device(options, "eval");
         session.emplace(options.run, SessionMode::kEvaluate);

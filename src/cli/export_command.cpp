@@ -58,7 +58,7 @@ int export_command(Options& options) {
   if (!to_stdout) delete_stale_temporaries(output);
   const FoundCheckpoint found = read_steadily(options.from);
   for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
-  take_over(found.checkpoint, options);
+  take_over(found, "export", options);
   resolve_model(options, "export");
   const LoadedModel model = load_model(options.run.model);
   PT_CHECK(fingerprint(model.file) == found.checkpoint.run.model_fingerprint, kUsage,

@@ -164,30 +164,6 @@ std::string markdown_code(std::string_view text) {
 
 // --- completions ---
 
-/// The words that a value can be, and whether it is a file or a folder.
-std::vector<std::string> words_of(const OptionSpec& spec) {
-  const std::string& value = spec.is_switch() ? spec.optional_value : spec.value;
-  std::vector<std::string> words;
-  if (value.find('|') == std::string::npos) return words;
-  for (std::size_t begin = 0; begin <= value.size();) {
-    const std::size_t end = std::min(value.find('|', begin), value.size());
-    const std::string word = value.substr(begin, end - begin);
-    const bool fixed = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-    });
-    if (fixed && word != "-") words.push_back(word);
-    begin = end + 1;
-  }
-  return words;
-}
-
-bool takes_file(const OptionSpec& spec) {
-  return spec.value.find("FILE") != std::string::npos ||
-         spec.value.find("PATH") != std::string::npos ||
-         spec.value.find("DIR") != std::string::npos ||
-         spec.value.find("CHECKPOINT") != std::string::npos || spec.value == "graph.txt";
-}
-
 /// For bash and zsh, which share a function: tables by command, and what may follow an option.
 std::string bash_completion(const std::vector<OptionSpec>& specs) {
   std::string names, options, values, files;
@@ -202,9 +178,9 @@ std::string bash_completion(const std::vector<OptionSpec>& specs) {
   for (const OptionSpec& spec : specs) {
     std::string all = spec.name;
     for (const std::string& alias : spec.aliases) all += "|" + alias;
-    const std::vector<std::string> words = words_of(spec);
+    const std::vector<std::string> words = spec.words();
     if (spec.is_switch()) continue;
-    if (takes_file(spec))
+    if (spec.path != PathUse::kNone)
       files += (files.empty() ? "" : "|") + all;
     else
       values += fmt::format("    {}) values=\"{}\" ;;\n", all, fmt::join(words, " "));
@@ -264,14 +240,14 @@ std::string zsh_completion(const std::vector<OptionSpec>& specs) {
     out += fmt::format("    {})\n      options=(\n", command.name);
     for (const OptionSpec& spec : specs) {
       if (!spec.applies_to(command.name)) continue;
-      const std::vector<std::string> words = words_of(spec);
+      const std::vector<std::string> words = spec.words();
       std::string text = spec.repeatable ? "*" : "";
       text += spec.name + (spec.is_switch() ? "" : "=") + "[" + spec.help + "]";
       std::string escaped;
       for (const char c : text) escaped += c == ':' ? std::string("\\:") : std::string(1, c);
       if (!spec.is_switch()) {
         escaped += ":value:";
-        if (takes_file(spec))
+        if (spec.path != PathUse::kNone)
           escaped += "_files";
         else if (!words.empty())
           escaped += fmt::format("({})", fmt::join(words, " "));
@@ -306,8 +282,8 @@ std::string fish_completion(const std::vector<OptionSpec>& specs) {
     for (const std::string& alias : spec.aliases) {
       if (alias.size() == 2) out += fmt::format(" -s {}", alias[1]);
     }
-    if (!spec.is_switch()) out += takes_file(spec) ? " -r" : " -x";
-    const std::vector<std::string> words = words_of(spec);
+    if (!spec.is_switch()) out += spec.path != PathUse::kNone ? " -r" : " -x";
+    const std::vector<std::string> words = spec.words();
     if (!spec.is_switch() && !words.empty())
       out += fmt::format(" -a {}", shell_text(fmt::format("{}", fmt::join(words, " "))));
     out += fmt::format(" -d {}\n", shell_text(spec.help, "\\"));

@@ -105,6 +105,13 @@ OptionSpec& Table::text(const std::string& name, std::string& field, std::string
   return spec;
 }
 
+OptionSpec& Table::path(const std::string& name, std::string& field, PathUse use, std::string value,
+                        std::string help, std::string commands) {
+  OptionSpec& spec = text(name, field, std::move(value), std::move(help), std::move(commands));
+  spec.path = use;
+  return spec;
+}
+
 OptionSpec& Table::choice(const std::string& name, std::string& field,
                           std::vector<std::string> choices, std::string help,
                           std::string commands) {
@@ -205,6 +212,27 @@ void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
 }
 
 }  // namespace
+
+std::vector<std::string> OptionSpec::words() const {
+  const std::string& notation = is_switch() ? optional_value : value;
+  std::vector<std::string> words;
+  if (notation.find('|') == std::string::npos) return words;
+  for (std::size_t begin = 0; begin <= notation.size();) {
+    const std::size_t end = std::min(notation.find('|', begin), notation.size());
+    const std::string word = notation.substr(begin, end - begin);
+    const bool fixed = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+    });
+    if (fixed && word != "-") words.push_back(word);
+    begin = end + 1;
+  }
+  return words;
+}
+
+std::pair<std::string, std::string> OptionSpec::split_value(const std::string& text) const {
+  const std::size_t at = parts.empty() ? text.size() : settings_at(text, parts);
+  return {text.substr(0, at), text.substr(at)};
+}
 
 void Table::nest(OptionSpec& outer, Table inner) {
   for (OptionSpec& part : inner.specs) {

@@ -46,6 +46,9 @@ class Table {
   OptionSpec& add(std::string name, std::string value, std::string help, std::string commands);
   OptionSpec& text(const std::string& name, std::string& field, std::string value, std::string help,
                    std::string commands);
+  /// What names a file or a folder, maybe among other things: "NAME|FILE".
+  OptionSpec& path(const std::string& name, std::string& field, PathUse use, std::string value,
+                   std::string help, std::string commands);
   OptionSpec& choice(const std::string& name, std::string& field, std::vector<std::string> choices,
                      std::string help, std::string commands);
   /// Choices that stand for the values of an enumeration.

@@ -69,7 +69,7 @@ struct Options {
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
-  int samples = 0;  // data make
+  int samples = 0;                     // data make
   std::vector<std::string> arguments;  // what is not a flag
   std::vector<std::string> configs;    // --config: files, the later ones win
   std::string print_config;            // empty: no; "given" or "all"
@@ -79,6 +79,9 @@ struct Options {
   /// this command line; and in all, with those of a checkpoint.
   std::vector<Assignment> given, settings;
 };
+
+/// Whether an option's value names a file or a folder, and what becomes of it.
+enum class PathUse { kNone, kRead, kWrite };
 
 /// One option: how it is named, parsed and printed.
 struct OptionSpec {
@@ -91,6 +94,7 @@ struct OptionSpec {
   bool in_short_help = false;
   std::function<void(const std::string&)> set;
   std::function<std::string()> get;  // what it is now: the default before parsing
+  PathUse path = PathUse::kNone;
   bool repeatable = false;
   std::string optional_value;  // of a switch: what may stand after "="
   std::string environment;     // the variable that says it where the command line does not
@@ -101,6 +105,10 @@ struct OptionSpec {
   std::string key;
 
   bool is_switch() const { return value.empty(); }
+  /// The fixed words that a value may be, as its notation says: "synthetic" in "PATH|synthetic".
+  std::vector<std::string> words() const;
+  /// A value in two: the option's own, and what stands behind its colon, the colon included.
+  std::pair<std::string, std::string> split_value(const std::string& text) const;
   bool applies_to(const std::string& command) const;
 };
 

@@ -14,7 +14,7 @@ constexpr const char* kReadCommands = "train profile plan simulate eval predict 
 void describe_data(Table& table, Options& options) {
   table.group = "Data";
   DataOptions& data = options.run.data;
-  table.text("--data", data.path, "PATH|synthetic",
+  table.path("--data", data.path, PathUse::kRead, "PATH|synthetic",
              "training data: pictures in folders, npz, CSV, tokens, text and others; see --format",
              kDataCommands);
   table.specs.back().in_short_help = true;
@@ -32,8 +32,8 @@ void describe_data(Table& table, Options& options) {
             "of a table; the last by default", kReadCommands)
       .key = "label";
   Table::nest(format, std::move(formats));
-  table.text("--val-data", data.validation_path, "PATH", "validation data", "train").aliases = {
-      "--valid-data"};
+  table.path("--val-data", data.validation_path, PathUse::kRead, "PATH", "validation data", "train")
+      .aliases = {"--valid-data"};
   OptionSpec& split =
       table.add("--val-split", "X|N",
                 "what to hold out of the training data: a share, or samples from 1 on", "train");
@@ -94,9 +94,9 @@ void describe_data(Table& table, Options& options) {
   table.automatic("--workers", data.workers, "threads that read data ahead", "train", /*most=*/1024)
       .aliases = {"--num-workers"};
   table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
-  table.text("--sample-weights", options.run.optimization.sample_weights, "balanced|FILE",
-             "draw samples by weights, a line for each; balanced: every class equally often",
-             "train");
+  table.path(
+      "--sample-weights", options.run.optimization.sample_weights, PathUse::kRead, "balanced|FILE",
+      "draw samples by weights, a line for each; balanced: every class equally often", "train");
   table.flag("--drop-last", options.run.optimization.drop_last,
              "leave out a last batch that is short", kTrainCommands);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands);

@@ -10,7 +10,7 @@ void describe_model(Table& table, Options& options) {
   table.group = "Model";
   ModelConfig& model = options.run.model;
   table
-      .text("--model", model.path, "FILE", "the network, an ONNX file",
+      .path("--model", model.path, PathUse::kRead, "FILE", "the network, an ONNX file",
             "train inspect profile plan simulate eval predict verify export")
       .aliases = {"-m"};
   table.specs.back().in_short_help = true;

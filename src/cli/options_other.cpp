@@ -6,11 +6,11 @@ namespace pipetrain {
 
 void describe_planning(Table& table, Options& options) {
   table.group = "Command";
-  table.text("--follow", options.follow, "RUN",
+  table.path("--follow", options.follow, PathUse::kRead, "RUN",
              "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
   table.integer("--top-k", options.top_k, 1,
                 "also how often the right class is among the k likeliest", "eval");
-  table.text("--confusion", options.confusion, "FILE|-",
+  table.path("--confusion", options.confusion, PathUse::kWrite, "FILE|-",
              "which class was taken for which, as CSV: a row for each label", "eval");
   table.choice("--to", options.to, {"npz", "csv", "jsonl"},
                "form of the outputs; by the name of --output, else jsonl", "predict");
@@ -19,17 +19,18 @@ void describe_planning(Table& table, Options& options) {
   table.real("--jitter", options.jitter,
              "how far times scatter, as a share: gives the step's p50 and p95", "simulate");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
-  table.text("--svg", options.svg, "FILE", "a picture of the predicted step", "plan schedule");
-  table.text("--dot", options.dot, "FILE", "the cut chain, for Graphviz", "plan");
+  table.path("--svg", options.svg, PathUse::kWrite, "FILE", "a picture of the predicted step",
+             "plan schedule");
+  table.path("--dot", options.dot, PathUse::kWrite, "FILE", "the cut chain, for Graphviz", "plan");
   table.text("--times", options.times, "F,B|F,I,W",
              "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
   table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
-  table.text("--costs", options.costs, "FILE",
+  table.path("--costs", options.costs, PathUse::kRead, "FILE",
              "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
-  table.text("--csv", options.csv, "FILE|-", "compute steps as PyTorch's pipelining reads them",
-             "schedule");
-  table.text("--curves", options.curves, "FILE|-", "the curves as CSV, instead of the page",
-             "report");
+  table.path("--csv", options.csv, PathUse::kWrite, "FILE|-",
+             "compute steps as PyTorch's pipelining reads them", "schedule");
+  table.path("--curves", options.curves, PathUse::kWrite, "FILE|-",
+             "the curves as CSV, instead of the page", "report");
   OptionSpec& budget =
       table.add("--budget", "TIME", "for searching and measuring: 60s, 10min", "tune");
   budget.set = [&options](const std::string& v) {
@@ -44,7 +45,7 @@ void describe_planning(Table& table, Options& options) {
   table.integer("--causes", options.causes, 1, "most causes to print", "trace");
   table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
              "doctor");
-  table.text("--pipedream-profile", options.pipedream_profile, "graph.txt",
+  table.path("--pipedream-profile", options.pipedream_profile, PathUse::kRead, "graph.txt",
              "plan a network that PipeDream's profiler measured, instead of a model", "plan");
   table.choice("--compat", options.compat, {"pipedream"},
                "also what PipeDream's planner makes of its profile", "plan");

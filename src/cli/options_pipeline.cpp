@@ -64,6 +64,7 @@ void describe_pipeline(Table& table, Options& options) {
       table.add("--schedule", "NAME|FILE|auto",
                 "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);
   schedule.in_short_help = true;
+  schedule.path = PathUse::kRead;
   schedule.set = [&options](const std::string& v) {
     options.run.pipeline.schedule = v;
     options.schedule_given = true;
@@ -88,7 +89,7 @@ void describe_pipeline(Table& table, Options& options) {
   replicas.get = [&pipeline] {
     return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
   };
-  table.text("--topology", pipeline.topology, "FILE|NAME",
+  table.path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
              "devices and links; what doctor --measure found by default", kPlanCommands);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
@@ -104,7 +105,8 @@ void describe_pipeline(Table& table, Options& options) {
   Table thread_settings;
   thread_settings.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands);
   Table::nest(threads, std::move(thread_settings));
-  table.text("--plan", pipeline.plan_path, "FILE", "a plan.json to follow", "train plan simulate");
+  table.path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "a plan.json to follow",
+             "train plan simulate");
   table.list("--split", pipeline.split, "NODE,NODE",
              "nodes at which stages begin, instead of planning", "train plan simulate");
   table
@@ -120,7 +122,7 @@ void describe_pipeline(Table& table, Options& options) {
     pipeline.memory_limit_bytes = static_cast<std::size_t>(parse_memory("--gpu-memory", v));
   };
   memory.get = [&pipeline] { return fmt::format("{}", pipeline.memory_limit_bytes); };
-  OptionSpec& profile = table.text("--profile", pipeline.profile_path, "FILE",
+  OptionSpec& profile = table.path("--profile", pipeline.profile_path, PathUse::kRead, "FILE",
                                    "a profile.json instead of measuring", kPlanCommands);
   Table profile_settings;
   profile_settings.flag("--cache", pipeline.profile_cache, "remember measured kernels",

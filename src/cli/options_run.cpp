@@ -13,6 +13,7 @@ void describe_checkpoints(Table& table, Options& options) {
                                  "afresh where there is none; PATH: this one",
                                  "train");
   resume.optional_value = "auto|PATH";
+  resume.path = PathUse::kRead;
   resume.in_short_help = true;
   resume.set = [&options](const std::string& v) {
     options.resume = v == "true" ? "latest" : v == "false" ? "" : v;
@@ -53,9 +54,9 @@ void describe_checkpoints(Table& table, Options& options) {
     options.max_time = v;
   };
   time.get = [&options] { return options.max_time; };
-  table.text("--status-file", options.status_file, "FILE",
+  table.path("--status-file", options.status_file, PathUse::kWrite, "FILE",
              "where the run stands, as JSON, replaced once a second", "train");
-  table.text("--from", options.from, "CHECKPOINT",
+  table.path("--from", options.from, PathUse::kRead, "CHECKPOINT",
              "a checkpoint, or a run's folder: its newest one, also while it trains; of data make "
              "bytes: a text or a folder of texts",
              "export data");
@@ -64,21 +65,23 @@ void describe_checkpoints(Table& table, Options& options) {
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
   table
-      .text("--output", options.output, "FILE|-", "trained model; RUN/trained.onnx",
+      .path("--output", options.output, PathUse::kWrite, "FILE|-",
+            "trained model; RUN/trained.onnx",
             "train plan profile tune new schedule doctor export report predict data")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
-  table.text("--run-dir", options.run_dir, "DIR", "folder of the run; runs/<model>-<date>-<time>",
-             "train");
+  table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
+             "folder of the run; runs/<model>-<date>-<time>", "train");
   table.flag("--overwrite", options.overwrite, "allow files that exist to be replaced",
              "train new export data");
   table.integer("--log-every", options.log_every, 1, "steps between two lines", "train").aliases = {
       "--log-interval"};
-  table.text("--metrics", options.metrics, "FILE|-", "JSON Lines; RUN/events.jsonl", "train");
+  table.path("--metrics", options.metrics, PathUse::kWrite, "FILE|-",
+             "JSON Lines; RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print one JSON document",
              "inspect profile plan simulate eval verify tune schedule trace doctor");
   table.flag("--tensorboard", options.tensorboard, "also write RUN/tb for TensorBoard", "train");
-  OptionSpec& trace = table.text("--trace", options.trace, "FILE",
+  OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",
                                  "a timeline of some steps, for ui.perfetto.dev", "train");
   Table trace_settings;
   trace_settings
@@ -95,6 +98,7 @@ void describe_general(Table& table, Options& options) {
                 "options from a file, by their names without dashes; the command line wins", "*");
   config.aliases = {"-c"};
   config.environment = "PIPETRAIN_CONFIG";
+  config.path = PathUse::kRead;
   config.repeatable = true;
   config.set = [&options](const std::string& v) { options.configs.push_back(v); };
   config.get = [&options] { return fmt::format("{}", fmt::join(options.configs, ",")); };

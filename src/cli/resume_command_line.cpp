@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 
 /// Whether an option belongs to what is trained and how, and not to where results go.
 bool is_kept(const OptionSpec& spec) {
+  if (spec.path == PathUse::kWrite) return false;
   // What a run begins with has been done when it goes on.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
@@ -45,14 +46,127 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
                                                [&](const auto& r) { return has(given, r); }));
 }
 
-/// Paths are kept so that they can be followed from elsewhere.
-std::string followable(const std::string& option, const std::string& value) {
-  static const std::set<std::string> paths = {"--model",   "--data",     "--val-data", "--plan",
-                                              "--profile", "--topology", "--schedule"};
+using Specs = std::map<std::string, OptionSpec>;
+
+/// The options of a training run by their names.
+Specs train_options() {
+  Options unused;
+  Specs specs;
+  for (OptionSpec& spec : describe_options(unused)) {
+    if (spec.applies_to("train")) specs.emplace(spec.name, std::move(spec));
+  }
+  return specs;
+}
+
+/// Whether a value of an option names a file, and not one of the words that it knows.
+bool names_file(const OptionSpec& spec, const std::string& value) {
+  const std::vector<std::string> words = spec.words();
+  if (spec.path == PathUse::kNone || value.empty() || value == "-" ||
+      std::find(words.begin(), words.end(), value) != words.end())
+    return false;
   std::error_code error;
-  if (!paths.contains(option) || !fs::exists(value, error)) return value;
-  const fs::path absolute = fs::absolute(value, error);
-  return error ? value : absolute.lexically_normal().string();
+  const bool may_be_name = spec.value.find("NAME") != std::string::npos;
+  return !may_be_name || value.find_first_of("./\\") != std::string::npos ||
+         fs::exists(value, error);
+}
+
+/// Paths are kept so that they can be followed from elsewhere.
+std::string followable(const OptionSpec& spec, const std::string& value) {
+  const auto [path, rest] = spec.split_value(value);
+  std::error_code error;
+  if (!names_file(spec, path) || !fs::exists(path, error)) return value;
+  const fs::path absolute = fs::absolute(path, error);
+  return error ? value : absolute.lexically_normal().string() + rest;
+}
+
+/// The folder of the run that a checkpoint belongs to; a checkpoint that lies alone is all there is
+/// of its run.
+fs::path run_of(const fs::path& checkpoint) {
+  std::error_code error;
+  fs::path path = fs::absolute(checkpoint, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
+}
+
+/// Whether a path leads into a folder, whatever links there are on the way. A pattern may meet
+/// links, so it is none.
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error);
+  const fs::path outer = error ? fs::path() : fs::canonical(folder, error);
+  if (error || path.filename().string().find_first_of("*?[") != std::string::npos) return false;
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+std::string manifest_of(const FoundCheckpoint& found) {
+  return printable((found.path / "manifest.json").string());
+}
+
+std::string as_option(const Setting& setting) {
+  return printable(setting.first + "=" + setting.second);
+}
+
+/// Refuses settings that no run saves: they would decide where this one writes, or are unknown.
+void check_kept(const FoundCheckpoint& found, const Specs& specs) {
+  for (const auto& [name, value] : found.checkpoint.run.settings) {
+    const auto spec = specs.find(name);
+    PT_CHECK(spec != specs.end(), kData,
+             "{}: settings: \"{}\" is no setting that this version of pipetrain knows",
+             manifest_of(found), printable(name));
+    PT_CHECK(is_kept(spec->second), kData,
+             "{}: settings: {} is not taken from a checkpoint; give it on the command line if you "
+             "want it, and remove it from the file",
+             manifest_of(found), name);
+  }
+}
+
+/// Refuses to read files elsewhere because somebody else's checkpoint names them.
+void check_paths(const FoundCheckpoint& found, const Specs& specs,
+                 const std::vector<Setting>& taken, const std::string& command) {
+  if (found.checkpoint.is_own) return;
+  std::string outside;
+  for (const auto& [name, value] : taken) {
+    const OptionSpec& spec = specs.at(name);
+    const std::string path = spec.split_value(value).first;
+    if (spec.applies_to(command) && names_file(spec, path) && !lies_in(path, run_of(found.path)))
+      outside += " " + as_option({name, value});
+  }
+  PT_CHECK(outside.empty(), kUsage,
+           "{} was not written by you on this machine, and names files outside of its run's "
+           "folder; give those again that are to be read:{}",
+           manifest_of(found), outside);
+}
+
+/// Refuses to go on in a checkpoint's own folder where links would lead what is written elsewhere.
+void check_links(const FoundCheckpoint& found, const fs::path& folder) {
+  std::error_code error;
+  if (!fs::equivalent(folder, run_of(found.path), error)) return;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    std::error_code ignored;
+    if (!i->is_symlink(ignored)) continue;
+    // Checkpoints may lie on another disk.
+    if (found.checkpoint.is_own && i->path().filename() == "checkpoints") continue;
+    PT_FAIL(kUsage,
+            "{} is a symbolic link, through which the run would write elsewhere; put what it names "
+            "in its place, or give another --run-dir",
+            printable(i->path().string()));
+  }
+}
+
+/// The settings of a checkpoint that the command line and the environment leave open.
+std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
+                                      const Options& options) {
+  const Specs specs = train_options();
+  check_kept(found, specs);
+  std::vector<Setting> taken;
+  for (const auto& [name, value] : found.checkpoint.run.settings) {
+    // The model may have been named without its option.
+    const bool is_given =
+        is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
+    if (!is_given) taken.emplace_back(name, value);
+  }
+  check_paths(found, specs, taken, command);
+  return taken;
 }
 
 }  // namespace
@@ -86,28 +200,33 @@ std::optional<FoundCheckpoint> checkpoint_to_resume(const Options& options) {
 }
 
 fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) {
-  if (!options.run_dir.empty()) return options.run_dir;
-  const fs::path checkpoints = fs::absolute(found.path).lexically_normal().parent_path();
-  const std::vector<fs::path> all = list_checkpoints(checkpoints);
-  const bool newest = checkpoints.filename() == "checkpoints" &&
-                      all.size() > found.refused.size() &&
-                      all[found.refused.size()].filename() == found.path.filename();
-  // A run that begins anew inside another one would delete what came after.
-  return newest ? fs::proximate(checkpoints.parent_path()) : fs::path();
+  fs::path folder = options.run_dir;
+  if (folder.empty()) {
+    const fs::path checkpoints = fs::absolute(found.path).lexically_normal().parent_path();
+    const std::vector<fs::path> all = list_checkpoints(checkpoints);
+    const bool newest = checkpoints.filename() == "checkpoints" &&
+                        all.size() > found.refused.size() &&
+                        all[found.refused.size()].filename() == found.path.filename();
+    // A run that begins anew inside another one would delete what came after.
+    if (!newest) return {};
+    folder = fs::proximate(checkpoints.parent_path());
+  }
+  check_links(found, folder);
+  return folder;
 }
 
-void take_over(const Checkpoint& checkpoint, Options& options) {
-  std::vector<Setting> settings;
-  for (const auto& [name, value] : checkpoint.run.settings) {
-    if (!is_overruled(name, options.given)) settings.emplace_back(name, value);
-  }
-  // The model may have been named without its option.
+void take_over(const FoundCheckpoint& found, const std::string& command, Options& options) {
+  const Checkpoint& checkpoint = found.checkpoint;
+  std::vector<Setting> settings = settings_to_take(found, command, options);
+  std::string list;
+  for (const Setting& setting : settings) list += " " + as_option(setting);
+  if (!list.empty()) log_info(command, "settings{} · from the checkpoint", list);
   const std::vector<std::string> arguments = options.arguments;
-  if (!arguments.empty())
-    std::erase_if(settings, [](const Setting& s) { return s.first == "--model"; });
   const std::vector<Setting> given = options.given;
   settings.insert(settings.end(), given.begin(), given.end());
-  options = options_of("train", settings);
+  options = with_context(
+      [&] { return fmt::format("taking over the settings of {}", manifest_of(found)); },
+      [&] { return options_of("train", settings); });
   options.given = given;
   options.arguments = arguments;
   // Numbers of asynchronous schedules depend on where the model is cut, so it is cut there again.
@@ -120,29 +239,30 @@ void take_over(const Checkpoint& checkpoint, Options& options) {
 }
 
 std::vector<Setting> settings_to_keep(const Options& options, const Session& session) {
-  Options copy;
-  std::set<std::string> kept;
-  for (const OptionSpec& spec : describe_options(copy)) {
-    if (is_kept(spec)) kept.insert(spec.name);
-  }
+  const Specs specs = train_options();
+  const auto kept = [&](const std::string& name, const std::string& value) {
+    return Setting(name, followable(specs.at(name), value));
+  };
   // What was left to the program is kept as it was decided.
-  std::vector<Setting> settings = {
-      {"--model", followable("--model", options.run.model.path)},
-      {"--schedule", followable("--schedule", options.run.pipeline.schedule)},
-      {"--threads", fmt::format("{}", session.threads())}};
+  std::vector<Setting> settings = {kept("--model", options.run.model.path),
+                                   kept("--schedule", options.run.pipeline.schedule),
+                                   {"--threads", fmt::format("{}", session.threads())}};
   for (const auto& [name, value] : options.settings) {
-    if (kept.contains(name) && name != "--model" && name != "--schedule" && name != "--threads")
-      settings.emplace_back(name, followable(name, value));
+    if (is_kept(specs.at(name)) && name != "--model" && name != "--schedule" && name != "--threads")
+      settings.push_back(kept(name, value));
   }
   return settings;
 }
 
-std::string checkpoint_setting(const Checkpoint& checkpoint, const std::string& option) {
-  std::string value;
-  for (const auto& [name, set] : checkpoint.run.settings) {
-    if (name == option) value = set;
+std::string model_of(const FoundCheckpoint& found, const std::string& command) {
+  const Specs specs = train_options();
+  check_kept(found, specs);
+  std::vector<Setting> models;
+  for (const Setting& setting : found.checkpoint.run.settings) {
+    if (setting.first == "--model") models = {setting};
   }
-  return value;
+  check_paths(found, specs, models, command);
+  return models.empty() ? "" : models.front().second;
 }
 
 }  // namespace pipetrain

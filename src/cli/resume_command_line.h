@@ -20,16 +20,19 @@ std::filesystem::path folder_of_runs();
 std::optional<FoundCheckpoint> checkpoint_to_resume(const Options& options);
 
 /// Where a resumed run goes on: --run-dir, or the folder of the checkpoint's run where it is the
-/// newest there; empty: in a new folder.
+/// newest there; empty: in a new folder. Error (kUsage) when something in the folder is a link.
 std::filesystem::path folder_to_resume(const Options& options, const FoundCheckpoint& found);
 
-/// Takes over the settings of a checkpoint that the command line and the environment leave open.
-void take_over(const Checkpoint& checkpoint, Options& options);
+/// Takes over the settings of a checkpoint that the command line and the environment leave open,
+/// and says which. Error (kData) for a setting that no run saves: nothing that says where to write
+/// comes from a checkpoint. Error (kUsage) where a checkpoint that is not the user's own names
+/// files outside of its run's folder that the command would read.
+void take_over(const FoundCheckpoint& found, const std::string& command, Options& options);
 
 /// What a checkpoint is to remember of the command line.
 std::vector<Setting> settings_to_keep(const Options& options, const Session& session);
 
-/// The value that a checkpoint's run had for an option; empty when it was not set.
-std::string checkpoint_setting(const Checkpoint& checkpoint, const std::string& option);
+/// The model that a checkpoint names, with the same errors; empty when it names none.
+std::string model_of(const FoundCheckpoint& found, const std::string& command);
 
 }  // namespace pipetrain

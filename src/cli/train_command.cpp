@@ -331,7 +331,10 @@ std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGr
   if (!processes || processes->leads()) found = checkpoint_to_resume(options);
   if (!processes || options.resume.empty()) return found;
   const std::string path = processes->broadcast(found ? fs::absolute(found->path).string() : "");
+  // Whose it is, process 0 says: others may have another home directory.
+  const bool is_own = processes->broadcast(found && found->checkpoint.is_own ? "own" : "") == "own";
   if (!processes->leads() && !path.empty()) found = find_checkpoint(path);
+  if (found) found->checkpoint.is_own = is_own;
   return found;
 }
 
@@ -429,10 +432,10 @@ int train_in(Options& options, ProcessGroup* processes) {
            "--resume-weights-only says how to --resume; give that too");
   const std::optional<FoundCheckpoint> found = same_checkpoint(options, processes);
   const bool goes_on = found && !options.resume_weights_only;
-  if (goes_on) take_over(found->checkpoint, options);
+  if (goes_on) take_over(*found, "train", options);
   // The head has been replaced already, in the model of the run.
   if (goes_on && options.num_classes > 0) {
-    options.run.model.path = checkpoint_setting(found->checkpoint, "--model");
+    options.run.model.path = model_of(*found, "train");
     options.arguments.clear();
   }
   const fs::path resumed = goes_on ? folder_to_resume(options, *found) : fs::path();

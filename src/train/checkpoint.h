@@ -9,7 +9,7 @@
 //       optimizer.safetensors   what the optimizer remembers: "mean/NAME", "mean_square/NAME", …
 //       stashed.safetensors     asynchronous schedules: older weights that batches in flight read,
 //       "VERSION/NAME" manifest.json           written last: all else, and checksums of everything,
-//       its own included
+//       its own included, and the signature of its user (base/user_key.h)
 #pragma once
 
 #include <cstdint>
@@ -51,6 +51,7 @@ struct BestResult {
 
 struct Checkpoint {
   RunRecord run;
+  bool is_own = false;    // as it was read: a run of this user on this machine has written it
   std::string reason;     // "every", "best", "signal", "final", …
   std::int64_t step = 0;  // mini-batches that are done: also the data's and the masks' cursor
   std::int64_t total_steps = 0;

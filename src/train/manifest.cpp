@@ -1,17 +1,22 @@
 #include "train/manifest.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
 #include "base/document.h"
 #include "base/error.h"
+#include "base/user_key.h"
+#include "train/metrics.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr std::string_view kSchema = "pipetrain.checkpoint/1";
-// The end of the text. What is hashed stops before the digits.
+// The end of the text. What is signed stops before the signature's line, what is hashed before the
+// digest's digits.
+constexpr std::string_view kBeforeSignature = ",\n  \"hmac_sha256\": \"";
 constexpr std::string_view kBeforeDigest = ",\n  \"sha256\": \"";
 constexpr std::string_view kAfterDigest = "\"\n}\n";
 constexpr std::size_t kDigits = 64;
@@ -45,22 +50,103 @@ Json json_of(const FileRecord& file) {
       {"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}, {"tensors", tensors}};
 }
 
+std::string digest_of(const DocumentField& field) {
+  const std::string digits = field.text();
+  if (digits.size() != kDigits || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
+    field.fail("must be 64 hexadecimal digits");
+  return digits;
+}
+
+std::uint32_t crc_of(const DocumentField& field) {
+  const std::string digits = field.text();
+  std::uint32_t crc = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), crc, /*base=*/16);
+  if (digits.size() != 8 || error != std::errc() || end != digits.data() + digits.size())
+    field.fail("must be 8 hexadecimal digits");
+  return crc;
+}
+
+std::uint64_t bytes_of(const DocumentField& field) {
+  return static_cast<std::uint64_t>(field.integer(0, DocumentField::kMostBytes));
+}
+
 FileRecord file_of(const DocumentField& field) {
+  field.allow_only({"name", "bytes", "sha256", "tensors"});
   FileRecord file;
   file.name = field.at("name").text();
   if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.')
     field.at("name").fail("is not the name of a file in the checkpoint");
-  file.bytes = static_cast<std::uint64_t>(field.at("bytes").integer(0));
-  file.sha256 = field.at("sha256").text();
+  file.bytes = bytes_of(field.at("bytes"));
+  file.sha256 = digest_of(field.at("sha256"));
   const DocumentField tensors = field.at("tensors");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const DocumentField tensor = tensors.item(i);
-    file.tensors.push_back(
-        {tensor.at("name").text(), static_cast<std::uint64_t>(tensor.at("offset").integer(0)),
-         static_cast<std::uint64_t>(tensor.at("bytes").integer(0)),
-         static_cast<std::uint32_t>(std::stoul(tensor.at("crc32c").text(), nullptr, 16))});
+    tensor.allow_only({"name", "offset", "bytes", "crc32c"});
+    file.tensors.push_back({tensor.at("name").text(), bytes_of(tensor.at("offset")),
+                            bytes_of(tensor.at("bytes")), crc_of(tensor.at("crc32c"))});
   }
   return file;
+}
+
+LossScale loss_scale_of(const DocumentField& field, std::int64_t step) {
+  field.allow_only({"value", "finite_steps", "skipped"});
+  return {field.at("value").real(1e-300, 1e300), field.at("finite_steps").integer(0, step),
+          field.at("skipped").integer(0, step)};
+}
+
+BestResult best_of(const DocumentField& field, std::int64_t step) {
+  field.allow_only({"step", "metric", "value", "stalled"});
+  const DocumentField metric = field.at("metric");
+  try {
+    return {field.at("step").integer(0, step), field.at("value").real(),
+            metric_named(metric.text()), field.at("stalled").integer(0, step)};
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kData) throw;
+    metric.fail(fmt::format("is no metric: {}", error.message()));
+  }
+}
+
+/// Where the run stands in its schedule.
+void read_schedule(const DocumentField& field, Checkpoint& out) {
+  field.allow_only({"cuts", "round_start", "round_batches", "updates"});
+  const DocumentField cuts = field.at("cuts");
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    const int least = out.cuts.empty() ? 1 : out.cuts.back() + 1;
+    out.cuts.push_back(static_cast<int>(cuts.item(i).integer(least, 1 << 30)));
+  }
+  out.round_batches = field.at("round_batches").integer(0, 1 << 30);
+  out.round_start = field.at("round_start")
+                        .integer(std::max<std::int64_t>(0, out.step - out.round_batches), out.step);
+  const DocumentField updates = field.at("updates");
+  for (std::size_t i = 0; i < updates.size(); ++i)
+    out.updates.push_back(updates.item(i).integer(0, out.round_start + out.round_batches));
+}
+
+RunRecord run_of(const DocumentField& root) {
+  RunRecord run;
+  root.at("model").allow_only({"fingerprint"});
+  run.model_fingerprint = root.at("model").at("fingerprint").text();
+  root.at("data").allow_only({"fingerprint"});
+  run.data_fingerprint = root.at("data").at("fingerprint").text();
+  run.settings = settings_of(root.at("settings"));
+  const DocumentField numbers = root.at("numbers");
+  for (const std::string& name : numbers.keys())
+    run.numbers.emplace_back(name, numbers.at(name).text());
+  return run;
+}
+
+/// Whether the text ends with this user's signature of all before it. Behind the signature there
+/// may only be the digest: what is signed is all that the document says.
+bool is_signed(std::string_view text) {
+  const std::size_t digest = kBeforeDigest.size() + kDigits + kAfterDigest.size();
+  const std::size_t line = kBeforeSignature.size() + kDigits + 1;
+  if (text.size() < line + digest) return false;
+  const std::string_view body = text.substr(0, text.size() - digest - line);
+  const std::string_view rest = text.substr(body.size());
+  return rest.starts_with(kBeforeSignature) && rest[line - 1] == '"' &&
+         rest.substr(line).starts_with(kBeforeDigest) &&
+         is_signed_by_user(body, rest.substr(kBeforeSignature.size(), kDigits));
 }
 
 }  // namespace
@@ -98,6 +184,8 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   for (const FileRecord& file : files) body["files"].push_back(json_of(file));
   std::string text = document_text(kSchema, body);
   text.erase(text.find_last_not_of("\n}") + 1);
+  if (const std::string signature = sign_as_user(text); !signature.empty())
+    text += std::string(kBeforeSignature) + signature + "\"";
   text += kBeforeDigest;
   const std::string digest = sha256(text);
   return text + digest + std::string(kAfterDigest);
@@ -111,37 +199,31 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
                            std::string_view(text).substr(text.size() - tail, kDigits),
            kData, "{} is damaged: {}", printable(path.string()),
            complete ? "its SHA-256 is not the one in its last line" : "its end is missing");
-  const Document document = Document::parse(text, path.string(), kSchema, ErrorKind::kData);
+  const Document document =
+      Document::parse(text, printable(path.string()), kSchema, ErrorKind::kData);
   const DocumentField root = document.root();
+  root.allow_only({"schema", "version", "reason", "step", "total_steps", "batches_per_epoch",
+                   "learning_rate", "seconds", "loss_scale", "best", "schedule", "model", "data",
+                   "random", "settings", "numbers", "files", "hmac_sha256", "sha256"});
   Checkpoint out;
+  out.is_own = is_signed(text);
+  root.at("version").text();
   out.reason = root.at("reason").text();
-  out.step = root.at("step").integer(0);
-  out.total_steps = root.at("total_steps").integer(0);
-  out.batches_per_epoch = root.at("batches_per_epoch").integer(1);
-  out.learning_rate = root.at("learning_rate").real();
-  if (root.has("seconds")) out.seconds = root.at("seconds").real(0);
-  if (root.has("loss_scale")) {
-    const DocumentField scale = root.at("loss_scale");
-    out.loss_scale = {scale.at("value").real(0), scale.at("finite_steps").integer(0),
-                      scale.at("skipped").integer(0)};
-  }
-  if (root.has("best")) {
-    const DocumentField best = root.at("best");
-    out.best = BestResult{best.at("step").integer(0), best.at("value").real(),
-                          best.at("metric").text(), best.at("stalled").integer(0)};
-  }
-  const DocumentField schedule = root.at("schedule");
-  for (std::size_t i = 0; i < schedule.at("cuts").size(); ++i)
-    out.cuts.push_back(static_cast<int>(schedule.at("cuts").item(i).integer(0, 1 << 30)));
-  out.round_start = schedule.at("round_start").integer(0, out.step);
-  out.round_batches = schedule.at("round_batches").integer(0);
-  for (std::size_t i = 0; i < schedule.at("updates").size(); ++i)
-    out.updates.push_back(schedule.at("updates").item(i).integer(0));
-  out.run.model_fingerprint = root.at("model").at("fingerprint").text();
-  out.run.data_fingerprint = root.at("data").at("fingerprint").text();
-  out.run.settings = settings_of(root.at("settings"));
-  for (const auto& [name, value] : document.json().at("numbers").items())
-    out.run.numbers.emplace_back(name, value.get<std::string>());
+  out.step = root.at("step").integer(0, DocumentField::kMostSteps);
+  out.total_steps = root.at("total_steps").integer(0, DocumentField::kMostSteps);
+  out.batches_per_epoch = root.at("batches_per_epoch").integer(1, DocumentField::kMostSteps);
+  constexpr double kMostRate = 1e30;
+  out.learning_rate = root.at("learning_rate").real(-kMostRate, kMostRate);
+  if (root.has("seconds"))
+    out.seconds = root.at("seconds").real(0, 1000 * DocumentField::kMostSeconds);
+  if (root.has("loss_scale")) out.loss_scale = loss_scale_of(root.at("loss_scale"), out.step);
+  if (root.has("best")) out.best = best_of(root.at("best"), out.step);
+  read_schedule(root.at("schedule"), out);
+  // Data order and masks follow from the step: the counter only says so.
+  root.at("random").allow_only({"generator", "counter"});
+  root.at("random").at("generator").text();
+  root.at("random").at("counter").integer(out.step, out.step);
+  out.run = run_of(root);
   for (std::size_t i = 0; i < root.at("files").size(); ++i)
     files.push_back(file_of(root.at("files").item(i)));
   return out;

@@ -1,4 +1,5 @@
-// The manifest of a checkpoint: a JSON document whose last line is the SHA-256 of all before it.
+// The manifest of a checkpoint: a JSON document whose last line is the SHA-256 of all before it,
+// and the line before that, where the user has a key (base/user_key.h), its HMAC.
 #pragma once
 
 #include <filesystem>
