@@ -63,6 +63,8 @@ TEST(Document, NamesFileAndField) {
             "t.json: a.list[0] must be an integer between 2 and 9, got 1");
   EXPECT_EQ(message_of([&] { list.item(0).real(2); }),
             "t.json: a.list[0] must be a number of at least 2, got 1");
+  EXPECT_EQ(message_of([&] { list.item(2).real(0, 3); }),
+            "t.json: a.list[2] must be a number of at least 0 and at most 3, got 3.5");
   EXPECT_EQ(message_of([&] { list.item(2).text(); }), "t.json: a.list[2] must be a text, got 3.5");
   EXPECT_EQ(message_of([&] { list.item(2).integer(); }),
             "t.json: a.list[2] must be an integer, got 3.5");
@@ -90,6 +92,32 @@ TEST(Document, SurvivesHostileText) {
   deep += std::string(1000000, '[') + std::string(1000000, ']') + "}";
   const Document document = Document::parse(deep, "t.json", kSchema);
   EXPECT_EQ(document.root().at("x").size(), 1u);
+}
+
+TEST(Document, RefusesFieldsThatNobodyReads) {
+  const Document document = Document::parse(
+      R"({"schema": "pipetrain.test/1", "a": {"b": 1, "c\n": 2}})", "t.json", "pipetrain.test/1");
+  document.root().allow_only({"schema", "a"});
+  document.root().at("a").allow_only({"b", "c\n"});
+  EXPECT_EQ(message_of([&] {
+              document.root().at("a").allow_only({"b", "d"});
+            }),
+            "t.json: a has a field \"c\\x0a\", which nobody reads; its fields are b, d");
+  EXPECT_EQ(message_of([&] { document.root().at("a").at("b").allow_only({"b"}); }),
+            "t.json: a.b must be an object, got 1");
+}
+
+TEST(Document, SaysThatAVersionIsLater) {
+  const auto read = [](const char* text) {
+    return message_of([&] { Document::parse(text, "t.json", "pipetrain.test/2"); });
+  };
+  EXPECT_EQ(
+      read(R"({"schema": "pipetrain.test/3"})"),
+      "t.json is a pipetrain.test/3 document of a later version of pipetrain, but this "
+      "program reads pipetrain.test/2 only; use that version, or make it again with this one");
+  EXPECT_EQ(read(R"({"schema": "pipetrain.test/1"})"),
+            "t.json is a pipetrain.test/1 document, but this program reads pipetrain.test/2 only; "
+            "make it again with this version");
 }
 
 }  // namespace
