@@ -1,4 +1,4 @@
-// Where files lie that any run may make again: times of kernels, compiled kernels.
+// Where files lie that any run may make again: times of kernels, compiled kernels, the user's key.
 #pragma once
 
 #include <filesystem>

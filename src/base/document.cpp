@@ -86,18 +86,21 @@ bool DocumentField::has(std::string_view key) const {
 }
 
 void DocumentField::allow_only(std::initializer_list<std::string_view> fields) const {
-  for (const std::string& key : keys()) {
+  if (!value_->is_object()) fail_type("an object");
+  for (const auto& [key, value] : value_->items()) {
     if (std::find(fields.begin(), fields.end(), key) != fields.end()) continue;
     fail(fmt::format("has a field \"{}\", which nobody reads; its fields are {}", printable(key),
                      fmt::join(fields, ", ")));
   }
 }
 
-std::vector<std::string> DocumentField::keys() const {
+std::vector<std::pair<std::string, DocumentField>> DocumentField::fields() const {
   if (!value_->is_object()) fail_type("an object");
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : value_->items()) keys.push_back(key);
-  return keys;
+  std::vector<std::pair<std::string, DocumentField>> out;
+  for (const auto& [key, value] : value_->items())
+    out.emplace_back(
+        key, DocumentField(value, file_, fmt::format("{}.{}", path_, printable(key)), kind_));
+  return out;
 }
 
 DocumentField DocumentField::at(std::string_view key) const {

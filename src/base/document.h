@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -34,8 +35,8 @@ class DocumentField {
   bool has(std::string_view key) const;
   /// Refuses an object with a field that is not among these.
   void allow_only(std::initializer_list<std::string_view> fields) const;
-  /// The fields of an object.
-  std::vector<std::string> keys() const;
+  /// The fields of an object with their names.
+  std::vector<std::pair<std::string, DocumentField>> fields() const;
   /// A field of an object; an Error when it is missing.
   DocumentField at(std::string_view key) const;
   /// Length of an array, and its items.

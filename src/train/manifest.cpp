@@ -130,9 +130,8 @@ RunRecord run_of(const DocumentField& root) {
   root.at("data").allow_only({"fingerprint"});
   run.data_fingerprint = root.at("data").at("fingerprint").text();
   run.settings = settings_of(root.at("settings"));
-  const DocumentField numbers = root.at("numbers");
-  for (const std::string& name : numbers.keys())
-    run.numbers.emplace_back(name, numbers.at(name).text());
+  for (const auto& [name, value] : root.at("numbers").fields())
+    run.numbers.emplace_back(name, value.text());
   return run;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -99,7 +100,8 @@ std::vector<Setting> numbers_of(const Session& session) {
       {"label-smoothing", text_of(config.model.loss.label_smoothing)},
       {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
   if (!optimization.sample_weights.empty())
-    numbers.emplace_back("sample-weights", optimization.sample_weights);
+    numbers.emplace_back("sample-weights",
+                         std::filesystem::path(optimization.sample_weights).filename().string());
   if (config.model.precision == DType::kFloat16)
     numbers.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
                                                ? kAdaptingScale

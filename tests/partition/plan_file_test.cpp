@@ -140,7 +140,12 @@ TEST(PlanFile, NamesTheFieldThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("stages": [])", "plan.json: stages lists no stage"},
       {R"("stages": 3)", "plan.json: stages must be a list, got 3"},
-      {R"("stage": [])", "plan.json lacks the field \"stages\""},
+      {R"("notes": [])", "plan.json lacks the field \"stages\""},
+      {R"("stage": [])", "plan.json has a field \"stage\", which nobody reads"},
+      {R"("gap": "none", "stages": [{"first_index": 0}])", "plan.json: gap must be a number"},
+      {R"("stages": [{"first_index": 0, "seconds": -1}])", "stages[0].seconds must be a number"},
+      {R"("stages": [{"first_index": 0, "memory": {"weights": 1e308}}])",
+       "stages[0].memory.weights must be an integer"},
       {R"("stages": [7])", "stages[0]"},
       {R"("stages": [{}])", "stages[0] needs first_node or first_index"},
       {R"("stages": [{"first_index": 1}])", "stages[0] begins at node 1"},
