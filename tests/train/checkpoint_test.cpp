@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -33,7 +34,7 @@ Checkpoint small_checkpoint(std::int64_t step = 12) {
   out.total_steps = 40;
   out.batches_per_epoch = 8;
   out.learning_rate = 0.1;
-  out.best = BestResult{8, 0.25};
+  if (step >= 8) out.best = BestResult{8, 0.25};
   out.cuts = {2, 5};
   out.round_start = step - 2;
   out.round_batches = 8;
@@ -322,6 +323,17 @@ TEST(Saving, EndsTheRunAfterThreeFailures) {
     EXPECT_EQ(saving.reason_to_end(), "");
   }
   EXPECT_NE(saving.reason_to_end().find("3 checkpoints in a row"), std::string::npos);
+}
+
+TEST(Checkpoint, IsOnesOwnUntilItChanges) {
+  const TemporaryDirectory folder;
+  ::setenv("PIPETRAIN_CACHE_DIR", (folder / "cache").c_str(), /*overwrite=*/1);
+  const fs::path path = write_checkpoint(folder.path(), small_checkpoint()).path;
+  EXPECT_TRUE(read_checkpoint(path).is_own);
+  ::setenv("PIPETRAIN_CACHE_DIR", (folder / "elsewhere").c_str(), /*overwrite=*/1);
+  EXPECT_FALSE(read_checkpoint(path).is_own);
+  EXPECT_FALSE(fs::exists(folder / "elsewhere"));  // reading makes no key
+  ::unsetenv("PIPETRAIN_CACHE_DIR");
 }
 
 TEST(Saving, DoesNotPutABrokenModelBeforeTheLastGoodOne) {
