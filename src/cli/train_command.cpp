@@ -281,7 +281,8 @@ void write_output(const Options& options, Session& session, const std::string& p
   if (error.kind() != ErrorKind::kModel) throw;
   const std::string kept = printable(last_checkpoint(session, save, summary).string());
   PT_FAIL(kModel,
-          "{}; what was trained is in {}: restore the file, then pipetrain export {} --output {}",
+          "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
+          "--output {}",
           error.message(), kept, kept, printable(path));
 }
 
