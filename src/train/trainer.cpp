@@ -430,8 +430,9 @@ class Training {
     try {
       body();
     } catch (Error& error) {
-      const bool knows_all = !session_.processes();  // others may not have failed
-      if (knows_all && saving_.enabled() && step > first_step_) {
+      // The stages are as they were; other processes may not have failed.
+      const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel;
+      if (sound && !session_.processes() && saving_.enabled() && step > first_step_) {
         saving_.finish();
         if (saving_.last_written().filename() != checkpoint_name(step))
           saving_.save(checkpoint_of(step, "error"));
