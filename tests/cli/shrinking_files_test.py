@@ -154,6 +154,7 @@ class Models(ShrinkingFiles):
         for save in [[], ["--save-every", "never"]]:
             for size in shorter(len(content)):
                 with self.subTest(file=file, size=size, save=save):
+                    path.write_bytes(content)
                     code, losses, err = self.train(*self.arguments, *save, change=lambda: os.truncate(path, size))
                     self.assertEqual((code, len(losses)), (3, 200), err)
                     self.assertRegex(err, rf"{file} shrank from {len(content)} to {size} bytes since it was read")
