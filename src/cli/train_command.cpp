@@ -234,10 +234,25 @@ double peak_flops(const Session& session) {
   return matrix_product_rate(threads, session.config().pipeline.profile_cache);
 }
 
+/// The checkpoint of a run's last step, which is written if the run has not done so.
+fs::path last_checkpoint(const Session& session, const SaveSettings& save,
+                         const TrainingSummary& summary) {
+  if (summary.last_checkpoint.filename() == checkpoint_name(summary.steps))
+    return summary.last_checkpoint;
+  Checkpoint checkpoint = make_checkpoint(session, save.run, summary.steps, summary.steps, 0,
+                                          session.trained_contents());
+  checkpoint.reason = "error";
+  checkpoint.learning_rate = summary.learning_rate;
+  checkpoint.seconds = summary.seconds;
+  checkpoint.best = summary.best;
+  return write_checkpoint(save.folder, checkpoint).path;
+}
+
 /// Writes the trained model to `path`, or to standard output. Where that fails, it is kept as
-/// `spare`, in the folder of the run.
+/// `spare`, in the folder of the run; where the model's own files have changed, as a checkpoint.
 void write_output(const Options& options, Session& session, const std::string& path,
-                  const std::string& spare) {
+                  const std::string& spare, const SaveSettings& save,
+                  const TrainingSummary& summary) try {
   std::vector<std::string> changes;
   std::error_code ignored;
   const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
@@ -255,13 +270,20 @@ void write_output(const Options& options, Session& session, const std::string& p
     try {
       changes = session.export_model(path, options.overwrite);
     } catch (Error& error) {
-      if (path == spare || spare_is_input) throw;
+      if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
       session.export_model(spare, /*overwrite=*/true);
       error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
       throw;
     }
   }
   for (const std::string& change : changes) log_info("train", "note     {}", change);
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::kModel) throw;
+  const std::string kept = printable(last_checkpoint(session, save, summary).string());
+  PT_FAIL(kModel,
+          "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
+          "--output {}",
+          error.message(), kept, kept, printable(path));
 }
 
 /// Says what a run goes on from, and what it does otherwise than before.
@@ -548,7 +570,8 @@ int train_in(Options& options, ProcessGroup* processes) {
                          folder);
     }
     session.collect_weights();
-    write_output(options, session, output, (folder / "trained.onnx").string());
+    write_output(options, session, output, (folder / "trained.onnx").string(), training.save,
+                 summary);
     recorder.finish();
     if (!summary.save_failure.empty()) {
       log_info("train", "saved    {}  (run: {})",

@@ -501,12 +501,15 @@ Normalization Normalization::parse(std::string_view text) {
 
 BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptions& options,
                     const BoundData* like) {
-  const auto shards = split.shards ? split.shards : token_stream_in(split, spec);
-  if (!shards) return Binder(split, spec, options, like).bind();
-  BoundData out;
-  out.divisors.assign(spec.inputs.size(), 1.0);
-  out.dataset = bind_token_stream(shards, spec, out.notes);
-  return out;
+  const auto bind = [&] {
+    const auto shards = split.shards ? split.shards : token_stream_in(split, spec);
+    if (!shards) return Binder(split, spec, options, like).bind();
+    BoundData out;
+    out.divisors.assign(spec.inputs.size(), 1.0);
+    out.dataset = bind_token_stream(shards, spec, out.notes);
+    return out;
+  };
+  return read_and_check(bind, check_mapped_files);
 }
 
 }  // namespace pipetrain

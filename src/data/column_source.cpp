@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "data/element.h"
@@ -77,6 +78,7 @@ TokenSource::TokenSource(std::shared_ptr<const std::vector<TokenShard>> shards, 
 void TokenSource::gather(std::span<const std::size_t> indices, Tensor out) const {
   auto* to = out.as<std::byte>();
   const std::size_t to_bytes = length_ * size_of(out.type.dtype);
+  std::set<const TokenShard*> read;
   for (const std::size_t index : indices) {
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), index);
     const auto number = static_cast<std::size_t>(end - ends_.begin());
@@ -87,7 +89,9 @@ void TokenSource::gather(std::span<const std::size_t> indices, Tensor out) const
         shard.header_bytes + (window * length_ + shift_) * size, length_ * size);
     convert_elements(from.data(), shard.dtype, to, out.type.dtype, length_, 1);
     to += to_bytes;
+    read.insert(&shard);
   }
+  for (const TokenShard* shard : read) shard->content.check();
 }
 
 void FillingSource::gather(std::span<const std::size_t> indices, Tensor out) const {

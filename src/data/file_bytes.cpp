@@ -1,7 +1,6 @@
 #include "data/file_bytes.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,14 +60,13 @@ FileBytes FileBytes::open(const std::string& path) {
            std::strerror(errno));
   PT_CHECK(!S_ISDIR(status.st_mode), kData, "\"{}\" is a directory, not a file", printable(path));
   if (!S_ISREG(status.st_mode)) return FileBytes(read_all(file.number, path));
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return FileBytes(std::string());
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (address == MAP_FAILED) return FileBytes(read_all(file.number, path));
+  if (status.st_size == 0) return FileBytes(std::string());
+  const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file.number, status, path);
+  if (!mapped) return FileBytes(read_all(file.number, path));
   FileBytes out;
-  out.owner_ = std::shared_ptr<const void>(
-      address, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
-  out.bytes_ = {static_cast<const std::byte*>(address), size};
+  out.owner_ = mapped;
+  out.mapped_ = mapped.get();
+  out.bytes_ = mapped->bytes();
   return out;
 }
 
@@ -89,6 +87,7 @@ FileBytes FileBytes::open_head(const std::string& path, std::size_t most) {
 FileBytes FileBytes::slice(std::size_t begin, std::size_t length) const {
   FileBytes out;
   out.owner_ = owner_;
+  out.mapped_ = mapped_;
   out.bytes_ = bytes_.subspan(begin, length);
   return out;
 }

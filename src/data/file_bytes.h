@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "data/mapped_file.h"
+
 namespace pipetrain {
 
 /// Shared by its copies, constant.
@@ -31,9 +33,15 @@ class FileBytes {
   std::size_t size() const { return bytes_.size(); }
   /// A part, which keeps the whole alive. The caller has checked the range.
   FileBytes slice(std::size_t begin, std::size_t length) const;
+  /// After bytes were read: Error (kData) if the file has become shorter since it was opened, so
+  /// that some of them may be zeros.
+  void check() const {
+    if (mapped_) mapped_->check();
+  }
 
  private:
   std::shared_ptr<const void> owner_;
+  const MappedFile* mapped_ = nullptr;  // the owner, where that is one
   std::span<const std::byte> bytes_;
 };
 

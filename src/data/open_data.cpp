@@ -244,13 +244,16 @@ std::string format_names() {
 }
 
 RawData read_source(const std::string& path, const DataOptions& options) {
-  const std::string format = options.format != "auto" ? options.format : detect_format(path);
-  const auto reader = std::ranges::find(kReaders, format, &Reader::name);
-  PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
-           printable(path));
-  PT_CHECK(reader != std::end(kReaders), kUsage, "--format {} is not known: auto, {}",
-           printable(format), format_names());
-  return reader->read(path, options);
+  const auto read = [&] {
+    const std::string format = options.format != "auto" ? options.format : detect_format(path);
+    const auto reader = std::ranges::find(kReaders, format, &Reader::name);
+    PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
+             printable(path));
+    PT_CHECK(reader != std::end(kReaders), kUsage, "--format {} is not known: auto, {}",
+             printable(format), format_names());
+    return reader->read(path, options);
+  };
+  return read_and_check(read, check_mapped_files);
 }
 
 OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
@@ -297,6 +300,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
       out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset;
       out.description += "  validation on the part that the data set apart themselves\n";
     } catch (const Error& error) {
+      check_mapped_files();
       if (error.kind() != ErrorKind::kData) throw;
       out.description +=
           fmt::format("  no validation on the part that the data set apart: {}\n", error.message());
@@ -318,6 +322,7 @@ std::string describe(const RawData& raw) {
         tokens += shard.tokens();
         const auto bytes = shard.content.bytes().subspan(shard.header_bytes);
         largest = std::max(largest, range_of(bytes.data(), shard.dtype, shard.tokens()).high);
+        shard.content.check();
       }
       out += fmt::format("  {}: {} tokens in {} files, the largest id is {:.0f}\n", name, tokens,
                          split.shards->size(), largest);

@@ -56,8 +56,9 @@ class PictureColumn final : public ImageColumn {
     const FileBytes file = store_->read(index);
     // A random part may need all pixels; the whole does not.
     const LeastSize least = occasion ? LeastSize{} : LeastSize{want.height, want.width};
-    const Picture picture =
-        decode_picture(file.bytes(), store_->locate(index), want.channels, least);
+    const Picture picture = read_and_check(
+        [&] { return decode_picture(file.bytes(), store_->locate(index), want.channels, least); },
+        [&] { file.check(); });
     Placing placing = place(picture, want, options().fit);
     if (occasion) {
       const PictureBox part =

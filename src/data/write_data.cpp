@@ -109,6 +109,7 @@ std::string write_tokens(const RawData& data, const std::string& path) {
                        count, 1);
       file.write(std::span(piece).first(count * size_of(dtype)));
     }
+    shard.content.check();
   }
   file.commit();
   return fmt::format("{} tokens {}, the largest {:.0f}", tokens, name_of(dtype), largest);

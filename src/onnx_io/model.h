@@ -149,6 +149,8 @@ struct OnnxModel {
   /// Size and hash of the file, so that export can see that it is still the same.
   std::uint64_t file_bytes = 0;
   std::uint64_t file_hash = 0;
+  /// Sizes of the files that hold external data, by location.
+  std::map<std::string, std::uint64_t> data_files;
 
   const OnnxInitializer* find_initializer(std::string_view name) const;
 };

@@ -121,6 +121,7 @@ class ModelDecoder {
     read_values(graph, model);
     read_nodes(file, model);
     model.warnings.insert(model.warnings.end(), tensors_.warnings.begin(), tensors_.warnings.end());
+    model.data_files = std::move(tensors_.data_files);
     warn_of_unwritten(model);
     check_and_sort(model);
     if (model.warnings.size() > kMaximumWarnings) {

@@ -187,6 +187,7 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
   if (!open_ || open_location_ != range.location) {
     open_ = ExternalFile::open(directory_, range.location, name, rules_);
     open_location_ = range.location;
+    data_files[range.location] = open_->bytes();
   }
   check_external_range(range, open_->bytes(), needed, name);
   if (needed > 0 && open_->is_unwritten()) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,6 +55,8 @@ class TensorDecoder {
                        std::span<const std::byte> raw_data = {});
 
   std::vector<std::string> warnings;
+  /// Sizes of the data files that were opened, by location.
+  std::map<std::string, std::uint64_t> data_files;
   /// Bytes of the tensors in data files to which nothing was ever written.
   std::uint64_t unwritten_bytes = 0;
 

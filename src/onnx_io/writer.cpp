@@ -106,6 +106,7 @@ class Export {
       if (!files_.contains(place.location)) {
         ExternalFile data = ExternalFile::open(directory_, place.location, place.location,
                                                {.allow_links = options_.allow_symlinked_data});
+        check_size(data, place.location);
         files_.emplace(place.location, DataFile(std::move(data), place.location));
       }
       const std::uint64_t end = place.offset + bytes_of(tensor);
@@ -128,6 +129,14 @@ class Export {
       }
       before = tensor;
     }
+  }
+
+  void check_size(const ExternalFile& data, const std::string& location) const {
+    const auto before = source_.data_files.find(location);
+    PT_CHECK(before == source_.data_files.end() || data.bytes() >= before->second, kModel,
+             "{} shrank from {} to {} bytes since it was read, so the trained values cannot be put "
+             "into it",
+             printable((directory_ / location).string()), before->second, data.bytes());
   }
 
   const LocatedTensor& locate(const std::string& name) const {
@@ -397,6 +406,10 @@ ExportReport write_trained(const OnnxModel& source, const TrainedValues& values,
            printable(directory.string()));
   const Buffer buffer = read_model_file(source.path);
   const std::span<const std::byte> file(buffer.data(), buffer.bytes());
+  PT_CHECK(file.size() >= source.file_bytes, kModel,
+           "{} shrank from {} to {} bytes since it was read, so the trained values cannot be put "
+           "into it",
+           printable(source.path.string()), source.file_bytes, file.size());
   PT_CHECK(file.size() == source.file_bytes && hash_bytes(file) == source.file_hash, kModel,
            "{} has changed since it was read, so the trained values cannot be put into it",
            printable(source.path.string()));

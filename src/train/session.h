@@ -149,6 +149,9 @@ class Session {
   /// Brings the trained weights together at process 0, for export_model(). Alone there is nothing
   /// to do.
   void collect_weights();
+  /// What the stages remember at the end, at process 0 after collect_weights(): of other processes'
+  /// stages the weights alone.
+  std::vector<StageContent> trained_contents() const;
   /// Writes the trained weights into a copy of the user's file; returns what was changed besides
   /// bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);

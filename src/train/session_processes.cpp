@@ -156,4 +156,11 @@ void Session::collect_weights() {
   if (averaged) runtime_->exchange_averages();
 }
 
+std::vector<StageContent> Session::trained_contents() const {
+  if (!processes_) return runtime_->contents();
+  std::vector<StageContent> contents(1);
+  contents[0].weights.insert(collected_.begin(), collected_.end());
+  return contents;
+}
+
 }  // namespace pipetrain

@@ -108,9 +108,11 @@ class Training {
       const bool last = step == session_.total_steps();
       bool improved = false;
       if (is_evaluated(step, last) && (last || summary_.end == RunEnd::kDone)) {
-        summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
-        if (const int k = top_of(settings_.best_metric); k > 0)
-          add_top_k(*summary_.last_evaluation, k);
+        saving_on_error(step, [&] {
+          summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
+          if (const int k = top_of(settings_.best_metric); k > 0)
+            add_top_k(*summary_.last_evaluation, k);
+        });
         observer_.on_evaluation(*summary_.last_evaluation);
         improved = note_best(*summary_.last_evaluation);
         if (settings_.patience > 0 && summary_.best && !last &&
@@ -142,6 +144,7 @@ class Training {
     if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
+    if (step > first_step_) summary_.learning_rate = learning_rate_at(step - 1);
     summary_.skipped_steps = session_.runtime().loss_scale().skipped;
     summary_.seconds = now() - start;
     if (!step_seconds_.empty()) {
@@ -216,7 +219,8 @@ class Training {
     if (step > first_step_) ask_for_peak();
     const double start = now();
     const double waited = loader_.waited_seconds();
-    const Batch* batch = loader_.next();
+    const Batch* batch = nullptr;
+    saving_on_error(step, [&] { batch = loader_.next(); });
     PT_CHECK(batch != nullptr, kInternal, "the data end before the run");
     const auto samples = static_cast<std::int64_t>(batch->samples);
     double rate = learning_rate_at(step);
@@ -417,6 +421,28 @@ class Training {
     checkpoint.seconds = seconds_so_far();
     checkpoint.best = summary_.best;
     return checkpoint;
+  }
+
+  /// Runs what reads data or the model between two steps. If it fails, what the steps before have
+  /// trained is saved, and the error says where.
+  template <class Body>
+  void saving_on_error(std::int64_t step, Body&& body) {
+    try {
+      body();
+    } catch (Error& error) {
+      // The stages are as they were; other processes may not have failed.
+      const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel;
+      if (sound && !session_.processes() && saving_.enabled() && step > first_step_) {
+        saving_.finish();
+        if (saving_.last_written().filename() != checkpoint_name(step))
+          saving_.save(checkpoint_of(step, "error"));
+        saving_.finish();
+        tell_outcomes();
+        const std::filesystem::path saved = saving_.last_written();
+        if (!saved.empty()) error.add_frame("training; the last checkpoint is " + saved.string());
+      }
+      throw;
+    }
   }
 
   void tell_outcomes() {

@@ -41,6 +41,7 @@ struct TrainingSummary {
   std::int64_t steps = 0;  // done in all, those before a resume included
   RunEnd end = RunEnd::kDone;
   std::filesystem::path last_checkpoint;  // empty: none was written
+  double learning_rate = 0;               // of the last update
   /// Of a run that got to its end, but whose checkpoints could not be written; empty otherwise.
   std::string save_failure;
   double seconds = 0;

@@ -191,8 +191,9 @@ class Tuning {
     try {
       measure(candidate);
     } catch (const Error& error) {
-      // What the run as given cannot do is said; another way may not suit this model.
-      if (first) throw;
+      // What the run as given cannot do is said, and so are data that cannot be read any more;
+      // another way may not suit this model.
+      if (first || error.kind() == ErrorKind::kData) throw;
       candidate.failure = error.message();
     }
     if (candidate.measured == 0 && candidate.failure.empty() && !first) return;  // interrupted
