@@ -202,7 +202,10 @@ std::string gpus_text(const Gpus& gpus) {
 
 int doctor_command(Options& options) {
   resolve_verbosity(options);
-  if (options.measure) return measure_and_report(options.json, options.output);
+  if (options.measure) {
+    check_processor();
+    return measure_and_report(options.json, options.output);
+  }
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;

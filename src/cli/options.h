@@ -112,7 +112,7 @@ struct CommandSpec {
   std::string arguments;  // what it takes besides options: "MODEL"
   std::string summary;
   int (*run)(Options&) = nullptr;
-  bool computes = false;  // always with the CPU's kernels or a device's
+  bool computes = false;  // runs the CPU's kernels, or asks them what they can do
 };
 const std::vector<CommandSpec>& commands();
 

@@ -21,6 +21,8 @@ COMPUTING = [
     ["predict", MODEL, "--data", DATA],
     ["profile", MODEL],
     ["plan", MODEL, "--gpus", "2", "--device", "cpu"],
+    ["plan", MODEL, "--gpus", "2", "--topology", "laptop"],
+    ["simulate", MODEL, "--gpus", "2", "--topology", "laptop"],
     ["verify", MODEL, "--data", DATA],
     ["doctor", "--measure"],
 ]
@@ -32,8 +34,8 @@ OTHERS = [
     ["inspect", MODEL],
     ["doctor"],
     ["schedule", "show", "1f1b"],
-    ["plan", MODEL, "--gpus", "2", "--topology", "laptop"],
-    ["simulate", MODEL, "--gpus", "2", "--topology", "laptop"],
+    ["data", "inspect", DATA],
+    ["completion", "bash"],
     ["new", "mlp", "-o", "new.onnx", "--overwrite"],
 ]
 

@@ -17,6 +17,7 @@
 #include "pipeline/lower.h"
 #include "pipeline/oracle.h"
 #include "support/op_check.h"
+#include "support/recorded_devices.h"
 #include "support/small_networks.h"
 #include "support/weight_operators.h"
 
@@ -223,7 +224,8 @@ std::unique_ptr<TrainingGraph> graph_of(const Network& network, std::int64_t sam
 
 /// A network cut into stages, and a program for it.
 struct Pipeline {
-  Pipeline(const Network& network, const std::vector<int>& starts, const std::string& schedule)
+  Pipeline(const Network& network, const std::vector<int>& starts, const std::string& schedule,
+           std::vector<int> replicas = {})
       : stages(static_cast<int>(starts.size())) {
     for (const std::int64_t size : kSizes) graphs.push_back(graph_of(network, size));
     const Chain chain = linearise(*graphs[0]);
@@ -238,6 +240,7 @@ struct Pipeline {
     options.name = schedule;
     options.stages = stages;
     options.units = kUnits;
+    options.replicas = std::move(replicas);
     options.gradient_sync = slices.has_tied_stages;
     program = lower(generate(options), edges);
     check(program);
@@ -281,6 +284,22 @@ std::string train(const Pipeline& pipeline, Runner& runner) {
 std::string trained_by_runtime(const Pipeline& pipeline) {
   Runtime runtime(pipeline.variants, {&pipeline.program}, runtime_options());
   return train(pipeline, runtime);
+}
+
+/// On devices with memory and queues of their own, in which nothing happens before it must.
+std::string trained_on_devices(const Pipeline& pipeline) {
+  const std::size_t count = pipeline.program.device.size();
+  test::RecordedMachine machine(static_cast<int>(count), 1);
+  RuntimeOptions options = runtime_options();
+  for (std::size_t d = 0; d < count; ++d)
+    options.devices.push_back(&machine.device(static_cast<int>(d)));
+  std::string result;
+  {
+    Runtime runtime(pipeline.variants, {&pipeline.program}, options);
+    result = train(pipeline, runtime);
+  }
+  EXPECT_EQ(machine.problems(), std::vector<std::string>());
+  return result;
 }
 
 /// The graph with all its numbers in double.
@@ -406,6 +425,22 @@ TEST_P(MadeWeights, TrainWithTheSameBitsOnEveryCut) {
     }
     same({0, nodes / 3, 2 * nodes / 3}, kSchedules[turn++ % kSchedules.size()]);
     same({0, nodes / 4, nodes / 2, 3 * nodes / 4}, "interleaved-1f1b");
+  }
+}
+
+TEST_P(MadeWeights, TrainWithTheSameBitsOnReplicasAndDevices) {
+  if (op().result == WeightResult::kRefused) GTEST_SKIP() << "cannot be trained";
+  for (const std::string layer : {"conv", "two-stages", "two-ways"}) {
+    SCOPED_TRACE(layer);
+    const Network network = NetworkMaker(op(), layer).run();
+    const int nodes = static_cast<int>(linearise(*graph_of(network, 4)).order.size());
+    const bool tied = layer != "conv";  // which replicas do not take
+    const Pipeline cut(network, {0, nodes / 2}, "1f1b",
+                       tied ? std::vector<int>() : std::vector<int>{2, 1});
+    Oracle oracle(cut.variants, 2, runtime_options());
+    const std::string expected = train(cut, oracle);
+    EXPECT_TRUE(trained_by_runtime(cut) == expected) << "cores";
+    EXPECT_TRUE(trained_on_devices(cut) == expected) << "devices";
   }
 }
 
