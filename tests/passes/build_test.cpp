@@ -74,6 +74,34 @@ TEST(Build, FrozenFrontNeedsNoGradientNodes) {
   for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "TanhGrad");
 }
 
+/// x → BatchNorm → logits, and beside it another BatchNorm → "auxiliary", an output without a loss.
+OnnxBuilder two_norms(bool running) {
+  OnnxBuilder builder("norms", {.opset = 17, .ir_version = 8});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.output("auxiliary", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  // What exporters write for a norm that keeps no running statistics: the batch's own.
+  builder.node("ReduceMean", {"x"}, {"mean"},
+               {OnnxAttribute::of_ints("axes", {0}), OnnxAttribute::of_int("keepdims", 0)});
+  builder.node("Exp", {"mean"}, {"variance"});
+  for (const std::string output : {"logits", "auxiliary"}) {
+    for (const char* part : {".scale", ".bias", ".mean", ".variance"})
+      builder.initializer(output + part, ramp({3}, 0.1F));
+    builder.node("BatchNormalization",
+                 {"x", output + ".scale", output + ".bias", running ? output + ".mean" : "mean",
+                  running ? output + ".variance" : "variance"},
+                 {output}, {OnnxAttribute::of_int("training_mode", 1)}, output + ".norm");
+  }
+  return builder;
+}
+
+TEST(Build, RunningStatisticsAreThoseOfNormsThatAreTrainedAndKeepThem) {
+  const TrainingGraph kept = build(read(two_norms(/*running=*/true)));
+  ASSERT_EQ(kept.statistics.size(), 1U);
+  EXPECT_EQ(kept.graph[kept.statistics[0].state_mean].name, "logits.mean");
+  EXPECT_TRUE(build(read(two_norms(/*running=*/false))).statistics.empty());
+}
+
 /// The gradient of the whole network against central differences of its loss, in the direction of
 /// one parameter.
 TEST(Build, GradientsOfAWholeNetworkAgreeWithDifferences) {
