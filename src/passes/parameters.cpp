@@ -25,7 +25,7 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> li
 
 bool has_parameter_name(const std::string& name) {
   static const std::regex pattern(
-      "(weight|bias|gamma|beta|scale|gain|lora_|embed|token|(^|[._])pos(_|\\b|ition))",
+      "(weight|bias|gamma|beta|scale|(^|[._])gain|lora_|embed|token|(^|[._])pos(_|\\b|ition))",
       std::regex::icase);
   const std::string last =
       name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
@@ -34,7 +34,8 @@ bool has_parameter_name(const std::string& name) {
 
 /// A PyTorch module's own scalar that multiplies its result, such as NFNet's skipinit_gain.
 bool is_gain(const std::string& name) {
-  return name.find('.') != std::string::npos && name.ends_with("gain");
+  return name.ends_with(".gain") ||
+         (name.find('.') != std::string::npos && name.ends_with("_gain"));
 }
 
 /// What PyTorch keeps beside a parameter that it reparametrizes: the mask of pruning and the
