@@ -11,6 +11,7 @@
 #include "onnx_io/reader.h"
 #include "passes/execute.h"
 #include "passes/linearise.h"
+#include "support/op_check.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -100,6 +101,17 @@ TEST(Build, RunningStatisticsAreThoseOfNormsThatAreTrainedAndKeepThem) {
   ASSERT_EQ(kept.statistics.size(), 1U);
   EXPECT_EQ(kept.graph[kept.statistics[0].state_mean].name, "logits.mean");
   EXPECT_TRUE(build(read(two_norms(/*running=*/false))).statistics.empty());
+}
+
+TEST(Build, ALossOfWeightsAloneIsRefusedByName) {
+  OnnxBuilder builder("penalty");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("penalty", DType::kFloat32, {});
+  builder.initializer("w.weight", ramp({4, 5}));
+  builder.node("ReduceL2", {"w.weight"}, {"penalty"}, {OnnxAttribute::of_int("keepdims", 0)},
+               "norm");
+  const auto made = [&] { build(read(builder), 3, {.loss = "output"}); };
+  test::expect_error(ErrorKind::kModel, "\"penalty\" depends on no input", made);
 }
 
 /// The gradient of the whole network against central differences of its loss, in the direction of
