@@ -474,8 +474,16 @@ void Oracle::collect_statistics(int s, int version, UnitState& unit, ReplicaStat
   const auto variant = static_cast<std::size_t>(unit.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
   const Graph& graph = training.graph;
+  const std::vector<StageSlice>& stages = slices_[variant].stages;
   Values local;
-  for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
+  for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
+    // There is one copy for all stages that prepare the same weights: the first takes care of it.
+    const bool first =
+        std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
+          return std::find(each.statistics.begin(), each.statistics.end(), i) !=
+                 each.statistics.end();
+        });
+    if (!first) continue;
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
     const auto read = [&](ValueId id) {
       return content(s, version, &unit, unit.data->variant, id, local);
