@@ -115,7 +115,9 @@ int run(std::vector<std::string> arguments) {
            "{} processes were started, but only training runs in several: pipetrain train",
            started);
   for (const CommandSpec& spec : known) {
-    if (spec.name == command) return spec.run(options);
+    if (spec.name != command) continue;
+    if (spec.computes) check_processor();
+    return spec.run(options);
   }
   return 1;
 }

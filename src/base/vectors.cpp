@@ -1,5 +1,9 @@
 #include "base/vectors.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <string_view>
 
@@ -15,15 +19,62 @@ std::string_view wanted() {
   return text ? text : "";
 }
 
-Vectors of_processor() {
+/// As CPUID tells it: bit `bit` of a word.
+struct KnownInstructions {
+  InstructionSet set;
+  const char* name;
+  std::uint32_t ProcessorWords::*word;
+  unsigned bit;
+  std::uint64_t registers;  // that the operating system must save
+};
+constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6;
+constexpr KnownInstructions kKnown[] = {
+    {kSse42, "SSE4.2", &ProcessorWords::leaf1_ecx, 20, 0},
+    {kPopcnt, "POPCNT", &ProcessorWords::leaf1_ecx, 23, 0},
+    {kMovbe, "MOVBE", &ProcessorWords::leaf1_ecx, 22, 0},
+    {kAvx, "AVX", &ProcessorWords::leaf1_ecx, 28, kYmm},
+    {kF16c, "F16C", &ProcessorWords::leaf1_ecx, 29, kYmm},
+    {kFma, "FMA", &ProcessorWords::leaf1_ecx, 12, kYmm},
+    {kAvx2, "AVX2", &ProcessorWords::leaf7_ebx, 5, kYmm},
+    {kBmi, "BMI1", &ProcessorWords::leaf7_ebx, 3, 0},
+    {kBmi2, "BMI2", &ProcessorWords::leaf7_ebx, 8, 0},
+    {kLzcnt, "LZCNT", &ProcessorWords::extended_ecx, 5, 0},
+    {kAvx512f, "AVX-512F", &ProcessorWords::leaf7_ebx, 16, kZmm},
+    {kAvx512bw, "AVX-512BW", &ProcessorWords::leaf7_ebx, 30, kZmm},
+    {kAvx512vl, "AVX-512VL", &ProcessorWords::leaf7_ebx, 31, kZmm},
+};
+
+ProcessorWords words_of_processor() {
+  ProcessorWords words;
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return __builtin_cpu_supports("avx512bf16") ? Vectors::kBFloat16 : Vectors::kAvx512;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d)) words.leaf1_ecx = c;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) words.leaf7_ebx = b;
+  if (__get_cpuid(0x80000001U, &a, &b, &c, &d)) words.extended_ecx = c;
+  constexpr std::uint32_t kReadsXcr0 = 1U << 27U;
+  if (words.leaf1_ecx & kReadsXcr0) {
+    std::uint32_t low = 0, high = 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    words.saved_registers = (std::uint64_t{high} << 32U) | low;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Vectors::kAvx2;
 #endif
-  return Vectors::kNone;
+  return words;
+}
+
+InstructionSets sets_of_processor() {
+  return wanted() == "none" ? 0 : instruction_sets(words_of_processor());
+}
+
+Vectors of_processor() {
+  const InstructionSets there = sets_of_processor();
+  const auto has = [&](InstructionSets sets) { return (there & sets) == sets; };
+  if (has(kAvx512f | kAvx512bw | kAvx512vl)) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512bf16")) return Vectors::kBFloat16;
+#endif
+    return Vectors::kAvx512;
+  }
+  return has(kAvx2 | kFma) ? Vectors::kAvx2 : Vectors::kNone;
 }
 
 Vectors choose() {
@@ -37,6 +88,37 @@ const Vectors kVectors = choose();
 
 }  // namespace
 
+InstructionSets instruction_sets(const ProcessorWords& words) {
+  InstructionSets sets = 0;
+  for (const KnownInstructions& known : kKnown) {
+    const bool there = (words.*known.word >> known.bit) & 1U;
+    if (there && (words.saved_registers & known.registers) == known.registers) sets |= known.set;
+  }
+  return sets;
+}
+
+std::string missing_instructions(InstructionSets needed, InstructionSets there) {
+  std::string missing;
+  for (const KnownInstructions& known : kKnown) {
+    if (known.set & needed & ~there)
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", known.name);
+  }
+  return missing;
+}
+
+std::string missing_instructions() {
+  return missing_instructions(kInstructionsOfKernels, sets_of_processor());
+}
+
+void check_processor() {
+  static const std::string missing = missing_instructions();
+  PT_CHECK(missing.empty(), kResource,
+           "the CPU kernels of this build need instructions that this processor lacks: {}; use an "
+           "x86-64 processor with AVX2 (Intel since 2013, AMD since 2015), or build with cmake "
+           "-DPIPETRAIN_CPU_ARCH=x86-64 for slower kernels without them",
+           missing);
+}
+
 bool has_avx512() { return kVectors >= Vectors::kAvx512; }
 bool has_avx512_bfloat16() { return kVectors == Vectors::kBFloat16; }
 
@@ -47,9 +129,9 @@ std::string vector_instructions() {
 
 void check_vectors_wanted() {
   PT_CHECK(
-      wanted().empty() || wanted() == "AVX2", kUsage,
+      wanted().empty() || wanted() == "AVX2" || wanted() == "none", kUsage,
       "PIPETRAIN_VECTORS is \"{}\"; it may be AVX2, for kernels with vectors of 8 floats where "
-      "the processor has wider ones, or absent",
+      "the processor has wider ones, none, as if it had none at all, or absent",
       printable(std::string(wanted())));
 }
 

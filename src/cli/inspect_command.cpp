@@ -202,13 +202,16 @@ std::string gpus_text(const Gpus& gpus) {
 
 int doctor_command(Options& options) {
   resolve_verbosity(options);
-  if (options.measure) return measure_and_report(options.json, options.output);
+  if (options.measure) {
+    check_processor();
+    return measure_and_report(options.json, options.output);
+  }
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::string vectors = vector_instructions();
+  const std::string vectors = vector_instructions(), missing = missing_instructions();
   const std::string cache = default_cache_directory().string();
   const Gpus gpus = find_gpus();
   if (options.json) {
@@ -231,7 +234,7 @@ int doctor_command(Options& options) {
       "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\ncache    {}\n",
       PIPETRAIN_VERSION, cores,
       cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
-      vectors == "none" ? "older than AVX2: this build's CPU kernels will not run" : vectors,
+      missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
       gpus_text(gpus), cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);
   return 0;

@@ -96,7 +96,9 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_NCCL", "the library for exchanges between GPUs; libnccl.so.2"},
     {"PIPETRAIN_NVRTC", "the library that compiles kernels for GPUs; libnvrtc.so.13"},
     {"PIPETRAIN_CUDA_GRAPHS", "on: passes of stages on GPUs become CUDA graphs"},
-    {"PIPETRAIN_VECTORS", "AVX2: kernels and bits of a CPU without AVX-512, on one that has it"},
+    {"PIPETRAIN_VECTORS",
+     "AVX2: kernels and bits of a CPU without AVX-512, on one that has it; none: what is said on "
+     "one that is too old"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colours"},
 };
 

@@ -120,6 +120,7 @@ struct CommandSpec {
   std::string arguments;  // what it takes besides options: "MODEL"
   std::string summary;
   int (*run)(Options&) = nullptr;
+  bool computes = false;  // runs the CPU's kernels, or asks them what they can do
 };
 const std::vector<CommandSpec>& commands();
 

@@ -276,8 +276,8 @@ void div_gradient(GradientContext& context) {
   const ValueId quotient = builder.add("Div", {context.output_gradient(), context.input(1)});
   if (context.wants(0)) set_broadcast_gradient(context, 0, quotient);
   if (!context.wants(1)) return;
-  const ValueId sum = builder.sum_to(builder.add("Mul", {quotient, context.output(0)}),
-                                     context.input_type(1).shape);
+  const ValueId product = builder.add("Mul", {quotient, context.output(0)});
+  const ValueId sum = builder.sum_to(product, context.input_type(1).shape);
   context.set_input_gradient(1, builder.add("Neg", {sum}));
 }
 // y = a - b q with the whole number q = (a - y) / b: da = dy, db = -dy q

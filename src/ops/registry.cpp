@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/vectors.h"
 #include "ops/narrow_kernel.h"
 #include "ops/row_major_kernel.h"
 
@@ -66,6 +67,7 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] { return fmt::format("making the kernel of {} ({})", printable(request.node.name), op); },
       [&] {
         std::unique_ptr<Kernel> kernel;
+        if (backend == Backend::kCpu) check_processor();
         if (op != "Reorder" && has_channels_last(request))
           return make_row_major_kernel(backend, request);
         // A fused program says itself which of its steps are rounded.

@@ -1,6 +1,8 @@
 #include "ops/strided_copy_cpu.h"
 
+#ifdef __AVX2__
 #include <immintrin.h>
+#endif
 #include <omp.h>
 
 #include <algorithm>

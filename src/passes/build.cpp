@@ -50,6 +50,9 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   fuse_patterns(training.graph);
   attach_loss(training, options.loss);
   remove_dead_nodes(training.graph, results_of(training));
+  std::erase_if(training.statistics, [&](const RunningStatistic& statistic) {
+    return !training.graph[statistic.batch_mean].producer;
+  });
   mark_preparation(training.graph);
   if (options.with_gradients) {
     differentiate(training);

@@ -231,6 +231,9 @@ class LossBuilder {
     const Shape shape = builder_.shape(output_);
     PT_CHECK(shape.count() == 1, kUsage, "--loss output needs a scalar output, \"{}\" has shape {}",
              printable(training_.loss.output), shape.text());
+    PT_CHECK(!training_.inputs.empty(), kModel,
+             "output \"{}\" depends on no input of the model, so no data can train it",
+             printable(training_.loss.output));
     const ValueId scalar = builder_.reshape(output_, Shape{});
     set_results(
         builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))}),

@@ -352,6 +352,11 @@ class Lowering {
       RunningStatistic statistic;
       statistic.state_mean = {static_cast<int>(node.attributes.integer("running_mean"))};
       statistic.state_variance = {static_cast<int>(node.attributes.integer("running_variance"))};
+      // Of a norm without running statistics, exporters write the batch's own into these places.
+      const auto& values = result_.graph;
+      if (values[statistic.state_mean].role != Role::kState ||
+          values[statistic.state_variance].role != Role::kState)
+        continue;
       statistic.batch_mean = node.outputs[1];
       statistic.batch_variance = node.outputs[2];
       const Shape& shape = builder_.shape(node.inputs[0]);

@@ -25,10 +25,24 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> li
 
 bool has_parameter_name(const std::string& name) {
   static const std::regex pattern(
-      "(weight|bias|gamma|beta|scale|embed|token|(^|[._])pos(_|\\b|ition))", std::regex::icase);
+      "(weight|bias|gamma|beta|scale|(^|[._])gain|lora_|embed|token|(^|[._])pos(_|\\b|ition))",
+      std::regex::icase);
   const std::string last =
       name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
   return last.find("Constant") == std::string::npos && std::regex_search(last, pattern);
+}
+
+/// A PyTorch module's own scalar that multiplies its result, such as NFNet's skipinit_gain.
+bool is_gain(const std::string& name) {
+  return name.ends_with(".gain") ||
+         (name.find('.') != std::string::npos && name.ends_with("_gain"));
+}
+
+/// What PyTorch keeps beside a parameter that it reparametrizes: the mask of pruning and the
+/// singular vectors of spectral normalization.
+bool is_buffer_of_parameter(const std::string& name, const Shape& shape) {
+  return name.ends_with("mask") ||
+         (shape.rank() == 1 && (name.ends_with("_u") || name.ends_with("_v")));
 }
 
 /// Inputs that hold learned weights, per operator.
@@ -124,7 +138,7 @@ class Classifier {
   TensorRule classify(const std::string& name, const Shape& shape, const HostTensor& value,
                       const OnnxMetadata& metadata) const {
     if (is_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
-    if (shape.rank() == 0) return {TensorUse::kFrozen, "scalar constant"};
+    if (shape.rank() == 0 && !is_gain(name)) return {TensorUse::kFrozen, "scalar constant"};
     if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name, 0)) {
       return {TensorUse::kFrozen, "single-element constant"};
     }
@@ -143,7 +157,11 @@ class Classifier {
         return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
-    if (const OnnxNode* node = arithmetic_with_data(name, 0)) {
+    const bool learned = has_parameter_name(name) && !is_buffer_of_parameter(name, shape);
+    if (const OnnxNode* node = learned ? reached_slot(name, 0, kAnyOperator) : nullptr)
+      return {TensorUse::kTrained,
+              "named like a parameter, reaches the weight of " + printable(node->op_type)};
+    if (const OnnxNode* node = arithmetic_with_data(name, 0, learned ? kAnyOperator : kMovement)) {
       if (has_parameter_name(name))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
       const auto wide =
@@ -201,14 +219,22 @@ class Classifier {
     return false;
   }
 
-  const OnnxNode* reached_slot(const std::string& name, int depth) const {
+  /// What a tensor may go through on its way to a weight's slot, as long as no data come in.
+  enum Way : std::uint8_t { kMovement, kAnyOperator };
+
+  static bool passes(const OnnxNode& node, std::size_t slot, Way way) {
+    if (way == kMovement) return passes_weight(node, slot);
+    return !is_one_of(node.op_type, {"Shape", "Size"}) && (node.op_type != "CastLike" || slot == 0);
+  }
+
+  const OnnxNode* reached_slot(const std::string& name, int depth, Way way = kMovement) const {
     if (depth > kMaximumDepth) return nullptr;
     for (const Use& use : uses_of(name)) {
       if (is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot))
         return use.node;
-      if (!passes_weight(*use.node, use.slot) || meets_data(*use.node, use.slot)) continue;
+      if (!passes(*use.node, use.slot, way) || meets_data(*use.node, use.slot)) continue;
       for (const std::string& output : use.node->outputs) {
-        if (const OnnxNode* node = reached_slot(output, depth + 1)) return node;
+        if (const OnnxNode* node = reached_slot(output, depth + 1, way)) return node;
       }
     }
     return nullptr;
@@ -216,7 +242,7 @@ class Classifier {
 
   /// The arithmetic node that combines the tensor with data. A class token that is expanded and
   /// concatenated with data counts as well.
-  const OnnxNode* arithmetic_with_data(const std::string& name, int depth) const {
+  const OnnxNode* arithmetic_with_data(const std::string& name, int depth, Way way) const {
     if (depth > kMaximumDepth) return nullptr;
     for (const Use& use : uses_of(name)) {
       if (is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) &&
@@ -224,9 +250,9 @@ class Classifier {
         return use.node;
       if (depth > 0 && use.node->op_type == "Concat" && meets_data(*use.node, use.slot))
         return use.node;
-      if (passes_weight(*use.node, use.slot) && !meets_data(*use.node, use.slot)) {
+      if (passes(*use.node, use.slot, way) && !meets_data(*use.node, use.slot)) {
         for (const std::string& output : use.node->outputs) {
-          if (const OnnxNode* node = arithmetic_with_data(output, depth + 1)) return node;
+          if (const OnnxNode* node = arithmetic_with_data(output, depth + 1, way)) return node;
         }
       }
     }

@@ -35,8 +35,9 @@ struct UntiedCopy {
 };
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
-/// running statistics, scalars, PyTorch's own metadata, parameter slots of operators, operands of
-/// arithmetic.
+/// running statistics, scalars (but not a module's gain), PyTorch's own metadata, parameter slots
+/// of operators (for a tensor that is named like a parameter through any operators on the way, such
+/// as weight normalization), operands of arithmetic.
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options);
 

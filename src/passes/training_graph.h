@@ -67,7 +67,7 @@ struct Gathering {
 };
 
 /// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches'
-/// moments.
+/// moments. Those of a node in Part::kPrepare are the same for all micro-batches and count once.
 struct RunningStatistic {
   ValueId state_mean, state_variance;     // kState (C)
   ValueId batch_mean, batch_variance;     // outputs of the node, variance biased

@@ -4,13 +4,15 @@
 
 namespace pipetrain {
 
-void Moments::reset(std::size_t channels) {
+void Moments::reset(std::size_t channels, bool of_weights) {
   count_ = 0;
+  of_weights_ = of_weights;
   mean_.assign(channels, 0);
   squares_.assign(channels, 0);
 }
 
 void Moments::merge(std::span<const float> mean, std::span<const float> variance, double count) {
+  if (of_weights_ && count_ > 0) return;
   const double total = count_ + count;
   for (std::size_t c = 0; c < mean.size(); ++c) {
     const double delta = mean[c] - mean_[c];
@@ -21,7 +23,7 @@ void Moments::merge(std::span<const float> mean, std::span<const float> variance
 }
 
 void Moments::merge(const Moments& other) {
-  if (other.count_ == 0) return;
+  if (other.count_ == 0 || (of_weights_ && count_ > 0)) return;
   const double total = count_ + other.count_;
   for (std::size_t c = 0; c < mean_.size(); ++c) {
     const double delta = other.mean_[c] - mean_[c];

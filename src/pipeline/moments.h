@@ -9,8 +9,9 @@ namespace pipetrain {
 /// Parallel variance (Chan, Golub, LeVeque 1983) in double, in the order of the calls.
 class Moments {
  public:
-  /// Sets the number of channels and forgets everything.
-  void reset(std::size_t channels);
+  /// Sets the number of channels and forgets everything. `of_weights`: the moments are those of
+  /// weights, which all micro-batches share, so that only the first merge counts.
+  void reset(std::size_t channels, bool of_weights = false);
   /// Adds a micro-batch: per channel its mean and its biased variance over `count` values.
   void merge(std::span<const float> mean, std::span<const float> variance, double count);
   /// Adds what another has merged.
@@ -24,6 +25,7 @@ class Moments {
 
  private:
   double count_ = 0;
+  bool of_weights_ = false;
   std::vector<double> mean_, squares_;
 };
 

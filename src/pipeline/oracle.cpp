@@ -262,7 +262,7 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
   run_nodes(s, instruction.version, unit,
             slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
   unit.values.merge(results);
-  if (program.rule != UpdateRule::kNone) collect_statistics(s, unit, replica);
+  if (program.rule != UpdateRule::kNone) collect_statistics(s, instruction.version, unit, replica);
   if (applies_statistics_at_once(program, s)) apply_statistics(replica);
   const Loss& loss = variants_[variant].training->loss;
   if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
@@ -470,17 +470,31 @@ void Oracle::synchronise() {
   gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
 }
 
-void Oracle::collect_statistics(int s, UnitState& unit, ReplicaState& replica) {
+void Oracle::collect_statistics(int s, int version, UnitState& unit, ReplicaState& replica) {
   const auto variant = static_cast<std::size_t>(unit.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
-  for (const int i : slices_[variant].stages[static_cast<std::size_t>(s)].statistics) {
+  const Graph& graph = training.graph;
+  const std::vector<StageSlice>& stages = slices_[variant].stages;
+  Values local;
+  for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
+    // There is one copy for all stages that prepare the same weights: the first takes care of it.
+    const bool first =
+        std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
+          return std::find(each.statistics.begin(), each.statistics.end(), i) !=
+                 each.statistics.end();
+        });
+    if (!first) continue;
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
-    const HostTensor& mean = unit.values.at(statistic.batch_mean);
-    const auto [moments, added] =
-        replica.moments.try_emplace(training.graph[statistic.state_mean].name);
-    if (added) moments->second.reset(static_cast<std::size_t>(mean.type().count()));
-    moments->second.merge(mean.span<float>(),
-                          unit.values.at(statistic.batch_variance).span<float>(),
+    const auto read = [&](ValueId id) {
+      return content(s, version, &unit, unit.data->variant, id, local);
+    };
+    HostTensor mean = read(statistic.batch_mean), variance = read(statistic.batch_variance);
+    const auto [moments, added] = replica.moments.try_emplace(graph[statistic.state_mean].name);
+    if (added) {
+      moments->second.reset(static_cast<std::size_t>(mean.type().count()),
+                            graph[graph[statistic.batch_mean].producer].part == Part::kPrepare);
+    }
+    moments->second.merge(mean.span<float>(), variance.span<float>(),
                           static_cast<double>(statistic.elements_per_channel));
   }
 }

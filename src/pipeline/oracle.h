@@ -66,7 +66,7 @@ class Oracle {
                      Values& local);
   void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
                  Values& results);
-  void collect_statistics(int stage, UnitState& unit, ReplicaState& replica);
+  void collect_statistics(int stage, int version, UnitState& unit, ReplicaState& replica);
   void apply_statistics(ReplicaState& replica);
   void finish(int stage, int version);
   void synchronise();

@@ -41,8 +41,10 @@ class Slicer {
 
   Slices run() {
     place_nodes();
+    find_readers();
     place_preparation();
     place_parameters();
+    place_statistics();
     find_edges();
     return std::move(out_);
   }
@@ -81,37 +83,69 @@ class Slicer {
     for (std::size_t i = 0; i < training_.gatherings.size(); ++i) {
       stage(stage_of(training_.gatherings[i])).gatherings.push_back(static_cast<int>(i));
     }
-    for (std::size_t i = 0; i < training_.statistics.size(); ++i) {
-      const NodeId producer = graph_[training_.statistics[i].batch_mean].producer;
-      stage(out_.stage_of_node[static_cast<std::size_t>(producer.index)])
-          .statistics.push_back(static_cast<int>(i));
-    }
   }
 
-  /// Which stages read each value, through preparation and views; then preparation nodes go where
-  /// they are read.
-  void place_preparation() {
+  /// Adds stages to the readers of a value; returns whether there were new ones.
+  bool add_readers(ValueId id, const std::set<int>& stages) {
+    if (!id) return false;
+    std::set<int>& readers = readers_[at(id)];
+    const std::size_t before = readers.size();
+    readers.insert(stages.begin(), stages.end());
+    return readers.size() > before;
+  }
+
+  /// Which stages prepare a node's results: those that read any of them.
+  std::set<int> preparing_stages(const Node& node) const {
+    std::set<int> stages;
+    for (const ValueId id : node.outputs)
+      stages.insert(readers_[at(id)].begin(), readers_[at(id)].end());
+    return stages;
+  }
+
+  /// Which stages read each value, through preparation and views. A stage that holds a parameter
+  /// finishes its gradient, of all its uses, so it prepares what that takes, which may depend on
+  /// further parameters.
+  void find_readers() {
     readers_.resize(graph_.values.size());
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const int s = out_.stage_of_node[n];
       if (s < 0) continue;
-      for (const ValueId id : graph_.nodes[n].inputs) {
-        if (id) readers_[at(id)].insert(s);
+      for (const ValueId id : graph_.nodes[n].inputs) add_readers(id, {s});
+    }
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Parameter& parameter : training_.parameters) {
+        if (parameter.gradient) add_readers(parameter.gradient, readers_[at(parameter.value)]);
+      }
+      for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+        const Node& node = graph_.nodes[n];
+        if (node.part != Part::kPrepare && node.part != Part::kFinish) continue;
+        const std::set<int> stages = preparing_stages(node);
+        for (const ValueId id : node.inputs) changed = add_readers(id, stages) || changed;
       }
     }
-    for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
+  }
+
+  /// Preparation nodes go where they are read.
+  void place_preparation() {
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      if (node.part != Part::kPrepare) continue;
-      std::set<int> stages;
-      for (const ValueId id : node.outputs)
-        stages.insert(readers_[at(id)].begin(), readers_[at(id)].end());
-      for (const ValueId id : node.inputs) {
-        if (id) readers_[at(id)].insert(stages.begin(), stages.end());
-      }
-      if (node.op->flags & kView) continue;
-      for (const int s : stages) stage(s).prepare.push_back({static_cast<int>(n)});
+      if (node.part != Part::kPrepare || node.op->flags & kView) continue;
+      for (const int s : preparing_stages(node)) stage(s).prepare.push_back({static_cast<int>(n)});
     }
-    for (StageSlice& slice : out_.stages) std::reverse(slice.prepare.begin(), slice.prepare.end());
+  }
+
+  /// Running statistics go where their batch statistics are computed: every stage that prepares
+  /// them has a copy, of the same bits.
+  void place_statistics() {
+    for (std::size_t i = 0; i < training_.statistics.size(); ++i) {
+      const NodeId producer = graph_[training_.statistics[i].batch_mean].producer;
+      const std::set<int> stages =
+          graph_[producer].part == Part::kPrepare
+              ? preparing_stages(graph_[producer])
+              : std::set<int>{out_.stage_of_node[static_cast<std::size_t>(producer.index)]};
+      for (const int s : stages) stage(s).statistics.push_back(static_cast<int>(i));
+    }
   }
 
   void place_parameters() {

@@ -505,7 +505,7 @@ void Stage::reduce(std::span<Stage* const> all, bool contributes) {
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {
     Moments& moments = merged[name];
-    moments.reset(state.channels);
+    moments.reset(state.channels, state.of_weights);
     if (group_->is_remote()) {
       const std::vector<double> mine = state.moments.numbers();
       for (const std::string& bytes : group_->gather(
@@ -551,23 +551,15 @@ void Stage::write_accumulator(int accumulation, std::string_view bytes) {
 
 void Stage::finish_gradients(int variant, int version_copy) {
   Compiled& compiled = *variants_[static_cast<std::size_t>(variant)];
+  // The units may all have been of another variant.
+  if (!compiled.finish.empty()) prepare(compiled, version_copy);
   StageUnit unit;
   unit.version_copy = version_copy;
   run(compiled, compiled.finish, unit, nullptr, nullptr, false);
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
-  const StageBases bases{&variant.constants,
-                         &accumulators_,
-                         &unit,
-                         nullptr,
-                         nullptr,
-                         slots_ + static_cast<std::size_t>(unit.slot) * slot_bytes_,
-                         forward_base,
-                         nullptr,
-                         temporary_,
-                         nullptr,
-                         nullptr};
+  const StageBases bases = bases_of(variant, unit, forward_base, nullptr);
   for (std::size_t k = 0; k < variant.slice->statistics.size(); ++k) {
     const RunningStatistic& statistic =
         variant.training->statistics[static_cast<std::size_t>(variant.slice->statistics[k])];
@@ -620,7 +612,7 @@ void Stage::forget_statistics() {
     synchronize();
     merge_moments();
   }
-  for (auto& [name, state] : statistics_) state.moments.reset(state.channels);
+  for (auto& [name, state] : statistics_) state.moments.reset(state.channels, state.of_weights);
 }
 
 bool Stage::read(const std::string& name, int version_copy, HostTensor& out) const {

@@ -137,7 +137,8 @@ class StageCompiler {
       state.variance_name = variance.name;
       state.channels = static_cast<std::size_t>(mean.type.count());
       state.momentum = statistic.momentum;
-      state.moments.reset(state.channels);
+      state.of_weights = graph[graph[statistic.batch_mean].producer].part == Part::kPrepare;
+      state.moments.reset(state.channels, state.of_weights);
       state.mean = reinterpret_cast<float*>(running_statistic(mean));
       state.variance = reinterpret_cast<float*>(running_statistic(variance));
       compiled.statistic_states.push_back(&state);

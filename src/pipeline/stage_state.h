@@ -106,6 +106,7 @@ struct Stage::StatisticState {
   float* variance = nullptr;
   std::size_t channels = 0;
   double momentum = 0.9;
+  bool of_weights = false;  // of a BatchNorm in Part::kPrepare
   Moments moments;
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains four networks in PyTorch for 50 steps and writes goldens/: what pipetrain must reproduce.
+"""Trains five networks in PyTorch for 50 steps and writes goldens/: what pipetrain must reproduce.
 
 Needs torch, onnx, onnxscript and numpy; see README.md for a throw-away environment.
 
@@ -112,6 +112,11 @@ def make_resnet(random):
     return network, noisy_prototypes((3, 32, 32), 80, 2.0, random), export_torchscript_training
 
 
+def make_nfnet(random):
+    # Kept in training mode, so that the exporter does not fold what depends on weights alone.
+    return networks.NFNet(), noisy_prototypes((3, 16, 16), 80, 2.0, random), export_torchscript_training
+
+
 def make_transformer(random):
     return networks.TransformerClassifier(), token_counts(16, 64, 400, random), export_default
 
@@ -119,6 +124,7 @@ def make_transformer(random):
 MAKERS = {
     "mlp": make_mlp,
     "lenet": make_lenet,
+    "nfnet": make_nfnet,
     "resnet18": make_resnet,
     "transformer": make_transformer,
 }

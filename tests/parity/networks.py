@@ -149,6 +149,66 @@ class LanguageModel(nn.Module):
         return self.head(self.norm(x))
 
 
+class StandardisedConv(nn.Conv2d):
+    """A convolution whose weight has mean 0 and variance gain^2 / fan-in per channel: timm's
+    ScaledStdConv2d, which standardises by a BatchNorm over the weight."""
+
+    def __init__(self, channels_in, channels_out, kernel, stride=1, groups=1):
+        super().__init__(
+            channels_in, channels_out, kernel, stride, padding=kernel // 2, groups=groups
+        )
+        self.gain = nn.Parameter(torch.ones(channels_out, 1, 1, 1))
+        self.scale = self.weight[0].numel() ** -0.5
+
+    def forward(self, x):
+        weight = functional.batch_norm(
+            self.weight.reshape(1, self.out_channels, -1),
+            None,
+            None,
+            weight=(self.gain * self.scale).view(-1),
+            training=True,
+            momentum=0.0,
+            eps=1e-6,
+        ).reshape_as(self.weight)
+        return functional.conv2d(
+            x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+class NormFreeBlock(nn.Module):
+    """A bottleneck of NFNet (Brock et al. 2021): gelu(x) * 1.7 keeps the variance."""
+
+    def __init__(self, channels, beta):
+        super().__init__()
+        half = channels // 2
+        self.conv1 = StandardisedConv(channels, half, 1)
+        self.conv2 = StandardisedConv(half, half, 3, groups=2)
+        self.conv3 = StandardisedConv(half, channels, 1)
+        self.skipinit_gain = nn.Parameter(torch.tensor(0.5))
+        self.beta = beta
+
+    def forward(self, x):
+        y = self.conv1(functional.gelu(x) * 1.7 * self.beta)
+        y = self.conv2(functional.gelu(y) * 1.7)
+        y = self.conv3(functional.gelu(y) * 1.7)
+        return x + 0.2 * self.skipinit_gain * y
+
+
+class NFNet(nn.Module):
+    """A network without norms over activations, for (3, 16, 16)."""
+
+    def __init__(self, width=16, classes=10):
+        super().__init__()
+        self.stem = StandardisedConv(3, width, 3, stride=2)
+        self.blocks = nn.Sequential(NormFreeBlock(width, 1.0), NormFreeBlock(width, 0.9))
+        self.final = StandardisedConv(width, 2 * width, 1)
+        self.fc = nn.Linear(2 * width, classes)
+
+    def forward(self, x):
+        x = functional.gelu(self.final(self.blocks(self.stem(x))))
+        return self.fc(x.mean((2, 3)))
+
+
 def make_distinct(network, seed):
     """Moves normalisation parameters off 1 and 0.
 
@@ -160,6 +220,9 @@ def make_distinct(network, seed):
         for module in network.modules():
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm2d, nn.GroupNorm)):
                 for parameter in module.parameters():
+                    parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+            for name, parameter in module.named_parameters(recurse=False):
+                if name.endswith("gain"):
                     parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return network
 

@@ -11,6 +11,7 @@
 #include "onnx_io/reader.h"
 #include "passes/execute.h"
 #include "passes/linearise.h"
+#include "support/op_check.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -72,6 +73,45 @@ TEST(Build, FrozenFrontNeedsNoGradientNodes) {
       build_training_graph(model, classify_tensors(model, parameters), options);
   EXPECT_EQ(training.accumulations.size(), 1U);
   for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "TanhGrad");
+}
+
+/// x → BatchNorm → logits, and beside it another BatchNorm → "auxiliary", an output without a loss.
+OnnxBuilder two_norms(bool running) {
+  OnnxBuilder builder("norms", {.opset = 17, .ir_version = 8});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.output("auxiliary", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  // What exporters write for a norm that keeps no running statistics: the batch's own.
+  builder.node("ReduceMean", {"x"}, {"mean"},
+               {OnnxAttribute::of_ints("axes", {0}), OnnxAttribute::of_int("keepdims", 0)});
+  builder.node("Exp", {"mean"}, {"variance"});
+  for (const std::string output : {"logits", "auxiliary"}) {
+    for (const char* part : {".scale", ".bias", ".mean", ".variance"})
+      builder.initializer(output + part, ramp({3}, 0.1F));
+    builder.node("BatchNormalization",
+                 {"x", output + ".scale", output + ".bias", running ? output + ".mean" : "mean",
+                  running ? output + ".variance" : "variance"},
+                 {output}, {OnnxAttribute::of_int("training_mode", 1)}, output + ".norm");
+  }
+  return builder;
+}
+
+TEST(Build, RunningStatisticsAreThoseOfNormsThatAreTrainedAndKeepThem) {
+  const TrainingGraph kept = build(read(two_norms(/*running=*/true)));
+  ASSERT_EQ(kept.statistics.size(), 1U);
+  EXPECT_EQ(kept.graph[kept.statistics[0].state_mean].name, "logits.mean");
+  EXPECT_TRUE(build(read(two_norms(/*running=*/false))).statistics.empty());
+}
+
+TEST(Build, ALossOfWeightsAloneIsRefusedByName) {
+  OnnxBuilder builder("penalty");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("penalty", DType::kFloat32, {});
+  builder.initializer("w.weight", ramp({4, 5}));
+  builder.node("ReduceL2", {"w.weight"}, {"penalty"}, {OnnxAttribute::of_int("keepdims", 0)},
+               "norm");
+  const auto made = [&] { build(read(builder), 3, {.loss = "output"}); };
+  test::expect_error(ErrorKind::kModel, "\"penalty\" depends on no input", made);
 }
 
 /// The gradient of the whole network against central differences of its loss, in the direction of

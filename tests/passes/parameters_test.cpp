@@ -69,6 +69,33 @@ TEST(Parameters, WeightIsFoundThroughATransposeAndATableThroughAConstantGather) 
   EXPECT_EQ(use_of(rules, "p0"), TensorUse::kTrained);
 }
 
+TEST(Parameters, WeightIsFoundThroughOperatorsThatReparametrizeIt) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("conv.weight_v", rising({6, 4, 1, 1}));
+  builder.initializer("conv.weight_g", rising({6, 1, 1, 1}));
+  builder.initializer("conv.weight_mask", rising({6, 4, 1, 1}));
+  builder.initializer("conv.weight_u", rising({6}));
+  builder.initializer("conv.table", rising({6, 4, 1, 1}));
+  builder.initializer("skipinit.gain", HostTensor::scalar<float>(0.5F));
+  builder.initializer("slope", HostTensor::scalar<float>(0.5F));
+  builder.node("ReduceL2", {"conv.weight_v"}, {"norm"});
+  builder.node("Div", {"conv.weight_v", "norm"}, {"direction"});
+  builder.node("Mul", {"direction", "conv.weight_g"}, {"w"});
+  builder.node("Mul", {"w", "conv.weight_mask"}, {"masked"});
+  builder.node("Mul", {"masked", "conv.table"}, {"weight"});
+  builder.node("ReduceMean", {"conv.weight_u"}, {"u"});
+  builder.node("Mul", {"weight", "u"}, {"scaled"});
+  builder.node("Conv", {"x", "scaled"}, {"c"});
+  builder.node("Mul", {"skipinit.gain", "slope"}, {"gain"});
+  builder.node("Mul", {"c", "gain"}, {"g"});
+  builder.node("Mul", {"g", "slope"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"conv.weight_v", "conv.weight_g", "skipinit.gain"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  for (const char* name : {"conv.weight_mask", "conv.weight_u", "conv.table", "slope"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+}
+
 TEST(Parameters, RunningStatisticsAreUpdatedNotTrained) {
   OnnxBuilder builder = image_builder();
   for (const char* name : {"scale", "bias", "mean", "var"}) builder.initializer(name, rising({4}));

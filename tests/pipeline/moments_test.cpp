@@ -20,5 +20,20 @@ TEST(Moments, MergePartsExactlyAndUseTheUnbiasedVariance) {
   EXPECT_FLOAT_EQ(mean, 9.4F);  // nothing was merged since
 }
 
+TEST(Moments, OfWeightsCountOnceHoweverManyMicroBatchesBringThem) {
+  Moments moments, replica;
+  const float mean = 1.5F, variance = 0.75F;
+  for (Moments* each : {&moments, &replica}) {
+    each->reset(1, /*of_weights=*/true);
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch)
+      each->merge({&mean, 1}, {&variance, 1}, 4);
+  }
+  moments.merge(replica);
+  float running_mean = 10, running_variance = 20;
+  moments.apply(0.9, {&running_mean, 1}, {&running_variance, 1});
+  EXPECT_FLOAT_EQ(running_mean, 0.9F * 10 + 0.1F * 1.5F);
+  EXPECT_FLOAT_EQ(running_variance, 0.9F * 20 + 0.1F * 0.75F * 4 / 3);
+}
+
 }  // namespace
 }  // namespace pipetrain
