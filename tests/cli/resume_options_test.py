@@ -15,6 +15,9 @@ RIVALS = [
     (["--epochs", "1"], ["--max-steps", "6"]),
     (["--micro-batches", "4"], ["--micro-batch-size", "8"]),
     (["--micro-batch-size", "8"], ["--micro-batches", "4"]),
+    (["--val-data", "held-out.csv"], ["--val-split", "0"]),
+    (["--gpus", "3"], ["--plan", "two.json"]),
+    (["--gpus", "3"], SPLIT),
     (["--plan", "two.json"], ["--gpus", "3"]),
     (["--plan", "two.json"], SPLIT),
     (["--plan", "two.json"], ["--replicas", "2"]),
@@ -71,6 +74,8 @@ class Rivals(Case):
         # What was held out is trained on, which is other data: 48 samples before, all 64 now.
         self.saved_with(["--val-split", "0.25"])
         self.refused("data", "--resume=run", "--val-data", "held-out.csv", says=["48 samples", "64 samples"])
+        self.saved_with(["--val-data", "held-out.csv"])
+        self.refused("data", "--resume=run", "--val-split", "0.25", says=["64 samples", "48 samples"])
         self.saved_with(["--val-split", "0"])
         self.succeed("--resume=run", "--val-data", "held-out.csv", "--max-steps", "4", "-q")
         settings = self.newest("run")[1]
