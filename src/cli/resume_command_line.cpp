@@ -37,6 +37,8 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
       {"--micro-batches", {"--micro-batch-size"}},
       {"--micro-batch-size", {"--micro-batches"}},
       {"--val-split", {"--val-data"}},
+      {"--val-data", {"--val-split"}},
+      {"--gpus", {"--plan", "--split"}},
       {"--plan", {"--gpus", "--split", "--replicas", "--schedule"}},
       {"--split", {"--gpus", "--plan", "--replicas"}},
       {"--replicas", {"--gpus", "--plan", "--split", "--schedule"}}};

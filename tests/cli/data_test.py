@@ -70,6 +70,18 @@ class Pictures(Case):
         self.succeed(*resumed)
         self.assertEqual(digest("whole.onnx"), digest("again.onnx"))
 
+    def test_images_are_changed_by_the_seed(self):
+        # Nothing else of this run depends on it: no shuffling, nothing held out, no masks.
+        fixed = ["--no-shuffle", "--max-steps", "2", "--overwrite"]
+        for augment in ([], ["--augment", "crop:4"], ["--augment", "brightness:0.5"]):
+            with self.subTest(augment):
+                first, again, other = (self.losses("run", *fixed, *augment, "--seed", seed) for seed in ("1", "1", "2"))
+                self.assertEqual(first, again)
+                if augment:
+                    self.assertNotEqual(first, other)
+                else:
+                    self.assertEqual(first, other)
+
     def test_a_damaged_picture_is_named_or_left_out(self):
         path = self.folder / "p/class1/07.ppm"
         path.write_bytes(path.read_bytes()[:500])

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, digits
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
@@ -183,6 +183,19 @@ class Processes(Case):
             self.assertEqual(code, EXIT[kind], err)
             self.assertEqual(err.count("error: "), 1, err)
             self.assertIn(says, err)
+
+    def test_an_error_names_the_process_that_failed(self):
+        self.write("data.csv", "\n".join(digits()[:64]) + "\n")
+        (self.folder / "elsewhere").mkdir()
+        run = [*RUN, "-m", MODEL, "--data", "data.csv", "--stages", "3", "--max-steps", "2", "--run-dir", "run"]
+        # Only the failing one looks for the data where they are not.
+        for failing, parts in ((1, [":", "-n", "1", "-wdir", "elsewhere", PROGRAM, *run, ":", "-n", "1", PROGRAM, *run]),
+                               (2, [":", "-n", "1", PROGRAM, *run, ":", "-n", "1", "-wdir", "elsewhere", PROGRAM, *run])):
+            code, _, err = self.run_in(1, *run, *parts)
+            self.assertEqual(code, EXIT["data"], err)
+            self.assertIn("data.csv", err)
+            # The first is the one that failed; others are those that have passed it on.
+            self.assertRegex(err.partition("while in process ")[2], f"^{failing} on ")
 
     def test_without_the_plugin_it_is_said(self):
         code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})

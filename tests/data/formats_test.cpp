@@ -188,6 +188,21 @@ TEST_F(Formats, AugmentationIsOfTheStepAndOfTrainingOnly) {
     flipped += got != kPlanes;
   }
   EXPECT_NEAR(flipped, 50, 20);
+  // Of the run's seed, too.
+  const auto flips_of = [&](std::uint64_t seed) {
+    DataOptions seeded = options;
+    seeded.seed = seeded.bind.image.seed = seed;
+    const OpenedData opened_again = opened(path("d"), wants({3, 2, 3}, 2), seeded);
+    std::string flips;
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      const HostTensor out(opened_again.train->columns()[0].batch_type(1));
+      opened_again.train->gather_augmented(step, {&index, 1}, 0, out.view());
+      flips += out.to_doubles() == kPlanes ? '.' : 'x';
+    }
+    return flips;
+  };
+  EXPECT_EQ(flips_of(7), flips_of(7));
+  EXPECT_NE(flips_of(7), flips_of(8));
   // Arrays too, and what is no image says so.
   NpzWriter writer(path("a.npz"));
   const RawSplit glyphs = make_glyphs(4, 1, 8);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "data/augment.h"
 #include "data/resample.h"
@@ -284,6 +285,33 @@ TEST(Augment, AnotherOperationInTheListChangesNoOther) {
     EXPECT_EQ(augmented("flip", {1, 0, sample}, image, 1, 1, 4),
               augmented("flip,brightness:0", {1, 0, sample}, image, 1, 1, 4, 0));
   }
+}
+
+TEST(Augment, DependsOnSeedStepAndSampleAlone) {
+  std::vector<float> image(3 * 16 * 16);
+  for (std::size_t i = 0; i < image.size(); ++i) image[i] = static_cast<float>(i) / 1000;
+  for (const char* list :
+       {"crop:6", "cutout:5", "brightness:0.9", "contrast:0.9", "saturation:0.9", "noise:0.1"}) {
+    const auto changed = [&](std::uint64_t seed, std::uint64_t step, std::uint64_t sample) {
+      return augmented(list, {seed, step, sample}, image, 3, 16, 16);
+    };
+    const auto once = changed(1, 2, 3);
+    EXPECT_EQ(changed(1, 2, 3), once) << list;
+    // A few others, since two of them may by chance be moved or cut alike.
+    std::set<std::vector<float>> seeds, steps, samples;
+    for (std::uint64_t other = 0; other < 20; ++other) {
+      seeds.insert(changed(other, 2, 3));
+      steps.insert(changed(1, other, 3));
+      samples.insert(changed(1, 2, other));
+    }
+    for (const auto* found : {&seeds, &steps, &samples}) EXPECT_GT(found->size(), 10u) << list;
+    EXPECT_NE(changed(std::uint64_t{1} << 40 | 1, 2, 3), once) << list;
+  }
+  const Augmentation crop = Augmentation::parse("resized-crop");
+  std::set<double> widths;
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    widths.insert(crop.choose_box({seed, 2, 3}, {0, 0, 100, 80}, 80, 100).width);
+  EXPECT_GT(widths.size(), 5u);
 }
 
 TEST(Augment, WrongListsSayWhatThereIs) {

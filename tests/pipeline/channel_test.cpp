@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -29,6 +31,37 @@ TEST(Channel, HandsUnitsOverAndReusesMemoryAfterRelease) {
     channel.release(unit);
   }
   sender.join();
+}
+
+/// Runs `wait` in a thread and `wake` once it has had time to fall asleep; says whether it has
+/// woken up. Where it has not, abort() ends it.
+template <class Wait, class Wake>
+bool wakes(Channel& channel, const Wait& wait, const Wake& wake) {
+  std::promise<void> woken;
+  std::thread waiting([&] {
+    try {
+      wait();
+      woken.set_value();
+    } catch (const ChannelAborted&) {
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  wake();
+  const bool in_time =
+      woken.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  if (!in_time) channel.abort();
+  waiting.join();
+  return in_time;
+}
+
+TEST(Channel, SendAndReleaseWakeWhoWaits) {
+  Channel channel;
+  channel.reset(2);
+  std::byte byte{1};
+  EXPECT_TRUE(wakes(
+      channel, [&] { channel.receive(0); }, [&] { channel.send(0, &byte); }));
+  EXPECT_TRUE(wakes(
+      channel, [&] { channel.wait_released(0); }, [&] { channel.release(0); }));
 }
 
 TEST(Channel, TwoSendersMayCrossEachOther) {

@@ -286,6 +286,76 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
   }
 }
 
+/// Fails when a stage is done with its fourth unit.
+class FailingAtRelease final : public UnitSource {
+ public:
+  FailingAtRelease(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
+  RoundUnit& acquire(int unit) override { return data_.acquire(unit); }
+  void release(int unit) override {
+    PT_CHECK(!fails_ || ++released_ < 4, kData, "sample {} is damaged", unit);
+  }
+  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  std::int64_t updates_before() const override { return data_.updates_before(); }
+
+ private:
+  test::FixedData& data_;
+  bool fails_;
+  std::atomic<int> released_{0};
+};
+
+/// Each stage is in a process of its own, so that the stage and the process have one number.
+TEST(Processes, AFailureNamesTheProcessAndTheStageThatFailed) {
+  constexpr int kProcesses = 4;
+  for (int failing = 0; failing < kProcesses; ++failing) {
+    const SharedRun run("1f1b", kProcesses, false);
+    test::MemoryWorld world(kProcesses, 31 + static_cast<std::uint64_t>(failing));
+    const auto errors = in_processes(world, kProcesses, [&](ProcessGroup& group) {
+      Runtime runtime(run.variants, {&run.program}, run.of_process(group, kProcesses));
+      test::FixedData data(4 * kSamples, 5);
+      FailingAtRelease source(data, group.rank() == failing);
+      for (int step = 0; step < 100; ++step) {
+        data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+        runtime.run(run.program, source);
+      }
+    });
+    const std::string stage = fmt::format("while stage {} ran {}B0", failing, failing);
+    for (int rank = 0; rank < kProcesses; ++rank) {
+      const std::string& error = errors[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(error.rfind("4 sample ", 0), 0U) << error;
+      EXPECT_NE(error.find(stage), std::string::npos) << error;
+      // Whoever has not failed says first of all which process has; the way to it may follow.
+      const std::size_t process = error.find("in process ");
+      EXPECT_EQ(process == std::string::npos, rank == failing) << error;
+      if (process == std::string::npos) continue;
+      EXPECT_EQ(error.find(fmt::format("in process {} on here", failing)), process) << error;
+    }
+  }
+}
+
+TEST(Processes, TheSilentOneOfSeveralIsNamed) {
+  SharedRun run("1f1b", 4, false);
+  run.runtime.timeout_seconds = 0.5;
+  for (const int silent : {1, 2, 3}) {
+    test::MemoryWorld world(4, 20 + static_cast<std::uint64_t>(silent));
+    const auto errors = in_processes(world, 4, [&](ProcessGroup& group) {
+      Runtime runtime(run.variants, {&run.program}, run.of_process(group, 4));
+      test::FixedData data(4 * kSamples, 5);
+      for (int step = 0; step < 1000; ++step) {
+        if (step == 3 && group.rank() == silent) world.mute(silent);
+        data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+        runtime.run(run.program, data);
+      }
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == silent) continue;  // hears all others
+      const std::string& error = errors[static_cast<std::size_t>(rank)];
+      EXPECT_NE(error.find(fmt::format("process {} on here has not been heard of", silent)),
+                std::string::npos)
+          << error;
+    }
+  }
+}
+
 TEST(Processes, SilenceIsNoticedAndNamed) {
   SharedRun run("1f1b", 4, false);
   run.runtime.timeout_seconds = 0.5;

@@ -223,12 +223,25 @@ TEST(Checkpoint, KeepsTheNewestAndTheBest) {
     write_checkpoint(folder.path(), small_checkpoint(step));
   write_checkpoint(folder.path(), small_checkpoint(999999));
   write_checkpoint(folder.path(), small_checkpoint(1000000));
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step,
+            1000000);  // the last by name: 999999
   EXPECT_EQ(delete_old_checkpoints(folder.path(), 3, 2, 1000000),
             (std::vector<std::string>{"step-000004", "step-000003", "step-000001"}));
   EXPECT_EQ(names_in(folder.path()),
             (std::vector<std::string>{"latest", "step-000002", "step-000005", "step-1000000",
                                       "step-999999"}));
   EXPECT_TRUE(delete_old_checkpoints(folder.path(), 0, {}, 1000000).empty());
+}
+
+TEST(Checkpoint, ThoseOfStepsThatWereGivenUpGoFirst) {
+  const TemporaryDirectory folder;
+  // The run has gone back from step 7 to step 4 and is now at step 5.
+  for (const std::int64_t step : {3, 4, 6, 7, 5})
+    write_checkpoint(folder.path(), small_checkpoint(step));
+  EXPECT_EQ(delete_old_checkpoints(folder.path(), 2, {}, 5),
+            (std::vector<std::string>{"step-000007", "step-000006", "step-000003"}));
+  EXPECT_EQ(names_in(folder.path()),
+            (std::vector<std::string>{"latest", "step-000004", "step-000005"}));
 }
 
 TEST(Checkpoint, OfTheSameStepIsReplaced) {
@@ -287,6 +300,22 @@ TEST(Saving, WritesWhileOthersWorkAndSaysWhatCameOfIt) {
   EXPECT_EQ(outcomes[3].written->deleted, std::vector<std::string>{"step-000008"});
   EXPECT_EQ(saving.last_written().filename(), "step-000016");
   EXPECT_EQ(list_checkpoints(settings.folder).size(), 2U);
+}
+
+TEST(Saving, WhatHasWaitedIsWrittenBeforeWhatIsNewer) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder / "checkpoints";
+  Saving saving(settings, 0, 8);
+  saving.defer(small_checkpoint(2));
+  saving.defer(small_checkpoint(3));  // a better one in its place
+  saving.save(small_checkpoint(4));
+  saving.defer(small_checkpoint(5));
+  saving.finish();
+  std::vector<std::int64_t> steps;
+  for (const SaveOutcome& outcome : saving.take_outcomes()) steps.push_back(outcome.written->step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{3, 4, 5}));
+  EXPECT_EQ(saving.last_written().filename(), "step-000005");
 }
 
 // The stages of an asynchronous round come to a step one after the other: what one step holds may

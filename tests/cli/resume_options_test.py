@@ -1,0 +1,93 @@
+"""Options given on resume: which of the checkpoint's they put out of force, and that these stay out of force."""
+
+import json
+import shutil
+import unittest
+
+from program import DATA, MODEL, Case, digits
+
+SMALL = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
+SPLIT = ["--split", "block.conv1"]
+
+# Of two options that decide the same thing: what is saved, what is given on resume.
+RIVALS = [
+    (["--max-steps", "2"], ["--epochs", "1"]),
+    (["--epochs", "1"], ["--max-steps", "6"]),
+    (["--micro-batches", "4"], ["--micro-batch-size", "8"]),
+    (["--micro-batch-size", "8"], ["--micro-batches", "4"]),
+    (["--val-data", "held-out.csv"], ["--val-split", "0"]),
+    (["--gpus", "3"], ["--plan", "two.json"]),
+    (["--gpus", "3"], SPLIT),
+    (["--plan", "two.json"], ["--gpus", "3"]),
+    (["--plan", "two.json"], SPLIT),
+    (["--plan", "two.json"], ["--replicas", "2"]),
+    (["--plan", "two.json"], ["--schedule", "gpipe"]),
+    (SPLIT, ["--gpus", "3"]),
+    (SPLIT, ["--plan", "two.json"]),
+    (SPLIT, ["--replicas", "2"]),
+    (["--replicas", "2"], ["--gpus", "3"]),
+    (["--replicas", "2"], ["--plan", "two.json"]),
+    (["--replicas", "2"], SPLIT),
+    (["--replicas", "2"], ["--schedule", "gpipe"]),
+]
+
+
+class Rivals(Case):
+    def setUp(self):
+        super().setUp()
+        self.write("held-out.csv", "\n".join(digits()[64:96]) + "\n")
+        self.succeed("plan", MODEL, "--gpus", "2", "-o", "two.json")
+
+    def newest(self, run):
+        """Of a run's newest checkpoint: its step, the settings that it keeps, the numbers that these led to."""
+        folder = self.folder / run / "checkpoints"
+        manifest = json.loads((folder / (folder / "latest").read_text().split()[0] / "manifest.json").read_text())
+        return manifest["step"], dict(setting.split("=", 1) for setting in manifest["settings"]), manifest["numbers"]
+
+    def saved_with(self, options):
+        """A run of two steps (an epoch of four, where epochs are what is asked for)."""
+        run = "saved" + "".join(options).replace(" ", "")
+        if not (self.folder / run).exists():
+            steps = [] if options[0] in ("--max-steps", "--epochs") else ["--max-steps", "2"]
+            self.succeed(*SMALL, *options, *steps, "--run-dir", run, "--save-every", "1")
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        shutil.copytree(self.folder / run, self.folder / "run")
+
+    def test_an_option_puts_its_rivals_out_of_force(self):
+        for saved, given in RIVALS:
+            with self.subTest(saved=saved, given=given):
+                self.saved_with(saved)
+                self.assertIn(saved[0], self.newest("run")[1])
+                more = [] if given[0] in ("--max-steps", "--epochs") else ["--max-steps", "5"]
+                self.succeed("--resume=run", *given, *more, "-q")
+                step, settings, numbers = self.newest("run")
+                self.assertNotIn(saved[0], settings)
+                self.assertIn(given[0], settings)
+                self.assertEqual(step, {"--epochs": 4, "--max-steps": 6}.get(given[0], 5))
+                # It trains as with the same options from the beginning.
+                self.succeed(*SMALL, *given, *more, "--run-dir", "fresh", "--overwrite")
+                fresh = self.newest("fresh")[2]
+                for name in ("steps", "stages", "replicas", "schedule", "micro-batch-size"):
+                    self.assertEqual(numbers[name], fresh[name], name)
+
+    def test_validation_data_put_a_split_out_of_force(self):
+        # What was held out is trained on, which is other data: 48 samples before, all 64 now.
+        self.saved_with(["--val-split", "0.25"])
+        self.refused("data", "--resume=run", "--val-data", "held-out.csv", says=["48 samples", "64 samples"])
+        self.saved_with(["--val-data", "held-out.csv"])
+        self.refused("data", "--resume=run", "--val-split", "0.25", says=["64 samples", "48 samples"])
+        self.saved_with(["--val-split", "0"])
+        self.succeed("--resume=run", "--val-data", "held-out.csv", "--max-steps", "4", "-q")
+        settings = self.newest("run")[1]
+        self.assertNotIn("--val-split", settings)
+        self.assertIn("--val-data", settings)
+
+    def test_what_has_no_rival_is_taken_over(self):
+        self.saved_with(["--val-split", "0.25", "--micro-batches", "4"])
+        self.succeed("--resume=run", "--lr", "0.01", "--max-steps", "4", "-q")
+        settings = self.newest("run")[1]
+        self.assertEqual([settings[name] for name in ("--val-split", "--micro-batches", "--lr")], ["0.25", "4", "0.01"])
+
+
+if __name__ == "__main__":
+    unittest.main()
