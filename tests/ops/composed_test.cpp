@@ -97,6 +97,25 @@ TEST(Composed, HardmaxAndOneHot) {
   }
 }
 
+// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a matrix
+// whose columns are all axes from it on; then it is the last axis, and one alone.
+TEST(Composed, HardmaxAxesOfEveryOpset) {
+  const HostTensor x = floats({2, 3, 2}, {1, 3, 2, 3, 0, -1, 4, 4, -2, 5, 1, 0});
+  const Attributes first = {{"axis", std::int64_t{0}}}, last = {{"axis", std::int64_t{-1}}};
+  const std::vector<double> pairs = {0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0};
+  for (const std::int64_t opset : {1, 11}) {
+    SCOPED_TRACE(opset);
+    expect_values(result("Hardmax", opset, {}, {data(x)}), {2, 3, 2},
+                  {0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0});
+    expect_values(result("Hardmax", opset, first, {data(x)}), {2, 3, 2},
+                  {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0});
+    expect_values(result("Hardmax", opset, last, {data(x)}), {2, 3, 2}, pairs);
+  }
+  expect_values(result("Hardmax", 13, {}, {data(x)}), {2, 3, 2}, pairs);
+  expect_values(result("Hardmax", 13, first, {data(x)}), {2, 3, 2},
+                {0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1});
+}
+
 TEST(Composed, CropsAndPadsAroundTheCentre) {
   const HostTensor x = floats({1, 5}, {1, 2, 3, 4, 5});
   const auto to = [&](std::int64_t size) {
