@@ -5,8 +5,6 @@
 // by at most gamma(k + 2) * (sum |a b| + |bias| + |before|), where gamma(j) = j u / (1 - j u) and
 // u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, chapter 3). Products of
 // bfloat16 numbers are floats without error; their sums are rounded no more often.
-#include "ops/gemm_cpu.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/gemm_cpu.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -45,8 +44,8 @@ struct Matrix {
   std::vector<std::uint16_t> narrow;
 };
 
-/// One product: its operands, the exact result and how far a float result may be from it. Biases are
-/// far larger than any bound, so that none may be left out.
+/// One product: its operands, the exact result and how far a float result may be from it. Biases
+/// are far larger than any bound, so that none may be left out.
 struct Product {
   Product(const GemmShape& shape, int transposed, Numbers numbers = Numbers::kFloat)
       : shape(shape),
@@ -199,10 +198,11 @@ TEST(Gemm, FactorsAndBiasOfTheImport) {
                                      {"transB", std::int64_t{trans_b}},
                                      {"alpha", 0.5},
                                      {"beta", -2.0}};
-      const Imported node = import_node(
-          "Gemm", 13, attributes,
-          {data(floats(trans_a ? Shape{9, 5} : Shape{5, 9}, p.a.values)),
-           data(floats(trans_b ? Shape{n, 9} : Shape{9, n}, p.b.values)), data(floats({n}, p.bias))});
+      const Imported node =
+          import_node("Gemm", 13, attributes,
+                      {data(floats(trans_a ? Shape{9, 5} : Shape{5, 9}, p.a.values)),
+                       data(floats(trans_b ? Shape{n, 9} : Shape{9, n}, p.b.values)),
+                       data(floats({n}, p.bias))});
       const HostTensor y = node.run(Backend::kCpu)[0];
       const double steps = 11 * 0x1p-24;
       for (std::size_t i = 0; i < p.sums.size(); ++i) {

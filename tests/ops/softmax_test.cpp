@@ -90,8 +90,8 @@ TEST(SoftmaxImport, OldOpsetsFlattenFromTheAxisOn) {
                 {1, 2, 2}, {std::log(0.5), std::log(1.0 / 6), std::log(0.5), std::log(5.0 / 6)});
 }
 
-// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a matrix
-// whose columns are all axes from it on; then it is the last axis, and one alone.
+// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a
+// matrix whose columns are all axes from it on; then it is the last axis, and one alone.
 TEST(SoftmaxImport, AxesOfEveryOpset) {
   const HostTensor x = floats({2, 3, 2}, {1, 3, 2, 3, 0, -1, 4, 4, -2, 5, 1, 0});
   const auto expect = [&](std::int64_t opset, const Attributes& attributes,

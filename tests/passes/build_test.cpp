@@ -217,6 +217,23 @@ TEST(Build, GeluIsRecognisedInTheFormsThatExportersWrite) {
   }
 }
 
+TEST(Build, LossOptionsReachTheNode) {
+  LossOptions loss;
+  loss.label_smoothing = 0.1;
+  loss.class_weights = {1, 2, 3};
+  loss.ignore_index = 7;
+  const TrainingGraph training = build(read(two_layers()), 3, loss);
+  int found = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (!node.op->name.starts_with("SoftmaxCrossEntropy")) continue;
+    ++found;
+    EXPECT_EQ(node.attributes.real("label_smoothing", 0), 0.1) << node.op->name;
+    EXPECT_EQ(node.attributes.reals("class_weights", {}), (Reals{1, 2, 3})) << node.op->name;
+    EXPECT_EQ(node.attributes.integer("ignore_index", 0), 7) << node.op->name;
+  }
+  EXPECT_EQ(found, 2);  // the loss and its gradient
+}
+
 TEST(Linearise, CountsWhatCrossesACut) {
   const TrainingGraph training = build(read(two_layers()));
   const Chain chain = linearise(training);

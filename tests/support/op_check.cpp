@@ -160,8 +160,8 @@ double rms_of(const std::vector<double>& values) {
   return finite ? std::sqrt(squares / static_cast<double>(finite)) : 0;
 }
 
-/// |actual - expected| <= tolerance * (|expected| + scale), element by element; what is smaller than
-/// the smallest normal float may become zero.
+/// |actual - expected| <= tolerance * (|expected| + scale), element by element; what is smaller
+/// than the smallest normal float may become zero.
 void expect_within(const HostTensor& actual, const HostTensor& expected, double tolerance,
                    const std::vector<double>& scale, std::string_view what) {
   constexpr double kSmallestNormal = 0x1p-126;
