@@ -36,6 +36,13 @@ TEST(GpuKernels, Losses) {
   }
 }
 
+TEST(GpuKernels, AbsoluteErrorHasNoGradientAtZero) {
+  InputSpec x{{4}}, target{{4}};
+  x.values = {1, 2, 3, -1};
+  target.values = {1, 3, 2, -1};
+  check_cpu("AbsoluteErrorGrad", {}, {x, target, kOne});
+}
+
 // Both answers are right where the first of equal logits counts, and both wrong where the last
 // does.
 TEST(GpuKernels, CrossEntropyTakesTheFirstOfEqualLogits) {

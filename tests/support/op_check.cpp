@@ -435,6 +435,7 @@ void check_emulated(std::string_view op, const Attributes& attributes,
         expect_same_bits(results[i], first[i], where);
       } else if (results[i] && is_float(results[i].dtype())) {
         expect_close(results[i], expected.reference[i], tolerance, where);
+        if (device) continue;  // a library may choose a method that mixes elements
         expect_within(results[i], expected.exact[i], tolerance, expected.scales[i],
                       where + ", against the float64 reference");
       } else {
