@@ -43,6 +43,20 @@ TEST(Attention, CausalWithSharedKeysAsInPyTorch) {
   }
 }
 
+// With queries of zero every key that is seen has an equal share.
+TEST(Attention, WindowsOfKeys) {
+  const HostTensor zeros = floats({1, 1, 4, 1}, {0, 0, 0, 0});
+  const HostTensor v = floats({1, 1, 4, 1}, {1, 2, 4, 8});
+  const auto y = [&](std::int64_t left, std::int64_t right, Backend backend) {
+    return run_op("Attention", {{"left", left}, {"right", right}}, {zeros, zeros, v}, backend)[0];
+  };
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(y(1, 0, backend), {1, 1, 4, 1}, {1, 1.5, 3, 6});
+    expect_values(y(0, 1, backend), {1, 1, 4, 1}, {1.5, 3, 6, 8});
+    expect_values(y(2, -1, backend), {1, 1, 4, 1}, {3.75, 3.75, 3.75, 14.0 / 3});
+  }
+}
+
 InputSpec absent_spec() {
   InputSpec out{Shape{1}};
   out.absent = true;

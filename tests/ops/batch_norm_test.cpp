@@ -203,6 +203,19 @@ TEST(BatchNormTest, ImportFollowsTheMode) {
   EXPECT_EQ(imported(as_file, old_training), "BatchNorm");
 }
 
+// An epsilon that is not far below the variances shows where it is added; the specification's is
+// 1e-5.
+TEST(BatchNormTest, EpsilonIsAddedToTheVariance) {
+  check_cpu("BatchNorm", {{"epsilon", 0.1}}, {{{2, 3, 4, 4}}, {{3}}, {{3}}});
+  const auto channel = [](float value) { return data(floats({1}, {value})); };
+  const HostTensor y = import_node("BatchNormalization", 15, {},
+                                   {data(floats({1, 1, 2}, {0, 0.002F})), channel(1), channel(0),
+                                    channel(0), channel(1e-6F)},
+                                   1, {.training = false})
+                           .run()[0];
+  expect_values(y, {1, 1, 2}, {0, 0.002 / std::sqrt(1e-6 + 1e-5)});
+}
+
 TEST(BatchNormTest, RefusesWrongShapes) {
   const auto infer = [](const Shape& x, const Shape& scale) {
     return [=] {

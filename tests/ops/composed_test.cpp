@@ -77,6 +77,14 @@ TEST(Composed, LocalResponseNormalization) {
                 {y(1, 3), y(2, 4), y(3, 5), y(4, 6), y(5, 0), y(6, 0)});
 }
 
+TEST(Composed, DefaultsOfLocalResponseNormalization) {
+  const HostTensor x = floats({1, 2, 1, 1}, {100, 200});
+  // alpha = 1e-4, beta = 0.75 and bias = 1; a window of one channel.
+  const auto y = [](double a) { return a / std::pow(1 + 1e-4 * a * a, 0.75); };
+  expect_values(result("LRN", 13, {{"size", std::int64_t{1}}}, {data(x)}), {1, 2, 1, 1},
+                {y(100), y(200)});
+}
+
 TEST(Composed, HardmaxAndOneHot) {
   const HostTensor x = floats({2, 3}, {1, 5, 5, 4, 2, 3});
   expect_values(result("Hardmax", 13, {}, {data(x)}), {2, 3}, {0, 1, 0, 1, 0, 0});
@@ -95,6 +103,25 @@ TEST(Composed, HardmaxAndOneHot) {
       expect_values(hot, {3, 3}, {0, 1, 0, 0, 0, 1, 0, 0, 0});
     }
   }
+}
+
+// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a
+// matrix whose columns are all axes from it on; then it is the last axis, and one alone.
+TEST(Composed, HardmaxAxesOfEveryOpset) {
+  const HostTensor x = floats({2, 3, 2}, {1, 3, 2, 3, 0, -1, 4, 4, -2, 5, 1, 0});
+  const Attributes first = {{"axis", std::int64_t{0}}}, last = {{"axis", std::int64_t{-1}}};
+  const std::vector<double> pairs = {0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0};
+  for (const std::int64_t opset : {1, 11}) {
+    SCOPED_TRACE(opset);
+    expect_values(result("Hardmax", opset, {}, {data(x)}), {2, 3, 2},
+                  {0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0});
+    expect_values(result("Hardmax", opset, first, {data(x)}), {2, 3, 2},
+                  {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0});
+    expect_values(result("Hardmax", opset, last, {data(x)}), {2, 3, 2}, pairs);
+  }
+  expect_values(result("Hardmax", 13, {}, {data(x)}), {2, 3, 2}, pairs);
+  expect_values(result("Hardmax", 13, first, {data(x)}), {2, 3, 2},
+                {0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1});
 }
 
 TEST(Composed, CropsAndPadsAroundTheCentre) {

@@ -111,6 +111,8 @@ TEST(DropoutImport, RatioIsAnAttributeThenAnInput) {
   const HostTensor x = ones({2, 3});
   const Imported old = import_node("Dropout", 10, {}, {data(x)});
   EXPECT_EQ(old.graph.nodes.at(0).attributes.real("ratio"), 0.5);
+  const Imported without = import_node("Dropout", 13, {}, {data(x)});
+  EXPECT_EQ(without.graph.nodes.at(0).attributes.real("ratio"), 0.5);
   const Imported recent =
       import_node("Dropout", 13, {}, {data(x), constant(HostTensor::scalar(0.125f))});
   EXPECT_EQ(recent.graph.nodes.at(0).attributes.real("ratio"), 0.125);

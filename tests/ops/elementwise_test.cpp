@@ -506,6 +506,18 @@ TEST(ElementwiseImport, Compositions) {
                 {2}, {0, 1});
 }
 
+// What the specification says of attributes that are left out.
+TEST(ElementwiseImport, DefaultsOfActivations) {
+  const ImportInput x = data(floats({3}, {-1, 0.5F, 2}));
+  const auto result = [&](std::string_view op) { return import_node(op, 16, {}, {x}).run()[0]; };
+  expect_values(result("LeakyRelu"), {3}, {-0.01, 0.5, 2});
+  expect_values(result("Elu"), {3}, {std::expm1(-1.0), 0.5, 2});
+  expect_values(result("Celu"), {3}, {std::expm1(-1.0), 0.5, 2});
+  expect_values(result("HardSigmoid"), {3}, {0.3, 0.6, 0.9});
+  expect_values(result("ThresholdedRelu"), {3}, {0, 0, 2});
+  expect_values(result("Shrink"), {3}, {-1, 0, 2});
+}
+
 TEST(ElementwiseImport, AnyNumberOfInputs) {
   const ImportInput a = data(floats({2}, {1, 5}));
   const ImportInput b = data(floats({2}, {3, 2}));

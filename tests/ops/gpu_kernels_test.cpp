@@ -36,6 +36,25 @@ TEST(GpuKernels, Losses) {
   }
 }
 
+TEST(GpuKernels, AbsoluteErrorHasNoGradientAtZero) {
+  InputSpec x{{4}}, target{{4}};
+  x.values = {1, 2, 3, -1};
+  target.values = {1, 3, 2, -1};
+  check_cpu("AbsoluteErrorGrad", {}, {x, target, kOne});
+}
+
+// Both answers are right where the first of equal logits counts, and both wrong where the last
+// does.
+TEST(GpuKernels, CrossEntropyTakesTheFirstOfEqualLogits) {
+  InputSpec logits{{2, 4}};
+  logits.values = {1, 3, 3, 0, 2, 2, 2, 2};
+  const InputSpec labels{{2}, 0, 0, DType::kInt64, {1, 0}};
+  const Attributes attributes = {{"ignore_index", std::int64_t{-100}}};
+  check_cpu("SoftmaxCrossEntropy", attributes, {logits, labels});
+  const HostTensor x = floats({2, 4}, {1, 3, 3, 0, 2, 2, 2, 2});
+  expect_values(run_op("SoftmaxCrossEntropy", attributes, {x, int64s({2}, {1, 0})})[1], {}, {2});
+}
+
 TEST(GpuKernels, SoftmaxGradients) {
   for (const std::int64_t axis : {0, 1, 2}) {
     for (const std::string op : {"Softmax", "LogSoftmax"}) {
@@ -71,6 +90,13 @@ TEST(GpuKernels, SumsAndRows) {
     check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{{7, 31}}), 1e-6);
   const InputSpec rows{{2, 3}, 0, 0, DType::kInt64, {0, 4, -1, 2, 2, -5}};
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
+}
+
+// 200 rows are pieces of 64 that are reduced by themselves first.
+TEST(GpuKernels, ReductionsOfSeveralPieces) {
+  for (const char* op : {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}) {
+    check_cpu(op, {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {{{200, 3}}});
+  }
 }
 
 // cuDNN's batch normalization keeps inverse deviations and knows no Relu in its gradient.

@@ -90,6 +90,14 @@ HostTensor powers() {
   return x;
 }
 
+// An epsilon that is not far below the variances shows where it is added.
+TEST(LayerNorm, EpsilonIsAddedToTheVariance) {
+  const InputSpec x{{3, 5}}, five{{5}};
+  const Attributes attributes = {{"axis", std::int64_t{-1}}, {"epsilon", 0.1}};
+  check_cpu("LayerNorm", attributes, {x, five, five});
+  check_cpu("RmsNorm", attributes, {x, five});
+}
+
 TEST(LayerNormImport, StatisticsKeepTheirAxes) {
   const HostTensor x = floats({1, 2, 2}, {1, 3, 2, 6});
   const Imported imported =
@@ -99,6 +107,21 @@ TEST(LayerNormImport, StatisticsKeepTheirAxes) {
   expect_values(out[0], {1, 2, 2}, {-0.5, 1.5, -0.5, 1.5});
   expect_values(out[1], {1, 2, 1}, {2, 4});
   expect_values(out[2], {1, 2, 1}, {1, 0.5});
+}
+
+// The specification's epsilon is 1e-5, beside which the variance here is small: 1e-6.
+TEST(LayerNormImport, EpsilonWhereNoneIsGiven) {
+  const ImportInput x = data(floats({1, 1, 2}, {0, 0.002F})), one = data(floats({1}, {1})),
+                    zero = data(floats({1}, {0})), ones = data(floats({2}, {1, 1}));
+  const double y = 0.001 / std::sqrt(1e-6 + 1e-5);
+  const Attributes groups = {{"num_groups", std::int64_t{1}}};
+  expect_values(import_node("LayerNormalization", 17, {}, {x, ones}).run()[0], {1, 1, 2}, {-y, y});
+  expect_values(import_node("InstanceNormalization", 6, {}, {x, one, zero}).run()[0], {1, 1, 2},
+                {-y, y});
+  expect_values(import_node("GroupNormalization", 21, groups, {x, one, zero}).run()[0], {1, 1, 2},
+                {-y, y});
+  expect_values(import_node("RMSNormalization", 23, {}, {x, ones}).run()[0], {1, 1, 2},
+                {0, 0.002 / std::sqrt(2e-6 + 1e-5)});
 }
 
 TEST(GroupNormImport, PerChannelAndPerGroup) {

@@ -312,6 +312,11 @@ TEST(MovementImport, ExpandAndTile) {
                 {1, 1, 2, 2, 1, 1, 2, 2});
 }
 
+TEST(MovementImport, ConcatBeforeOpset4) {
+  const ImportInput x = data(floats({1, 2}, {1, 2})), y = data(floats({1, 1}, {3}));
+  expect_values(import_node("Concat", 1, {}, {x, y}).run()[0], {1, 3}, {1, 2, 3});
+}
+
 TEST(MovementImport, Pad) {
   const ImportInput x = data(floats({3}, {1, 2, 3}));
   const auto with = [&](std::string mode, std::vector<std::int64_t> pads) {

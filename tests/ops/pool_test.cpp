@@ -83,6 +83,21 @@ TEST(PoolTest, KnownMaxima) {
   }
 }
 
+// On every backend, side by side and overlapping: the index says where the gradient goes.
+TEST(PoolTest, TheFirstOfEqualElementsIsTheMaximum) {
+  InputSpec x{{1, 2, 4, 4}};
+  x.values.assign(32, 1.0);
+  x.values[21] = 2;
+  const Attributes halving{
+      {"kernel", Ints{2, 2}}, {"strides", Ints{2, 2}}, {"pads", Ints{0, 0, 0, 0}}};
+  const Attributes overlapping{
+      {"kernel", Ints{3, 3}}, {"strides", Ints{1, 1}}, {"pads", Ints{1, 1, 1, 1}}};
+  const HostTensor ones = floats({1, 1, 4, 4}, std::vector<float>(16, 1));
+  expect_values(run_op("MaxPool", halving, {ones})[1], {1, 1, 2, 2}, {0, 2, 8, 10});
+  check_cpu("MaxPool", halving, {x});
+  check_cpu("MaxPool", overlapping, {x});
+}
+
 TEST(PoolTest, MaximumIgnoresPaddingAndKeepsNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float low = -std::numeric_limits<float>::infinity();

@@ -177,9 +177,12 @@ TEST(Reduce, ArgMax) {
   const auto with = [](std::int64_t axis, std::int64_t keep, std::int64_t last) {
     return Attributes{{"axis", axis}, {"keepdims", keep}, {"select_last_index", last}};
   };
-  expect_values(run_op("ArgMax", with(1, 0, 0), {x})[0], {2}, {1, 0});
-  expect_values(run_op("ArgMax", with(-1, 1, 1), {x})[0], {2, 1}, {2, 0});
-  expect_values(run_op("ArgMin", with(0, 0, 0), {x})[0], {3}, {0, 1, 1});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    expect_values(run_op("ArgMax", with(1, 0, 0), {x}, backend)[0], {2}, {1, 0});
+    expect_values(run_op("ArgMax", with(-1, 1, 1), {x}, backend)[0], {2, 1}, {2, 0});
+    expect_values(run_op("ArgMax", with(-2, 0, 0), {x}, backend)[0], {3}, {1, 0, 0});
+    expect_values(run_op("ArgMin", with(0, 0, 0), {x}, backend)[0], {3}, {0, 1, 1});
+  }
 }
 
 TEST(Reduce, WrongInputsAreRefused) {
@@ -219,6 +222,16 @@ TEST(ReduceImport, Compositions) {
   expect_values(result("ReduceLogSumExp"), {2}, {1.04858735, 4.31326169});
   const Imported large = import_node("ReduceLogSumExp", 18, {}, {data(floats({2}, {1000, 1000}))});
   expect_values(large.run()[0], {1}, {1000 + std::log(2.0)});
+}
+
+// Of two equal extremes, which a central difference sees one from either side, each has half.
+TEST(Reduce, EqualExtremesShareTheGradient) {
+  for (const char* op : {"ReduceMax", "ReduceMin"}) {
+    InputSpec x{{2, 3}};
+    x.values = {1, 5, 5, 7, 0, 7};
+    if (std::string_view(op) == "ReduceMin") x.values = {1, 1, 5, 0, 7, 0};
+    check_gradients(op, over({1}), {x});
+  }
 }
 
 }  // namespace

@@ -157,5 +157,19 @@ TEST(Resize, WhatIsNotSupportedIsRefused) {
   expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
 }
 
+// The specification puts a single element of pytorch_half_pixel at the first input.
+TEST(Resize, OneElementByPytorchHalfPixel) {
+  const ImportInput x = data(floats({1, 1, 4}, {1, 2, 4, 8}));
+  const auto one = [&](const char* coordinates) {
+    const Attributes attributes = {{"mode", std::string("linear")},
+                                   {"coordinate_transformation_mode", std::string(coordinates)}};
+    return import_node("Resize", 19, attributes,
+                       {x, absent(), absent(), constant(int64s({3}, {1, 1, 1}))})
+        .run()[0];
+  };
+  expect_values(one("pytorch_half_pixel"), {1, 1, 1}, {1});
+  expect_values(one("half_pixel"), {1, 1, 1}, {3});
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -36,6 +36,8 @@ TEST(GpuUpdate, IsTheCpusUpToRounding) {
   }
   all.push_back(default_settings(OptimizerKind::kRmsProp));
   all.back().centered = true;
+  all.push_back(default_settings(OptimizerKind::kSgd));
+  all.back().dampening = 0.3;
   // Tensors of all of these at once: more than one kernel takes, of one element, of one piece and
   // more, with and without a moving average.
   struct Tensor {

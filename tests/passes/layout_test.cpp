@@ -124,17 +124,19 @@ TEST(Layout, ChannelsLastWithReorderedWeights) {
 
 TEST(Fuse, ActivationsGoIntoTheNormalizationBeforeThem) {
   const TrainingGraph training = build(network(), Layout::kBlocked8);
-  int clipped = 0;
+  int clipped = 0, open = 0;
   for (const Node& node : training.graph.nodes) {
     EXPECT_NE(node.op->name, "Relu");
     EXPECT_NE(node.op->name, "ClipGrad");
     if (node.attributes.has("clip_min")) ++clipped;
+    if (node.attributes.flag("clip_open")) ++open;
   }
+  // Nothing flows back through a Relu of zero, but through a Clip at its limit.
+  EXPECT_EQ(open, 2) << training.graph.to_text();
   EXPECT_EQ(clipped, 4) << training.graph.to_text();  // two, forward and backward
 }
 
-TEST(Layout, SameLossAndGradients) {
-  const OnnxModel model = network();
+void expect_same_in_every_layout(const OnnxModel& model) {
   const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
   for (const Layout layout : {Layout::kBlocked8, Layout::kChannelsLast}) {
     const std::vector<HostTensor> blocked = loss_and_gradients(build(model, layout));
@@ -150,6 +152,41 @@ TEST(Layout, SameLossAndGradients) {
       }
       EXPECT_GT(size, 0) << i;
       EXPECT_LT(difference, 1e-10 * size) << i;
+    }
+  }
+}
+
+TEST(Layout, SameLossAndGradients) { expect_same_in_every_layout(network()); }
+
+// Channels 4 to 19 of a convolution's 32 are no whole blocks, 16 to 31 are.
+TEST(Layout, SlicesInsideABlockStayRowMajor) {
+  for (const std::int64_t first : {4, 16}) {
+    OnnxBuilder builder("sliced");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
+    builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+    builder.initializer("stem.w", numbers({32, 3, 3, 3}, 1));
+    builder.initializer("next.w", numbers({16, 16, 3, 3}, 2));
+    builder.initializer("head.w", numbers({16 * 8 * 8, 5}, 3));
+    const auto one = [&](const char* name, std::int64_t value) {
+      builder.initializer(name, HostTensor::of<std::int64_t>({1}, std::span(&value, 1)));
+    };
+    one("first", first);
+    one("last", first + 16);
+    one("channels", 1);
+    builder.node("Conv", {"x", "stem.w"}, {"stem"}, {}, "stem");
+    builder.node("Slice", {"stem", "first", "last", "channels"}, {"part"}, {}, "part");
+    builder.node("Conv", {"part", "next.w"}, {"next"}, {}, "next");
+    builder.node("Flatten", {"next"}, {"flat"}, {}, "flat");
+    builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    expect_same_in_every_layout(model);
+    const TrainingGraph training = build(model, Layout::kBlocked8);
+    for (const Node& node : training.graph.nodes) {
+      if (node.op->name != "Slice") continue;
+      EXPECT_EQ(training.graph[node.outputs[0]].type.layout,
+                first == 4 ? Layout::kRowMajor : Layout::kBlocked8);
     }
   }
 }

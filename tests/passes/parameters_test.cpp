@@ -194,5 +194,20 @@ TEST(Parameters, BiasesAndNormsAreNotDecayed) {
     EXPECT_FALSE(rules.at(name).decays) << name;
 }
 
+TEST(Parameters, BiasesOfRecurrentLayersAreNotDecayed) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"steps", 7}, {"batch", -1}, {"", 3}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("lstm.w", rising({1, 8, 3}));
+  builder.initializer("lstm.r", rising({1, 8, 2}));
+  builder.initializer("lstm.b", rising({1, 16}));
+  builder.node("LSTM", {"x", "lstm.w", "lstm.r", "lstm.b"}, {"y"},
+               {OnnxAttribute::of_int("hidden_size", 2)});
+  const auto rules = classify_tensors(parsed(builder), {});
+  EXPECT_TRUE(rules.at("lstm.w").decays);
+  EXPECT_TRUE(rules.at("lstm.r").decays);
+  EXPECT_FALSE(rules.at("lstm.b").decays);
+}
+
 }  // namespace
 }  // namespace pipetrain

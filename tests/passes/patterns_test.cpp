@@ -211,6 +211,16 @@ TEST(Patterns, RmsNormOfOldOpsets) {
   EXPECT_EQ(p.fused(p.add("Mul", {p.input({6}), normal})), "RmsNorm");
 }
 
+TEST(Patterns, NormsOverOtherAxesStay) {
+  Primitives p;
+  const ValueId x = p.input({3, 4, 6});
+  const ValueId square = p.add("PowScalar", {x}, {{"exponent", 2.0}});
+  const ValueId mean =
+      p.add("ReduceMean", {square}, {{"axes", Ints{1}}, {"keepdims", std::int64_t{1}}});
+  const ValueId root = p.add("Sqrt", {p.add("Add", {mean, p.builder().scalar(1e-3)})});
+  EXPECT_EQ(p.fused(p.add("Div", {x, root})).find("RmsNorm"), std::string::npos);
+}
+
 TEST(Patterns, RotaryInRows) {
   Primitives p;
   const ValueId x = heads(p);

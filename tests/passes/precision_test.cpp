@@ -82,6 +82,38 @@ TEST(Precision, StoresWhatProductsReadAndMakeNarrow) {
   }
 }
 
+TEST(Precision, StatisticsOfNormsStayFloat) {
+  const TrainingGraph training = build(mixed_network(), kNarrow);
+  int norms = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name != "LayerNorm") continue;
+    ++norms;
+    EXPECT_EQ(training.graph[node.outputs[0]].type.dtype, kNarrow);
+    EXPECT_EQ(training.graph[node.outputs[1]].type.dtype, kWide);
+    EXPECT_EQ(training.graph[node.outputs[2]].type.dtype, kWide);
+  }
+  EXPECT_EQ(norms, 1);
+}
+
+TEST(Precision, FunctionsThatNeedTheirBitsStayFloat) {
+  for (const char* op : {"Exp", "Log", "Sqrt", "Reciprocal"}) {
+    OnnxBuilder builder("net");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+    builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+    builder.initializer("w1", weights({6, 8}));
+    builder.initializer("w2", weights({8, 4}));
+    builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "first");
+    builder.node(op, {"h"}, {"f"}, {}, "function");
+    builder.node("Relu", {"f"}, {"r"}, {}, "relu");
+    builder.node("MatMul", {"r", "w2"}, {"logits"}, {}, "head");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    const std::map<std::string, DType> forward = types_of(build(model, kNarrow), Part::kForward);
+    EXPECT_EQ(forward.at("f"), kWide) << op;
+  }
+}
+
 TEST(Precision, FloatStaysWhereItIsPromised) {
   for (const bool tied : {false, true}) {
     const TrainingGraph training = build(test::difficult_network(tied), kNarrow);
@@ -94,8 +126,10 @@ TEST(Precision, FloatStaysWhereItIsPromised) {
       EXPECT_EQ(graph[use.contribution].type.dtype, kWide);
       EXPECT_EQ(graph[use.accumulator].type.dtype, kWide);
     }
-    for (const RunningStatistic& statistic : training.statistics)
+    for (const RunningStatistic& statistic : training.statistics) {
       EXPECT_EQ(graph[statistic.batch_mean].type.dtype, kWide);
+      EXPECT_EQ(graph[statistic.batch_variance].type.dtype, kWide);
+    }
     for (const ValueId id : training.outputs) EXPECT_EQ(graph[id].type.dtype, kWide);
     EXPECT_EQ(graph[training.loss.loss_sum].type.dtype, kWide);
     int products = 0;

@@ -135,6 +135,21 @@ TEST(ChainCosts, CountATiedWeightAgainOnlyAcrossACut) {
   EXPECT_EQ(costs.elements[2].fixed_bytes, 40u);   // frozen
 }
 
+TEST(ChainCosts, CountAThirdUseAgainAcrossACutBehindTheSecond) {
+  HandMadeGraph g = tied_graph();
+  g.training.graph.nodes[3].inputs.push_back({1});  // b reads w, too
+  const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+  EXPECT_EQ(costs.elements[0].parameter_bytes, 400u);
+  const std::pair<std::size_t, int> uses[] = {{2, 0}, {3, 2}};  // the element and the use before
+  for (const auto& [element, previous] : uses) {
+    std::size_t bytes = 0;
+    for (const Reuse& reuse : costs.elements[element].reuses) {
+      if (reuse.previous == previous) bytes += reuse.parameter_bytes;
+    }
+    EXPECT_EQ(bytes, 400u) << "element " << element;
+  }
+}
+
 TEST(ChainCosts, CountSavedActivationsWhereGradientsReadThem) {
   const HandMadeGraph g = tied_graph();
   const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);

@@ -103,10 +103,25 @@ struct GradientOptions {
 void check_gradients(std::string_view op, const Attributes& attributes,
                      const std::vector<InputSpec>& inputs, const GradientOptions& options = {});
 
+/// How far an element y of a float32 result may be from the float64 reference: factor * (|y| + s),
+/// where s is how far y moves, in proportion, when every input moves by a random small part of
+/// itself. A kernel that rounds its inputs and its result, and whose steps amount to no more, stays
+/// within a few units of rounding of that, so that the smallest elements are checked as closely as
+/// the largest. `kWhole` takes the root mean square of the whole result for s, for an operator
+/// whose method mixes elements of different sizes; its case says why.
+struct Tolerance {
+  enum class Scale { kElement, kWhole };
+  double factor;
+  Scale scale = Scale::kElement;
+  Tolerance(double factor, Scale scale = Scale::kElement)  // NOLINT: a number is a tolerance
+      : factor(factor), scale(scale) {}
+};
+inline Tolerance of_the_whole(double factor) { return {factor, Tolerance::Scale::kWhole}; }
+
 /// The CPU kernel with 1 and 2 threads against the reference kernel in float32 and in float64;
 /// running it again must give the same bits. Outputs that are not floats must be equal.
 void check_cpu(std::string_view op, const Attributes& attributes,
-               const std::vector<InputSpec>& inputs, double tolerance = 1e-5,
+               const std::vector<InputSpec>& inputs, Tolerance tolerance = 1e-5,
                const RunContext& context = {});
 
 // --- import rules ---
