@@ -111,7 +111,8 @@ TEST_F(Npz, DeflatedArchiveWithTrainAndTestParts) {
 
 TEST_F(Npz, TheValidationPartComesBeforeTheTestPart) {
   NpzWriter writer(path("v.npz"));
-  for (const auto& [key, value] : {std::pair("x_train", 1.0F), {"x_test", 2.0F}, {"x_val", 3.0F}}) {
+  const std::pair<const char*, float> arrays[] = {{"x_train", 1}, {"x_test", 2}, {"x_val", 3}};
+  for (const auto& [key, value] : arrays) {
     const std::vector<float> values = {value};
     writer.add(key, HostTensor::of<float>(Shape{1}, values).view());
   }

@@ -29,7 +29,7 @@ void write_classifier(const std::filesystem::path& path, const std::string& kind
     builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}, {"", 2}, {"", 2}});
   else
     builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
-  builder.output("logits", DType::kFloat32, {{"n", batch}, {"", 10}});
+  builder.output("logits", DType::kFloat32, {{batch < 0 ? "n" : "", batch}, {"", 10}});
   builder.initializer("stem", picture ? filled({4, 4, 1, 1}) : filled({4, 4}));
   builder.node(picture ? "Conv" : "MatMul", {"x", "stem"}, {"h"}, {}, "stem_layer");
   if (kind == "Gemm") {
