@@ -288,8 +288,9 @@ TEST_F(ExternalDataTest, EndsWithItsFile) {
     weight(tensor({{"location", "w.bin"}, {"offset", "5"}}), directory_.path());
     ADD_FAILURE() << "a tensor that ends behind its file was read";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("needs 8 bytes from offset 5 of 'w.bin', which has 12"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("needs 8 bytes from offset 5 of 'w.bin', which has 12"),
+        std::string::npos)
         << error.what();
   }
 }

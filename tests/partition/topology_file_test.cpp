@@ -120,7 +120,8 @@ TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
 
 TEST(Topology, DevicesMeetAtTheInnermostLevelThatHoldsBoth) {
   Topology topology;  // devices 0 to 11: pairs, three pairs a node, two nodes
-  topology.levels = {{.name = "pair", .count = 2}, {.name = "node", .count = 3}, {.name = "rack", .count = 2}};
+  topology.levels = {
+      {.name = "pair", .count = 2}, {.name = "node", .count = 3}, {.name = "rack", .count = 2}};
   EXPECT_EQ(topology.devices(), 12);
   EXPECT_EQ(topology.group_size(1), 6);
   EXPECT_EQ(topology.common_level(7, 7), -1);
