@@ -274,6 +274,10 @@ TEST_F(Formats, TfRecordsOfExamples) {
   changed[changed.size() / 2] ^= 1;
   expect_contains(data_error([&] { read_source(write("c.tfrecord", changed), {}); }),
                   "c.tfrecord record 1");
+  std::string number = record(feature("x", 2, field(1, little_floats({1, 2}))));
+  number[number.size() - 5] ^= 1;  // of the last float, before the record's checksum
+  expect_contains(data_error([&] { read_source(write("n.tfrecord", number), {}); }),
+                  "record 0 is damaged: it has another checksum");
 }
 
 TEST_F(Formats, JsonLines) {
