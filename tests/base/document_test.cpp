@@ -61,6 +61,8 @@ TEST(Document, NamesFileAndField) {
             "t.json: a.list[1] must be an integer, got \"two\"");
   EXPECT_EQ(message_of([&] { list.item(0).integer(2, 9); }),
             "t.json: a.list[0] must be an integer between 2 and 9, got 1");
+  EXPECT_EQ(message_of([&] { list.item(0).integer(-9, 0); }),
+            "t.json: a.list[0] must be an integer between -9 and 0, got 1");
   EXPECT_EQ(message_of([&] { list.item(0).real(2); }),
             "t.json: a.list[0] must be a number of at least 2, got 1");
   EXPECT_EQ(message_of([&] { list.item(2).real(0, 3); }),

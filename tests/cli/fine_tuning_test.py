@@ -141,6 +141,14 @@ class FineTuning(Case):
         self.succeed("train", "--resume=whole/checkpoints/step-000004", "--run-dir", "rest", "-q")
         self.assertEqual(self.sha("rest/trained.onnx"), self.sha("whole/trained.onnx"))
 
+    def test_a_warm_up_may_be_in_samples(self):
+        rates = []
+        for warmup in ["96sa", "3"]:  # of 32 samples a step
+            self.train(*SGD, "--max-steps", "5", "--warmup", warmup, "--overwrite")
+            rates.append([e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"])
+        self.assertEqual(rates[0], rates[1])
+        self.assertEqual(len(set(rates[0])), 4)
+
     def test_a_learning_rate_may_go_by_time(self):
         run = [*SMALL, "--epochs", "1000000", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--warmup", "10%"]
         _, err = self.succeed("train", *run, "--max-time", "2s", "--run-dir", "run")
@@ -150,6 +158,10 @@ class FineTuning(Case):
         self.assertEqual(rates, sorted(rates[:top]) + sorted(rates[top:], reverse=True))
         self.assertGreater(max(rates), 0.005)
         self.assertLess(rates[-1], 0.005)
+        # The run stopped after two seconds at least, so half of four are over.
+        self.succeed("train", "--resume=run", "--max-time", "4s", "--run-dir", "rest")
+        rest = [e["lr"] for e in events((self.folder / "rest/events.jsonl").read_text()) if e["event"] == "step"]
+        self.assertLess(max(rest), 0.006)
         self.refused("usage", "train", *run, says="--max-time")
         self.refused("usage", "train", *run, "--max-time", "2s", "--warmup", "100", says=["--warmup", "5%"])
 
@@ -315,6 +327,9 @@ class Measuring(Case):
                 self.assertEqual(table[label][guess], sum(r[0] == guess and y == label for r, y in zip(ranks, labels)))
         self.succeed("eval", "m.onnx", "--data", self.data, "--device", "cpu", "--top-k", "3", "--assert", "top3>=0.1")
         self.refused("assertion", "eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", "loss<=0")
+        exactly = repr(report["accuracy"])
+        self.succeed("eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", f"accuracy>={exactly}")
+        self.refused("assertion", "eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", f"accuracy>{exactly}")
         self.refused("usage", "eval", "m.onnx", "--data", self.data, "--device", "cpu", "--assert", "acuracy>=1", says="acuracy")
 
     def test_predictions_in_every_form(self):

@@ -68,6 +68,16 @@ TEST(Report, PageStandsAloneAndQuotesWhatItShows) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
 }
 
+TEST(Report, SharesOfKernelsAreOfAllOfThem) {
+  RecordedRun run = record_of(kEvents);
+  run.kernels = {{"MatMul", "a", "forward", 6e-3},
+                 {"MatMul", "b", "forward", 3e-3},
+                 {"Tanh", "c", "forward", 1e-3}};
+  const std::string page = report_html(run, {}, std::nullopt);
+  for (const char* share : {"60.0 %", "30.0 %", "10.0 %"})
+    EXPECT_NE(page.find(share), std::string::npos) << share;
+}
+
 TEST(Report, CurvesAsATable) {
   EXPECT_EQ(curves_csv(record_of(kEvents)),
             "step,epoch,loss,accuracy,lr,grad_norm,step_ms,data_ms,samples_per_s,bubble,val_loss,"

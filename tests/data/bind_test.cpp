@@ -133,6 +133,12 @@ TEST(Bind, ScalesUint8AndNothingElse) {
             "by, not \"0\"");
 }
 
+TEST(Bind, NormalizesForTorchvisionsNetworks) {
+  const Normalization imagenet = Normalization::parse("imagenet");
+  EXPECT_EQ(imagenet.mean, (Doubles{0.485, 0.456, 0.406}));
+  EXPECT_EQ(imagenet.deviation, (Doubles{0.229, 0.224, 0.225}));
+}
+
 TEST(Bind, ValidationIsScaledLikeTraining) {
   BindOptions options;
   options.normalization = Normalization::parse("max");

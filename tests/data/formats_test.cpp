@@ -250,6 +250,10 @@ TEST_F(Formats, WebDatasetOfEveryTar) {
     EXPECT_EQ(values(*data.train, 1), (Doubles{1, 0}));
     EXPECT_EQ(values(*data.train, 0, {1}), kPlanes);
   }
+  // A member that fills its block to the last byte.
+  const std::string full = tar_member("1.txt", std::string(512, 't')) + tar_member("1.png", kPng) +
+                           tar_member("1.cls", "1") + kTarEnd;
+  EXPECT_EQ(values(*opened(write("f.tar", full), wants({3, 2, 3}, 2)).train, 1), Doubles{1});
   write("shards/0.tar", web_shard('0', "a"));
   write("shards/1.tar", web_shard('0', "b"));
   EXPECT_EQ(opened(path("shards"), wants({3, 2, 3}, 2)).train->size(), 4u);
@@ -285,6 +289,10 @@ TEST_F(Formats, TfRecordsOfExamples) {
   changed[changed.size() / 2] ^= 1;
   expect_contains(data_error([&] { read_source(write("c.tfrecord", changed), {}); }),
                   "c.tfrecord record 1");
+  std::string number = record(feature("x", 2, field(1, little_floats({1, 2}))));
+  number[number.size() - 5] ^= 1;  // of the last float, before the record's checksum
+  expect_contains(data_error([&] { read_source(write("n.tfrecord", number), {}); }),
+                  "record 0 is damaged: it has another checksum");
 }
 
 TEST_F(Formats, JsonLines) {
@@ -347,6 +355,12 @@ TEST_F(Formats, MegatronTokens) {
     EXPECT_EQ(values(*data.train, 0), (Doubles{1, 2, 3, 4, 5, 6}));
     EXPECT_EQ(values(*data.train, 1), (Doubles{2, 3, 4, 5, 6, 7}));
   }
+  // The last four tokens come first. Their places follow a header of 34 bytes and two lengths.
+  std::string turned = megatron_index(4, 4, {4, 3});
+  turned.replace(34 + 8, 16, little(12, 8) + little(0, 8));
+  write("m.idx", turned);
+  EXPECT_EQ(values(*opened(path("m.idx"), wants_tokens(3, 10)).train, 0),
+            (Doubles{4, 5, 6, 7, 1, 2}));
   write("m.idx", megatron_index(4, 4, {3, 5}));
   expect_contains(data_error([&] { read_source(path("m.idx"), {}); }), "sequence 1");
   write("m.bin", little(static_cast<std::uint64_t>(-3), 4));

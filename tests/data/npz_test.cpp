@@ -1,6 +1,7 @@
 // Arrays written by NumPy 2, byte for byte.
 #include <gtest/gtest.h>
 
+#include "data/npz_writer.h"
 #include "data/readers.h"
 #include "data/zip_archive.h"
 #include "data_files.h"
@@ -106,6 +107,19 @@ TEST_F(Npz, DeflatedArchiveWithTrainAndTestParts) {
   EXPECT_EQ(raw.held_out.columns[0].name, "x");
   EXPECT_EQ(raw.held_out.columns[0].values.to_doubles(), Doubles(12, 1));
   EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), (Doubles{2}));
+}
+
+TEST_F(Npz, TheValidationPartComesBeforeTheTestPart) {
+  NpzWriter writer(path("v.npz"));
+  const std::pair<const char*, float> arrays[] = {{"x_train", 1}, {"x_test", 2}, {"x_val", 3}};
+  for (const auto& [key, value] : arrays) {
+    const std::vector<float> values = {value};
+    writer.add(key, HostTensor::of<float>(Shape{1}, values).view());
+  }
+  writer.commit();
+  const RawData raw = read_npz(path("v.npz"));
+  EXPECT_EQ(raw.train.columns.at(0).values.to_doubles(), Doubles{1});
+  EXPECT_EQ(raw.held_out.columns.at(0).values.to_doubles(), Doubles{3});
 }
 
 TEST_F(Npz, EveryTruncationIsAnError) {

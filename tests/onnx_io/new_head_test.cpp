@@ -19,16 +19,17 @@ HostTensor filled(Shape shape) {
   return out;
 }
 
-/// A classifier of 4 features whose last layer is of the given kind.
+/// A classifier of 4 features whose last layer is of the given kind. A batch of -1 has any size.
 void write_classifier(const std::filesystem::path& path, const std::string& kind,
-                      std::uint64_t external_above = std::numeric_limits<std::uint64_t>::max()) {
+                      std::uint64_t external_above = std::numeric_limits<std::uint64_t>::max(),
+                      std::int64_t batch = -1) {
   OnnxBuilder builder(kind);
   const bool picture = kind == "Conv";
   if (picture)
     builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}, {"", 2}, {"", 2}});
   else
     builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
-  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 10}});
+  builder.output("logits", DType::kFloat32, {{batch < 0 ? "n" : "", batch}, {"", 10}});
   builder.initializer("stem", picture ? filled({4, 4, 1, 1}) : filled({4, 4}));
   builder.node(picture ? "Conv" : "MatMul", {"x", "stem"}, {"h"}, {}, "stem_layer");
   if (kind == "Gemm") {
@@ -79,10 +80,22 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     const auto values = tensor(model, "w").value.span<const float>();
     EXPECT_TRUE(std::all_of(values.begin(), values.end(),
                             [](float v) { return v >= -0.5F && v <= 0.5F && v != 0.5F; }));
+    EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float v) { return v > 0.3F; }));
     const auto stem = tensor(model, "stem").value.span<const float>();
     EXPECT_TRUE(std::all_of(stem.begin(), stem.end(), [](float v) { return v == 0.5F; }));
     EXPECT_EQ(model.outputs[0].dims.back().value, 3) << c.kind;
   }
+}
+
+TEST(NewHead, LeavesABatchOfAsManySamplesAsClassesAlone) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  write_classifier(from, "Gemm", std::numeric_limits<std::uint64_t>::max(), /*batch=*/10);
+  replace_head(from, to, "", 3, 1);
+  const OnnxModel model = read_onnx(to);
+  ASSERT_EQ(model.outputs[0].dims.size(), 2U);
+  EXPECT_EQ(model.outputs[0].dims[0].value, 10);
+  EXPECT_EQ(model.outputs[0].dims[1].value, 3);
 }
 
 TEST(NewHead, TakesExternalDataAlong) {

@@ -281,6 +281,20 @@ TEST_F(ExternalDataTest, IsReadFromItsPlace) {
   EXPECT_EQ(t.value.to_doubles(), (std::vector<double>{1, -2}));
 }
 
+TEST_F(ExternalDataTest, EndsWithItsFile) {
+  put_file(directory_ / "w.bin", "skip" + values_);
+  EXPECT_NO_THROW(weight(tensor({{"location", "w.bin"}, {"offset", "4"}}), directory_.path()));
+  try {
+    weight(tensor({{"location", "w.bin"}, {"offset", "5"}}), directory_.path());
+    ADD_FAILURE() << "a tensor that ends behind its file was read";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("needs 8 bytes from offset 5 of 'w.bin', which has 12"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_F(ExternalDataTest, UnknownKeysAreIgnoredWithAWarning) {
   put_file(directory_ / "w.bin", values_);
   ModelParts parts = small_model();

@@ -118,6 +118,20 @@ TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
   EXPECT_DOUBLE_EQ(a.levels[1].bytes_per_second, 10e9 / 8);
 }
 
+TEST(Topology, DevicesMeetAtTheInnermostLevelThatHoldsBoth) {
+  Topology topology;  // devices 0 to 11: pairs, three pairs a node, two nodes
+  topology.levels = {
+      {.name = "pair", .count = 2}, {.name = "node", .count = 3}, {.name = "rack", .count = 2}};
+  EXPECT_EQ(topology.devices(), 12);
+  EXPECT_EQ(topology.group_size(1), 6);
+  EXPECT_EQ(topology.common_level(7, 7), -1);
+  EXPECT_EQ(topology.common_level(2, 3), 0);
+  EXPECT_EQ(topology.common_level(1, 2), 1);
+  EXPECT_EQ(topology.common_level(0, 5), 1);
+  EXPECT_EQ(topology.common_level(5, 6), 2);
+  EXPECT_EQ(topology.common_level(11, 0), 2);
+}
+
 TEST(TopologyFile, TheFirstDevices) {
   const Topology dgx = read_topology(kTopologies / "dgx-h100x8.json");
   EXPECT_EQ(first_devices(dgx, 64).levels[0].count, 8);

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/units.h"
 #include "example_programs.h"
 #include "pipeline/generate.h"
 #include "pipeline/lower.h"
@@ -104,6 +105,19 @@ TEST(MoveCuts, ComesNearTheBestOfAllCuts) {
   }
   EXPECT_GT(gain / cases, 0.03) << "stages of one device are balanced one by one";
   RecordProperty("worst", std::to_string(worst));
+}
+
+TEST(MoveCuts, SaysWhatAStepTakes) {
+  Case each("zb-v", 4, 14, 3);
+  for (ChainCost& element : each.chain.elements) element.step_seconds *= 10;
+  each.plan = plan_stages(each.chain, each.request);
+  const Plan moved = each.moved();
+  ASSERT_NE(moved.cuts(), each.plan.cuts());
+  const std::string& note = moved.notes.back();
+  EXPECT_NE(note.find(seconds_text(each.seconds(moved)) + " by simulation"), std::string::npos)
+      << note;
+  EXPECT_NE(note.find("it would take " + seconds_text(each.seconds(each.plan))), std::string::npos)
+      << note;
 }
 
 TEST(MoveCuts, LeavesWhatIsBestAlone) {

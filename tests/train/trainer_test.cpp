@@ -81,6 +81,35 @@ TEST_F(Trainer, LossFallsAndEverySampleCounts) {
   EXPECT_LT(recorder.losses.back(), 0.8 * recorder.losses.front());
 }
 
+TEST_F(Trainer, UtilisationIsOperationsBySecondsOverThePeak) {
+  struct : TrainingObserver {
+    void on_step(const StepReport& report) override { reports.push_back(report); }
+    std::vector<StepReport> reports;
+  } recorder;
+  Session session(config_);
+  session.open();
+  session.plan();
+  session.start();
+  constexpr double kPeak = 1e9;
+  TrainingOptions options;
+  options.peak_flops = [] { return kPeak; };
+  const TrainingSummary summary = train(session, recorder, options);
+  // Of the products: forward and weight gradients of both layers, the second one's input gradient.
+  // Biases, the Tanh and the loss add to that.
+  constexpr double kProducts = 2 * (2 * 6 * 8 + 3 * 8 * 4);
+  ASSERT_EQ(recorder.reports.size(), 8U);
+  for (std::size_t i = 1; i < 8; ++i) {  // the peak is asked for behind the first step
+    const StepReport& report = recorder.reports[i];
+    ASSERT_TRUE(report.utilisation.has_value());
+    const double operations = *report.utilisation * kPeak / report.samples_per_second;
+    EXPECT_GE(operations, kProducts);
+    EXPECT_LT(operations, 1.6 * kProducts);
+  }
+  const double operations = summary.steady_utilisation * kPeak * summary.steady_step_seconds / 16;
+  EXPECT_GE(operations, kProducts);
+  EXPECT_LT(operations, 1.6 * kProducts);
+}
+
 TEST_F(Trainer, MicroBatchesDoNotChangeTheLoss) {
   config_.pipeline.micro_batches = 1;
   const std::vector<double> whole = run().losses;
