@@ -105,8 +105,8 @@ class Case(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def start(self, *arguments, environment=None, before=None):
-        """A running program. Of pipetrain's own variables it sees only those in `environment`. `before` runs in it first."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
+        """A running program. Of pipetrain's own variables it sees PIPETRAIN_VECTORS and those in `environment`. `before` runs in it first."""
+        clean = {name: value for name, value in os.environ.items() if name == "PIPETRAIN_VECTORS" or not name.startswith("PIPETRAIN_")}
         clean["PIPETRAIN_CACHE_DIR"] = self.cache
         return subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean | (environment or {}),
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=before)
