@@ -67,8 +67,9 @@ def compare_case(binary, golden_path, stages, flags, folder):
     # PyTorch decays every tensor of a group; the default here leaves norms and biases alone.
     command += ["--weight-decay", f"*={golden['weight_decay']}", "--loss", golden["loss"]]
     command += ["--batch-size", golden["batch"], "--max-steps", golden["steps"]]
-    if "momentum" in golden:
-        command += ["--momentum", golden["momentum"]]
+    for setting in ("momentum", "eps"):
+        if setting in golden:
+            command += [f"--{setting}", golden[setting]]
     if stages > 1:
         command += ["--gpus", stages]
     losses, path = train(binary, model, goldens / golden["data"], folder, flags=command + flags)

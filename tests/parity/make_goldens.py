@@ -28,10 +28,15 @@ OPTIMIZERS = {
     "sgd": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.0},
     "adamw": {"lr": 1e-3, "weight_decay": 0.01},
 }
-# Its features start large (see keep_off_kinks), so that larger steps would make it diverge.
-RESNET_RATES = {"sgd": 1e-3, "adamw": 3e-4}
-# Beyond this a curve says more about rounding than about the arithmetic of training.
+# Its features start large (see keep_off_kinks), so that larger steps would make it diverge. AdamW
+# divides by the size of a gradient and so turns the rounding of the smallest ones into whole steps;
+# with this epsilon it does not.
+RESNET_SETTINGS = {"sgd": {"lr": 1e-3}, "adamw": {"lr": 3e-4, "eps": 1e-2}}
+# Beyond this a curve says more about rounding than about the arithmetic of training: a fifth of
+# what compare.py allows, so that any program that computes in float32 stays within it.
 LARGEST_CURVE_NOISE = 2e-5
+# Runs in float64 with the noise of float32.
+ROUNDINGS = 3
 # A gradient this small beside the largest of its network, in float64, is rounding: it is zero.
 ZERO_GRADIENT = 1e-12
 
@@ -164,14 +169,56 @@ def load_statistics(network, path):
 def settings_of(name, kind):
     settings = dict(OPTIMIZERS[kind])
     if name == "resnet18":
-        settings["lr"] = RESNET_RATES[kind]
+        settings |= RESNET_SETTINGS[kind]
     return settings
 
 
-def train(initial, x, y, kind, settings, dtype=torch.float32, threads=1):
+class Rounding:
+    """Adds noise of the size of float32's rounding to what a float64 run computes.
+
+    The outputs of all layers, the gradients of these and of the parameters, and the parameters
+    after each step. However another program or CPU orders its float32 sums, its error is of this
+    size; how far the run moves says how far such a program may be off.
+    """
+
+    # Of the root mean square of a tensor: four units in the last place.
+    NOISE = 2.0**-22
+    # Of a parameter, which float32 rounds after its update.
+    UPDATE_NOISE = 2.0**-24
+
+    def __init__(self, network, seed):
+        self.parameters = list(network.parameters())
+        self.random = torch.Generator().manual_seed(seed)
+        for module in network.modules():
+            if not list(module.children()):
+                module.register_forward_hook(lambda module, inputs, output: self.of_layer(output))
+
+    def moved(self, tensor):
+        noise = torch.randn(tensor.shape, generator=self.random, dtype=tensor.dtype)
+        return tensor + self.NOISE * tensor.detach().square().mean().sqrt() * noise
+
+    def of_layer(self, output):
+        output = self.moved(output)
+        if output.requires_grad:
+            output.register_hook(self.moved)
+        return output
+
+    def before_step(self):
+        for parameter in self.parameters:
+            parameter.grad = self.moved(parameter.grad)
+
+    def after_step(self):
+        with torch.no_grad():
+            for parameter in self.parameters:
+                noise = 2 * torch.rand(parameter.shape, generator=self.random) - 1
+                parameter.mul_(1 + self.UPDATE_NOISE * noise)
+
+
+def train(initial, x, y, kind, settings, dtype=torch.float32, threads=1, rounding_seed=None):
     """Trains a copy; returns losses, final state and the largest gradient seen per parameter."""
     torch.set_num_threads(threads)
     network = copy.deepcopy(initial).to(dtype).train()
+    rounding = None if rounding_seed is None else Rounding(network, rounding_seed)
     make = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[kind]
     optimizer = make(network.parameters(), **settings)
     x = torch.tensor(x)
@@ -188,7 +235,11 @@ def train(initial, x, y, kind, settings, dtype=torch.float32, threads=1):
         for name, parameter in network.named_parameters():
             value = parameter.grad.abs().max().item()
             largest[name] = max(largest.get(name, 0.0), value)
+        if rounding:
+            rounding.before_step()
         optimizer.step()
+        if rounding:
+            rounding.after_step()
         losses.append(loss.item())
     state = {n: t.double().numpy() for n, t in network.state_dict().items()}
     return np.array(losses), state, largest
@@ -204,6 +255,11 @@ def write_run(folder, name, kind, settings, initial, x, y, mapping):
     _, weights2, _ = train(initial, x, y, kind, settings, threads=2)
     exact, weights64, gradients = train(initial, x, y, kind, settings, dtype=torch.float64)
     noise = float(np.max(np.abs(losses - exact) / exact))
+    rounded = [
+        train(initial, x, y, kind, settings, dtype=torch.float64, rounding_seed=seed)
+        for seed in range(1, ROUNDINGS + 1)
+    ]
+    sensitivity = max(float(np.max(np.abs(run[0] - exact) / exact)) for run in rounded)
     scale = max(gradients.values())
     zero = [n for n, g in gradients.items() if g < ZERO_GRADIENT * scale]
 
@@ -211,7 +267,10 @@ def write_run(folder, name, kind, settings, initial, x, y, mapping):
     for parameter, (initializer, transposed) in mapping.items():
         value = weights[parameter].astype(np.float32)
         arrays[initializer] = np.ascontiguousarray(value.T if transposed else value)
-        spread[initializer] = distance(weights[parameter], weights2[parameter])
+        spread[initializer] = max(
+            distance(weights[parameter], weights2[parameter]),
+            *(distance(weights64[parameter], run[1][parameter]) for run in rounded),
+        )
         rounding[initializer] = distance(weights[parameter], weights64[parameter])
     np.savez_compressed(folder / f"{name}.{kind}.weights.npz", **arrays)
     record = {
@@ -226,6 +285,7 @@ def write_run(folder, name, kind, settings, initial, x, y, mapping):
         "losses": losses.tolist(),
         "losses_fp64": exact.tolist(),
         "fp32_vs_fp64": noise,
+        "sensitivity": sensitivity,
         "zero_gradient": [mapping[n][0] for n in zero],
         "parameters": {mapping[n][0]: n for n, _ in initial.named_parameters()},
         "spread": spread,
@@ -235,12 +295,12 @@ def write_run(folder, name, kind, settings, initial, x, y, mapping):
     worst = {n: v for n, v in rounding.items() if n not in record["zero_gradient"]}
     print(
         f"{name:<12} {kind:<6} loss {losses[0]:.4f} -> {losses[-5:].mean():.4f}, fp32 against "
-        f"fp64: loss {noise:.1e}, weights {max(worst.values()):.1e}, "
-        f"2 threads {max(v for n, v in spread.items() if n in worst):.1e}, "
+        f"fp64: loss {noise:.1e} (with float32's noise {sensitivity:.1e}), weights {max(worst.values()):.1e}, "
+        f"spread {max(v for n, v in spread.items() if n in worst):.1e}, "
         f"zero gradients {len(zero)}",
         flush=True,
     )
-    return noise
+    return max(noise, sensitivity)
 
 
 def make(folder, name, maker, settings_of):
