@@ -191,6 +191,14 @@ bool asks_for_dropout(const OnnxModel& model) {
 /// scalars included.
 enum class Constants { kNone, kIntegers, kAllButFirst, kAll };
 
+/// Whether a value is the running mean or variance of a BatchNormalization.
+bool is_running_statistic(const OnnxModel& model, const std::string& name) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const OnnxNode& node) {
+    return node.op_type == "BatchNormalization" && node.inputs.size() == 5 &&
+           (node.inputs[3] == name || node.inputs[4] == name);
+  });
+}
+
 TrainingGraph lower_case(OnnxModel model, const std::vector<HostTensor>& inputs,
                          Constants constants) {
   std::map<std::string, TensorRule> rules;
@@ -200,6 +208,7 @@ TrainingGraph lower_case(OnnxModel model, const std::vector<HostTensor>& inputs,
                           (constants == Constants::kAllButFirst && i > 0) ||
                           (constants == Constants::kIntegers && !is_float(inputs[i].dtype()));
     rules[name] = {constant ? TensorUse::kFrozen : TensorUse::kTrained, "input of the case"};
+    if (is_running_statistic(model, name)) rules[name].use = TensorUse::kRunningStatistic;
     OnnxInitializer initializer;
     initializer.name = name;
     initializer.value = inputs[i];
