@@ -4,17 +4,16 @@ import pathlib
 import random
 import shutil
 import subprocess
-import os
 import unittest
 
-from program import PROGRAM, SECONDS, Case
+from program import PROGRAM, SECONDS, Case, environment_of_user
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
 class Examples(Case):
     def run_example(self, name, **size):
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PIPETRAIN_")}
+        clean = environment_of_user()
         clean |= {"PIPETRAIN": PROGRAM, "PIPETRAIN_CACHE_DIR": self.cache, "OUT": str(self.folder)} | size
         done = subprocess.run(["sh", "-e", EXAMPLES / name], env=clean, capture_output=True, text=True, timeout=SECONDS)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, digits
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, digits, environment_of_user
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
@@ -24,8 +24,7 @@ class Processes(Case):
 
     def start_in(self, count, *arguments, environment=None):
         """mpirun with so many processes; its own session, so that nothing is left of it afterwards."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
-        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        clean = environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         process = subprocess.Popen([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(count), PROGRAM, *arguments],
                                    cwd=self.folder, env=clean | (environment or {}), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)

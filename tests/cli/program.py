@@ -16,6 +16,11 @@ SECONDS = 300  # for one command, on a busy machine
 EXIT = {"usage": 2, "model": 3, "data": 4, "resource": 5, "diverged": 6, "assertion": 8}
 
 
+def environment_of_user():
+    """The environment without pipetrain's own variables, but for PIPETRAIN_VECTORS: the whole suite can be run with narrower vectors."""
+    return {name: value for name, value in os.environ.items() if name == "PIPETRAIN_VECTORS" or not name.startswith("PIPETRAIN_")}
+
+
 def digits():
     """The rows of the digits, as text."""
     with gzip.open(DATA, "rt") as file:
@@ -106,7 +111,7 @@ class Case(unittest.TestCase):
 
     def start(self, *arguments, environment=None, before=None):
         """A running program. Of pipetrain's own variables it sees PIPETRAIN_VECTORS and those in `environment`. `before` runs in it first."""
-        clean = {name: value for name, value in os.environ.items() if name == "PIPETRAIN_VECTORS" or not name.startswith("PIPETRAIN_")}
+        clean = environment_of_user()
         clean["PIPETRAIN_CACHE_DIR"] = self.cache
         return subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean | (environment or {}),
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=before)
