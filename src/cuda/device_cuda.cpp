@@ -25,6 +25,7 @@
 namespace pipetrain {
 
 void cuda_check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) cudaGetLastError();  // the next launch is not told of it again
   PT_CHECK(status == cudaSuccess, kDevice, "the GPU failed {}: {} ({})", what,
            cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -44,7 +45,10 @@ class CudaPoint final : public TimedPoint {
   void synchronize() override { cuda_check(cudaEventSynchronize(event), "while it computed"); }
   bool reached() override {
     const cudaError_t status = cudaEventQuery(event);
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // or the next launch of this thread would be taken for refused
+      return false;
+    }
     cuda_check(status, "while it computed");
     return true;
   }
@@ -207,8 +211,6 @@ CudaDevice::CudaDevice(int index) : index_(index) {
            name_, properties.major, properties.minor);
   compiler_ =
       std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));
-  // Copies between GPUs go direct where the machine allows it; else the driver takes them through
-  // the host.
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "counting devices");
   for (int other = 0; other < count; ++other) {
@@ -216,9 +218,13 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     if (other != index && cudaDeviceCanAccessPeer(&possible, index, other) != cudaSuccess)
       cudaGetLastError();
     reached_.push_back(possible != 0);
-    if (other == index || !possible) continue;
-    if (cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess) cudaGetLastError();
   }
+}
+
+void CudaDevice::use_memory_of(const CudaDevice& other) const {
+  if (!reaches(other)) return;
+  enter();
+  if (cudaDeviceEnablePeerAccess(other.index_, 0) != cudaSuccess) cudaGetLastError();
 }
 
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
@@ -311,6 +317,8 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
       on_host ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
+    PT_CHECK(!on_host, kResource, "the system gives {} no {} of page-locked memory", name_,
+             bytes_text(bytes));
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     PT_FAIL(kResource, "{} is out of memory: {} are asked for, {} of {} are free", name_,
@@ -327,6 +335,7 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
 }
 
 void CudaDevice::give_back(std::byte* data, bool on_host) noexcept {
+  cudaSetDevice(index_);  // else a thread that is new to GPUs would start GPU 0
   if (on_host) {
     cudaFreeHost(data);
   } else {

@@ -28,6 +28,9 @@ class CudaDevice final : public Device {
   int multiprocessors() const { return multiprocessors_; }
   /// Makes this the device of the calling thread.
   void enter() const;
+  /// Lets copies go direct where the machine allows it; else the driver takes them through the
+  /// host. It starts the other device for this process, so only for devices that are used.
+  void use_memory_of(const CudaDevice& other) const;
 
   std::string name() const override { return name_; }
   std::unique_ptr<Stream> make_stream() override;

@@ -39,7 +39,13 @@ class CudaPlugin final : public DevicePlugin {
   Device& open(int index) override {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<CudaDevice>& device = open_[index];
-    if (!device) device = std::make_unique<CudaDevice>(index);
+    if (device) return *device;
+    device = std::make_unique<CudaDevice>(index);
+    for (const auto& [number, other] : open_) {
+      if (!other || other == device) continue;
+      device->use_memory_of(*other);
+      other->use_memory_of(*device);
+    }
     return *device;
   }
 

@@ -87,12 +87,20 @@ void give(cudaStream_t stream, std::function<void()> work) {
   }
 }
 
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = -1;  // none was set
+
+/// As the runtime does, which keeps what it has returned for the thread.
+cudaError_t failed(cudaError_t status) { return last_error = status; }
+
 /// What a captured stream cannot do.
 cudaError_t refuse(cudaStream_t stream) {
   stream->invalidated = true;
-  return cudaErrorStreamCaptureUnsupported;
+  return failed(cudaErrorStreamCaptureUnsupported);
 }
 bool fails = false;
+bool busy = false;   // no event is reached
+bool peers = false;  // GPUs reach each other
 
 bool over(const std::vector<std::shared_ptr<Group>>& groups) {
   for (const auto& group : groups) {
@@ -221,6 +229,8 @@ const char* fake_launches() {
   return told.c_str();
 }
 void fake_failing_call(const char* call) { failing_call = call; }
+void fake_busy(int on) { busy = on != 0; }
+void fake_peers(int on) { peers = on != 0; }
 void fake_failure(int on) {
   const std::lock_guard lock(mutex);
   fails = on != 0;
@@ -230,7 +240,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 2;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(static_cast<void*>(properties), 0, sizeof *properties);
   std::strcpy(properties->name, device == 0 ? "fake A" : "fake B");
@@ -239,16 +252,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
-  *possible = 0;
+  *possible = peers;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  launches += std::to_string(current_device) + " uses memory of " + std::to_string(peer) + "\n";
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   *data = std::malloc(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  // The runtime would take GPU 0 for this thread, whose GPU may be another.
+  if (current_device < 0) launches += "memory is given back on no GPU\n";
   std::free(data);
   return cudaSuccess;
 }
@@ -267,8 +285,9 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cu
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  if (fails_at("begin")) return cudaErrorIllegalState;
-  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured) return cudaErrorInvalidValue;
+  if (fails_at("begin")) return failed(cudaErrorIllegalState);
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured)
+    return failed(cudaErrorInvalidValue);
   stream->captured = new CUgraph_st;
   stream->invalidated = false;
   return cudaSuccess;
@@ -277,10 +296,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = std::exchange(stream->captured, nullptr);
   if (!fails_at("end") && !stream->invalidated) return cudaSuccess;
   delete std::exchange(*graph, nullptr);
-  return cudaErrorStreamCaptureInvalidated;
+  return failed(cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
-  if (fails_at("instantiate")) return cudaErrorMemoryAllocation;
+  if (fails_at("instantiate")) return failed(cudaErrorMemoryAllocation);
   *ready = new CUgraphExec_st{graph->work};
   return cudaSuccess;
 }
@@ -300,7 +319,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
 }
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
                                 unsigned, cudaLibraryOption*, void**, unsigned) {
-  if (std::memcmp(code, "\177ELF", 4) != 0) return cudaErrorInvalidKernelImage;
+  if (std::memcmp(code, "\177ELF", 4) != 0) return failed(cudaErrorInvalidKernelImage);
   *library = reinterpret_cast<cudaLibrary_t>(const_cast<void*>(code));
   return cudaSuccess;
 }
@@ -343,8 +362,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const std::lock_guard lock(mutex);
   if ((start->flags | end->flags) & cudaEventDisableTiming || start->at < 0 || end->at < 0)
-    return cudaErrorInvalidResourceHandle;
-  if (!over(end->groups)) return cudaErrorNotReady;
+    return failed(cudaErrorInvalidResourceHandle);
+  if (!over(end->groups)) return failed(cudaErrorNotReady);
   *milliseconds = end->at - start->at;
   return cudaSuccess;
 }
@@ -362,7 +381,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(mutex);
   if (folder) progress();
-  return over(event->groups) ? cudaSuccess : cudaErrorNotReady;
+  return over(event->groups) && !busy ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   std::unique_lock lock(mutex);
