@@ -68,6 +68,7 @@ std::condition_variable changed;
 std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
+thread_local bool in_group = false;
 int ids = 0, aborts = 0;
 float now = 0;             // milliseconds
 std::string launches;      // since they were asked for
@@ -212,6 +213,7 @@ void wait_for(std::unique_lock<std::mutex>& lock,
 }
 
 ncclResult_t add(ncclComm* communicator, Operation operation, cudaStream_t stream) {
+  if (failing_call == "exchange") return ncclRemoteError;
   group_stream = stream;
   open_group.emplace_back(communicator, std::make_shared<Operation>(operation));
   return ncclInProgress;
@@ -421,6 +423,7 @@ static ncclResult_t leave(ncclComm_t communicator) {
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return leave(communicator); }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  if (in_group) return ncclInProgress;  // put off to the end of the group
   {
     const std::lock_guard lock(mutex);
     for (const auto& operation : communicator->issued) operation->done = true;
@@ -446,10 +449,12 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled"; }
 ncclResult_t ncclGroupStart() {
+  in_group = true;
   open_group.clear();
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
+  in_group = false;
   {
     const std::lock_guard lock(mutex);
     auto group = std::make_shared<Group>();
