@@ -161,6 +161,52 @@ void run_without(const std::filesystem::path& folder) {
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
+/// A product with a bias and a Relu, whose kernels cuBLASLt (fake_cublaslt.cpp) may have or not.
+void run_products(const std::filesystem::path& folder) {
+  copy_log_to(folder / "log");
+  const auto products =
+      reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cublaslt_events"));
+  const auto kernels = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(products && kernels, "the fakes are not there");
+  Device& device = cuda_plugin().open(0);
+  const auto stream = device.make_stream();
+  Node node;
+  node.op = find_op("MatMulActivation");
+  node.name = "layer1";
+  node.attributes = {{"activation", std::string("Relu")}};
+  const TensorType x{DType::kFloat32, Shape{8, 16}}, w{DType::kFloat32, Shape{16, 32}},
+      bias{DType::kFloat32, Shape{32}}, y{DType::kFloat32, Shape{8, 32}};
+  const KernelRequest request{node, {x, w, bias}, {y}};
+  const DeviceMemory memory = device.allocate(8192);
+  const auto expect = [&](const std::string& product, const std::string& own) {
+    const auto kernel = device.make_kernel(*stream, request);
+    check(kernel != nullptr, "there is no kernel");
+    const DeviceMemory workspace = device.allocate(kernel->workspace_bytes() + 1);
+    kernels();
+    RunContext context;
+    context.workspace = workspace.data();
+    const Tensor in[] = {{x, memory.data()}, {w, memory.data()}, {bias, memory.data()}};
+    const Tensor out[] = {{y, memory.data()}};
+    kernel->run(in, out, context);
+    const std::string words = products() + std::string(kernels());
+    check(words == product + own, words);
+  };
+  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS.
+  set_fake("fake_cublaslt_has", 1);
+  expect("epilogue 1\n", "own kernel\nown kernel\n");
+  set_fake("fake_cublaslt_has", 4);
+  expect("epilogue 4\n", "own kernel\n");
+  set_fake("fake_cublaslt_has", 6);
+  expect("epilogue 6\n", "");
+  check(get_file(folder / "log").empty(), get_file(folder / "log"));
+  set_fake("fake_cublaslt_has", -1);
+  check(!device.make_kernel(*stream, request), "a kernel that is not there");
+  const std::string words = get_file(folder / "log");
+  check(words.find("warning: layer1 runs without cuBLASLt, which has no kernel for a product of 8 "
+                   "x 32 x 16") != std::string::npos,
+        words);
+}
+
 /// GPUs that are opened reach each other's memory; none is started that nobody opens.
 void run_peers() {
   set_fake("fake_peers", 1);
@@ -258,6 +304,8 @@ int main(int count, char** arguments) {
     if (count > 1 && std::string(arguments[1]) == "without") {
       setenv("PIPETRAIN_NVRTC", "/nothing", 1);
       pipetrain::run_without(folder.path());
+    } else if (count > 1 && std::string(arguments[1]) == "products") {
+      pipetrain::run_products(folder.path());
     } else if (count > 1 && std::string(arguments[1]) == "peers") {
       pipetrain::run_peers();
     } else if (count > 1 && std::string(arguments[1]) == "graphs") {
