@@ -77,13 +77,16 @@ bool wants_graphs() {
 
 class CudaStream final : public Stream, public WorkRecorder {
  public:
-  explicit CudaStream(CudaDevice& device) : device_(device) {
+  explicit CudaStream(CudaDevice& device) : device_(device), libraries_(device.take_libraries()) {
     device.enter();
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-    queue_ = {stream_, device.multiprocessors(), &libraries_};
+    libraries_->serve(stream_);
+    queue_ = {stream_, device.multiprocessors(), libraries_.get()};
   }
   ~CudaStream() override {
+    cudaSetDevice(device_.index());
     cudaStreamSynchronize(stream_);
+    device_.leave_libraries(std::move(libraries_));
     cudaStreamDestroy(stream_);
   }
   CudaStream(const CudaStream&) = delete;
@@ -136,7 +139,7 @@ class CudaStream final : public Stream, public WorkRecorder {
  private:
   CudaDevice& device_;
   bool records_ = wants_graphs();
-  CudaLibraries libraries_;
+  std::unique_ptr<CudaLibraries> libraries_;
   cudaStream_t stream_ = nullptr;
   CudaQueue queue_;
 };
@@ -222,6 +225,20 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 }
 
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
+
+std::unique_ptr<CudaLibraries> CudaDevice::take_libraries() {
+  const std::lock_guard lock(mutex_);
+  if (left_.empty()) return std::make_unique<CudaLibraries>();
+  std::unique_ptr<CudaLibraries> libraries = std::move(left_.back());
+  left_.pop_back();
+  return libraries;
+}
+
+void CudaDevice::leave_libraries(std::unique_ptr<CudaLibraries> libraries) noexcept {
+  libraries->leave();
+  const std::lock_guard lock(mutex_);
+  left_.push_back(std::move(libraries));
+}
 
 std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(*this); }
 std::unique_ptr<StreamPoint> CudaDevice::make_point() {
