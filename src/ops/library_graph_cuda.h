@@ -104,13 +104,12 @@ class LibraryGraph : public fe::graph::Graph {
     cudnnBackendDescriptor_t raw = engine->get_backend_descriptor();
     std::int64_t found = 0;
     std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-    cudnnStatus_t status =
-        cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &found, &raw);
+    cudnnStatus_t status = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &found, &raw);
     if (status == CUDNN_STATUS_SUCCESS)
-      status = cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                        CUDNN_TYPE_NUMERICAL_NOTE, notes.size(), &found,
-                                        notes.data());
+      status =
+          cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                   notes.size(), &found, notes.data());
     PT_CHECK(status == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN does not describe its engines: {}",
              cudnnGetErrorString(status));
     return {notes.begin(), notes.begin() + found};
