@@ -208,6 +208,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
+  cuda_check(cudaStreamCreateWithFlags(&clearing_, cudaStreamNonBlocking), "making a stream");
   compiler_ =
       std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));
   // Copies between GPUs go direct where the machine allows it; else the driver takes them through
@@ -337,8 +338,9 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
   if (on_host) {
     std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
   } else {
-    cuda_check(cudaMemset(data, 0, bytes), "clearing memory");
-    cuda_check(cudaDeviceSynchronize(), "clearing memory");
+    // Other streams may have much to do, wait for another rank of NCCL, or be captured.
+    cuda_check(cudaMemsetAsync(data, 0, bytes, clearing_), "clearing memory");
+    cuda_check(cudaStreamSynchronize(clearing_), "clearing memory");
   }
   return static_cast<std::byte*>(data);
 }

@@ -83,8 +83,22 @@ void check_times(Device& device) {
   check(device.reaches(device) && !device.reaches(cuda_plugin().open(1)), "who reaches whom");
 }
 
+/// Memory comes zeroed, and nothing that other streams do is waited for: they may have much to do,
+/// wait for another rank of NCCL, or be captured.
+void check_memory(Device& device) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(told != nullptr, "the fakes are not there");
+  told();
+  const DeviceMemory memory = device.allocate(1000);
+  const std::string words = told();
+  check(words.empty(), "memory waits for " + words);
+  for (std::size_t i = 0; i < memory.bytes(); ++i)
+    check(memory.data()[i] == std::byte{0}, "memory is not zeroed");
+}
+
 void run_all(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
+  check_memory(plugin.open(0));
   check_times(plugin.open(0));
   const std::filesystem::path log = folder / "log", kernels = folder / "kernels";
   copy_log_to(log);
