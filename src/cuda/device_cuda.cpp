@@ -81,13 +81,16 @@ bool wants_graphs() {
 
 class CudaStream final : public Stream, public WorkRecorder {
  public:
-  explicit CudaStream(CudaDevice& device) : device_(device) {
+  explicit CudaStream(CudaDevice& device) : device_(device), libraries_(device.take_libraries()) {
     device.enter();
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-    queue_ = {stream_, device.multiprocessors(), &libraries_};
+    libraries_->serve(stream_);
+    queue_ = {stream_, device.multiprocessors(), libraries_.get()};
   }
   ~CudaStream() override {
+    cudaSetDevice(device_.index());
     cudaStreamSynchronize(stream_);
+    device_.leave_libraries(std::move(libraries_));
     cudaStreamDestroy(stream_);
   }
   CudaStream(const CudaStream&) = delete;
@@ -140,7 +143,7 @@ class CudaStream final : public Stream, public WorkRecorder {
  private:
   CudaDevice& device_;
   bool records_ = wants_graphs();
-  CudaLibraries libraries_;
+  std::unique_ptr<CudaLibraries> libraries_;
   cudaStream_t stream_ = nullptr;
   CudaQueue queue_;
 };
@@ -209,6 +212,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
+  cuda_check(cudaStreamCreateWithFlags(&clearing_, cudaStreamNonBlocking), "making a stream");
   compiler_ =
       std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));
   int count = 0;
@@ -228,6 +232,20 @@ void CudaDevice::use_memory_of(const CudaDevice& other) const {
 }
 
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
+
+std::unique_ptr<CudaLibraries> CudaDevice::take_libraries() {
+  const std::lock_guard lock(mutex_);
+  if (left_.empty()) return std::make_unique<CudaLibraries>();
+  std::unique_ptr<CudaLibraries> libraries = std::move(left_.back());
+  left_.pop_back();
+  return libraries;
+}
+
+void CudaDevice::leave_libraries(std::unique_ptr<CudaLibraries> libraries) noexcept {
+  libraries->leave();
+  const std::lock_guard lock(mutex_);
+  left_.push_back(std::move(libraries));
+}
 
 std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(*this); }
 std::unique_ptr<StreamPoint> CudaDevice::make_point() {
@@ -328,8 +346,9 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
   if (on_host) {
     std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
   } else {
-    cuda_check(cudaMemset(data, 0, bytes), "clearing memory");
-    cuda_check(cudaDeviceSynchronize(), "clearing memory");
+    // Other streams may have much to do, wait for another rank of NCCL, or be captured.
+    cuda_check(cudaMemsetAsync(data, 0, bytes, clearing_), "clearing memory");
+    cuda_check(cudaStreamSynchronize(clearing_), "clearing memory");
   }
   return static_cast<std::byte*>(data);
 }

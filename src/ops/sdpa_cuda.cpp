@@ -6,6 +6,7 @@
 #include "ops/attention.h"
 #include "ops/element_types.h"
 #include "ops/library_kernels_cuda.h"
+#include "ops/library_plans_cuda.h"
 #include "ops/sdpa_graph_cuda.h"
 
 namespace pipetrain {
@@ -13,7 +14,7 @@ namespace {
 
 class SdpaKernel final : public Kernel {
  public:
-  SdpaKernel(std::unique_ptr<SdpaGraph> graph, bool gradient, cudnnHandle_t handle)
+  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, cudnnHandle_t handle)
       : graph_(std::move(graph)), gradient_(gradient), handle_(handle) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
@@ -29,9 +30,16 @@ class SdpaKernel final : public Kernel {
   std::size_t workspace_bytes() const override { return graph_->workspace_bytes(); }
 
  private:
-  std::unique_ptr<SdpaGraph> graph_;
+  std::shared_ptr<const SdpaGraph> graph_;
   bool gradient_;
   cudnnHandle_t handle_;
+};
+
+/// What a plan depends on.
+struct SdpaKey {
+  SdpaShapes shapes;
+  bool gradient, keeps_lse;
+  auto operator<=>(const SdpaKey&) const = default;
 };
 
 /// What the fused kernels take of a node; `first` is the index of q among its inputs.
@@ -99,11 +107,17 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   }
   const std::optional<SdpaShapes> shapes = shapes_of(request, gradient ? 1 : 0);
   if (!shapes) return nullptr;
-  auto graph = std::make_unique<SdpaGraph>(*shapes, gradient, keeps_lse);
-  cudnnHandle_t handle = queue.libraries->cudnn(queue.stream);
-  std::string reason;
+  cudnnHandle_t handle = queue.libraries->cudnn();
+  const auto build = [&](const SdpaKey& key,
+                         std::string* reason) -> std::shared_ptr<const SdpaGraph> {
+    auto graph = std::make_shared<SdpaGraph>(key.shapes, key.gradient, key.keeps_lse);
+    return graph->build(handle, reason) ? graph : nullptr;
+  };
+  auto graph = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>()
+                   .find({*shapes, gradient, keeps_lse}, build)
+                   .graph;
   // Where the library has none for this GPU there is always the own kernel.
-  if (!graph->build(handle, &reason)) return nullptr;
+  if (!graph) return nullptr;
   return std::make_unique<SdpaKernel>(std::move(graph), gradient, handle);
 }
 

@@ -46,6 +46,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   std::vector<std::shared_ptr<Group>> groups;
   CUgraph_st* captured = nullptr;
+  unsigned flags = 0;
   bool invalidated = false;
 };
 struct CUevent_st {
@@ -246,6 +247,14 @@ cudaError_t cudaSetDevice(int device) {
   current_device = device;
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(static_cast<void*>(properties), 0, sizeof *properties);
   std::strcpy(properties->name, device == 0 ? "fake A" : "fake B");
@@ -264,6 +273,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   *data = std::malloc(bytes);
+  std::memset(*data, 0xAB, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
@@ -273,7 +283,13 @@ cudaError_t cudaFree(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  launches += "the default stream\n";  // which waits for others, and they for it
   std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  if (!stream || !(stream->flags & cudaStreamNonBlocking)) launches += "the default stream\n";
+  give(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
 // Kernels: of the plugin, and such that are loaded.
@@ -336,14 +352,18 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, 
               std::to_string(grid.x) + " x " + std::to_string(block.x) + ")\n";
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  launches += "all streams\n";
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   give(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   *stream = new CUstream_st;
+  (*stream)->flags = flags;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

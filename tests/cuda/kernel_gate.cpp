@@ -112,7 +112,7 @@ void check_last_errors(Device& device) {
 }
 
 /// A thread that has not used the GPU gives back its memory, without making another GPU its own.
-void check_memory(Device& device) {
+void check_giving_back(Device& device) {
   DeviceMemory memory = device.allocate(8);
   std::thread([&] { memory = DeviceMemory(); }).join();
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
@@ -120,11 +120,25 @@ void check_memory(Device& device) {
   check(words.find("on no GPU") == std::string::npos, words);
 }
 
+/// Memory comes zeroed, and nothing that other streams do is waited for: they may have much to do,
+/// wait for another rank of NCCL, or be captured.
+void check_memory(Device& device) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(told != nullptr, "the fakes are not there");
+  told();
+  const DeviceMemory memory = device.allocate(1000);
+  const std::string words = told();
+  check(words.empty(), "memory waits for " + words);
+  for (std::size_t i = 0; i < memory.bytes(); ++i)
+    check(memory.data()[i] == std::byte{0}, "memory is not zeroed");
+}
+
 void run_all(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
+  check_memory(plugin.open(0));
   check_times(plugin.open(0));
   check_last_errors(plugin.open(0));
-  check_memory(plugin.open(0));
+  check_giving_back(plugin.open(0));
   const std::filesystem::path log = folder / "log", kernels = folder / "kernels";
   copy_log_to(log);
   // 320 groups of eight elements in blocks of 256.
