@@ -152,6 +152,12 @@ class BatchNormGradient final : public NormKernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
+    if (!out[0]) {  // a norm of what is not trained; the library computes dx always
+      return spatial::launch_batch_norm_gradient(
+          channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+          numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), Places(), places_at(out, 1),
+          places_at(out, 2), queue_);
+    }
     WorkspaceParts parts(context.workspace);
     auto* const inverse = parts.next<float>(channel_bytes());
     spatial::launch_inverse_deviations(channels_.channels, channels_.epsilon,

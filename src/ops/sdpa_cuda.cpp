@@ -14,24 +14,32 @@ namespace {
 
 class SdpaKernel final : public Kernel {
  public:
-  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, cudnnHandle_t handle)
-      : graph_(std::move(graph)), gradient_(gradient), handle_(handle) {}
+  /// `lse_bytes`: of what the forward pass leaves beside y; 0: nothing.
+  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, std::size_t lse_bytes,
+             cudnnHandle_t handle)
+      : graph_(std::move(graph)),
+        gradient_(gradient),
+        lse_bytes_((lse_bytes + 255) / 256 * 256),
+        handle_(handle) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     const auto from = [&](std::size_t i) { return data_or_null<void>(in, i); };
     const auto to = [&](std::size_t i) { return data_or_null<void>(out, i); };
+    // An evaluation has no use for it, but the graph writes it.
+    void* const lse = lse_bytes_ > 0 && !to(1) ? context.workspace : to(1);
     const SdpaTensors tensors = gradient_ ? SdpaTensors{from(1), from(2), from(3), from(6), from(7),
                                                         from(0), to(0),   to(1),   to(2)}
-                                          : SdpaTensors{from(0), from(1), from(2), to(0),  to(1),
+                                          : SdpaTensors{from(0), from(1), from(2), to(0),  lse,
                                                         nullptr, nullptr, nullptr, nullptr};
-    graph_->run(handle_, tensors, context.workspace);
+    graph_->run(handle_, tensors, context.workspace + lse_bytes_);
   }
-  std::size_t workspace_bytes() const override { return graph_->workspace_bytes(); }
+  std::size_t workspace_bytes() const override { return lse_bytes_ + graph_->workspace_bytes(); }
 
  private:
   std::shared_ptr<const SdpaGraph> graph_;
   bool gradient_;
+  std::size_t lse_bytes_;
   cudnnHandle_t handle_;
 };
 
@@ -95,8 +103,8 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   const bool keeps_lse =
       !gradient && request.outputs.size() > 1 && request.outputs[1].dtype != DType::kUndefined;
   if (gradient) {
-    const bool dmask = request.outputs.size() > 3 && request.outputs[3].dtype != DType::kUndefined;
-    if (dmask || !all_are(narrow, request.inputs, {0, 1, 2, 3, 6}) ||
+    // Of a mask's gradient, the fourth result, nobody reads anything: there is no mask (shapes_of).
+    if (!all_are(narrow, request.inputs, {0, 1, 2, 3, 6}) ||
         !all_are(narrow, request.outputs, {0, 1, 2}) ||
         !all_are(DType::kFloat32, request.inputs, {7}))
       return nullptr;
@@ -118,7 +126,8 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
                    .graph;
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;
-  return std::make_unique<SdpaKernel>(std::move(graph), gradient, handle);
+  const std::size_t lse_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
+  return std::make_unique<SdpaKernel>(std::move(graph), gradient, lse_bytes, handle);
 }
 
 }  // namespace pipetrain

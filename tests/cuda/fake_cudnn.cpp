@@ -16,6 +16,7 @@ namespace {
 struct Descriptor {
   cudnnBackendDescriptorType_t type;
   cudnnHandle_t handle = nullptr;  // of an operation graph; of what is made of it
+  bool lacks = false;              // an address of a tensor
 };
 
 std::mutex mutex;
@@ -84,6 +85,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
   auto* const content = static_cast<Descriptor*>(descriptor);
   if (name == CUDNN_ATTR_OPERATIONGRAPH_HANDLE)
     content->handle = *static_cast<const cudnnHandle_t*>(values);
+  for (int64_t i = 0; name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS && i < count; ++i)
+    content->lacks = content->lacks || !static_cast<void* const*>(values)[i];
   if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   for (int64_t i = 0; i < count; ++i) {
     const auto* named = static_cast<Descriptor* const*>(values)[i];
@@ -123,8 +126,9 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
-                                  cudnnBackendDescriptor_t) {
+                                  cudnnBackendDescriptor_t tensors) {
   const std::lock_guard lock(mutex);
+  if (static_cast<const Descriptor*>(tensors)->lacks) note("a plan is run without a tensor");
   if (!handle->stream) note("a plan is run without a stream");
   if (static_cast<const Descriptor*>(plan)->handle != handle)
     note("a plan is run with another handle");

@@ -49,6 +49,64 @@ void run(Kernel& kernel, Device& device, const Convolution& convolution) {
   kernel.run(in, out, context);
 }
 
+/// Makes and runs the kernel of a node as a graph has it, in which every result has a type but not
+/// every one is read.
+void run_node(Device& device, const char* op, const Attributes& attributes,
+              const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
+              const std::vector<bool>& read) {
+  Node node;
+  node.op = find_op(op);
+  node.name = op;
+  node.attributes = attributes;
+  const auto stream = device.make_stream();
+  const auto kernel = device.make_kernel(*stream, {node, inputs, outputs});
+  check(kernel != nullptr, std::string("there is no kernel of ") + op);
+  std::vector<DeviceMemory> memory;
+  std::vector<Tensor> in, out;
+  for (const TensorType& type : inputs) {
+    memory.push_back(device.allocate(type.dtype == DType::kUndefined ? 0 : type.bytes()));
+    in.push_back({type, memory.back().data()});
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    memory.push_back(device.allocate(read[i] ? outputs[i].bytes() : 0));
+    out.push_back({outputs[i], memory.back().data()});
+  }
+  const DeviceMemory workspace = device.allocate(kernel->workspace_bytes() + 1);
+  RunContext context;
+  context.workspace = workspace.data();
+  kernel->run(in, out, context);
+}
+
+/// What nobody reads is no reason against a plan, and no tensor that a plan lacks.
+void run_unread(const char* (*told)(), const char* (*launches)()) {
+  Device& device = cuda_plugin().open(0);
+  const auto expect = [&](const std::string& wanted, const std::string& where) {
+    const std::string words = told();
+    check(words == wanted, where + ": " + words);
+  };
+  const TensorType x{DType::kBFloat16, Shape{2, 4, 64, 32}}, lse{DType::kFloat32, Shape{2, 4, 64}},
+      mask{DType::kFloat32, Shape{2, 4, 64, 64}}, none;
+  const Attributes causal{{"causal", std::int64_t{1}}, {"scale", 0.125}};
+  run_node(device, "Attention", causal, {x, x, x}, {x, lse}, {true, true});
+  expect("plan\nrun\n", "attention in training");
+  run_node(device, "Attention", causal, {x, x, x}, {x, lse}, {true, false});
+  expect("run\n", "attention in an evaluation");
+  run_node(device, "AttentionGrad", causal, {x, x, x, x, none, none, x, lse}, {x, x, x, mask},
+           {true, true, true, false});
+  expect("plan\nrun\n", "the gradient of attention");
+
+  const TensorType picture{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
+  for (const bool dx : {true, false}) {
+    launches();
+    run_node(device, "BatchNormGrad", {{"epsilon", 1e-5}},
+             {picture, picture, channel, channel, channel}, {picture, channel, channel},
+             {dx, true, true});
+    const std::string words = launches();
+    expect(dx ? "plan\nrun\n" : "", "the gradient of a batch norm");
+    check(words == "own kernel\n", words);  // before the library's, or in its place
+  }
+}
+
 void run_all(const std::filesystem::path& folder) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
   const auto offers = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_offers"));
@@ -91,6 +149,9 @@ void run_all(const std::filesystem::path& folder) {
                second = device.make_kernel(*two, sixteen.request());
     expect("plan\nplan\n", "what no stream has kept");
   }
+  const auto launches = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(launches != nullptr, "the fakes are not there");
+  run_unread(told, launches);
   check(get_file(folder / "log").empty(), get_file(folder / "log"));
 
   offers(0);
