@@ -1,5 +1,6 @@
 // Attention by cuDNN's fused kernels, where operands are narrow and the mask is one that these
 // know.
+#include <algorithm>
 #include <optional>
 
 #include "graph/op.h"
@@ -14,32 +15,34 @@ namespace {
 
 class SdpaKernel final : public Kernel {
  public:
-  /// `lse_bytes`: of what the forward pass leaves beside y; 0: nothing.
-  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, std::size_t lse_bytes,
+  /// `unread_bytes`: of the largest result that nobody may read.
+  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, std::size_t unread_bytes,
              cudnnHandle_t handle)
       : graph_(std::move(graph)),
         gradient_(gradient),
-        lse_bytes_((lse_bytes + 255) / 256 * 256),
+        unread_bytes_((unread_bytes + 255) / 256 * 256),
         handle_(handle) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     const auto from = [&](std::size_t i) { return data_or_null<void>(in, i); };
-    const auto to = [&](std::size_t i) { return data_or_null<void>(out, i); };
-    // An evaluation has no use for it, but the graph writes it.
-    void* const lse = lse_bytes_ > 0 && !to(1) ? context.workspace : to(1);
+    // The graph writes all results, in an evaluation the sums for a gradient, too.
+    const auto to = [&](std::size_t i) -> void* {
+      void* const data = data_or_null<void>(out, i);
+      return data ? data : context.workspace;
+    };
     const SdpaTensors tensors = gradient_ ? SdpaTensors{from(1), from(2), from(3), from(6), from(7),
                                                         from(0), to(0),   to(1),   to(2)}
-                                          : SdpaTensors{from(0), from(1), from(2), to(0),  lse,
+                                          : SdpaTensors{from(0), from(1), from(2), to(0),  to(1),
                                                         nullptr, nullptr, nullptr, nullptr};
-    graph_->run(handle_, tensors, context.workspace + lse_bytes_);
+    graph_->run(handle_, tensors, context.workspace + unread_bytes_);
   }
-  std::size_t workspace_bytes() const override { return lse_bytes_ + graph_->workspace_bytes(); }
+  std::size_t workspace_bytes() const override { return unread_bytes_ + graph_->workspace_bytes(); }
 
  private:
   std::shared_ptr<const SdpaGraph> graph_;
   bool gradient_;
-  std::size_t lse_bytes_;
+  std::size_t unread_bytes_;
   cudnnHandle_t handle_;
 };
 
@@ -126,8 +129,10 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
                    .graph;
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;
-  const std::size_t lse_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
-  return std::make_unique<SdpaKernel>(std::move(graph), gradient, lse_bytes, handle);
+  std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
+  for (std::size_t i = 0; gradient && i < 3; ++i)
+    unread_bytes = std::max(unread_bytes, request.outputs[i].bytes());
+  return std::make_unique<SdpaKernel>(std::move(graph), gradient, unread_bytes, handle);
 }
 
 }  // namespace pipetrain

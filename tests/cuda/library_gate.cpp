@@ -94,6 +94,9 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
   run_node(device, "AttentionGrad", causal, {x, x, x, x, none, none, x, lse}, {x, x, x, mask},
            {true, true, true, false});
   expect("plan\nrun\n", "the gradient of attention");
+  run_node(device, "AttentionGrad", causal, {x, x, x, x, none, none, x, lse}, {x, x, x, mask},
+           {false, false, true, false});
+  expect("run\n", "the gradient of attention whose queries are not trained");
 
   const TensorType picture{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
   for (const bool dx : {true, false}) {
