@@ -1,8 +1,9 @@
-// A cuBLASLt that is not there, before the real one: it has kernels for the epilogues that a test
-// names, and notes what is asked of it.
+// A cuBLASLt that is not there, before the real one: it has kernels for all epilogues, or for those
+// that a test names, and notes what is asked of it.
 #include <cublasLt.h>
 
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,8 +14,13 @@ struct Operation {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
 };
 
-std::set<int> epilogues;
+std::set<int> epilogues = {CUBLASLT_EPILOGUE_DEFAULT,  CUBLASLT_EPILOGUE_RELU,
+                           CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_RELU_BIAS,
+                           CUBLASLT_EPILOGUE_GELU,     CUBLASLT_EPILOGUE_GELU_BIAS,
+                           CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                           CUBLASLT_EPILOGUE_BGRADA,   CUBLASLT_EPILOGUE_BGRADB};
 std::string events;
+std::mutex mutex;
 
 }  // namespace
 
@@ -28,6 +34,7 @@ void fake_cublaslt_has(int epilogue) {
 /// The products since the last call.
 const char* fake_cublaslt_events() {
   static std::string told;
+  const std::lock_guard lock(mutex);
   told = std::exchange(events, {});
   return told.c_str();
 }
@@ -81,6 +88,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                               cublasLtMatrixLayout_t, const void*, const void*,
                               cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t,
                               const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
+  const std::lock_guard lock(mutex);
   events +=
       "epilogue " + std::to_string(reinterpret_cast<const Operation*>(operation)->epilogue) + "\n";
   return CUBLAS_STATUS_SUCCESS;

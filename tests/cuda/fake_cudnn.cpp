@@ -2,6 +2,8 @@
 // and notes what is asked of it. Descriptors know their type, and those that others name.
 #include <cudnn.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -23,7 +25,12 @@ std::mutex mutex;
 std::string events;
 bool offers = true;
 
-void note(const std::string& event) { events += event + "\n"; }
+/// Also to the end of the file that FAKE_CUDNN_EVENTS names.
+void note(const std::string& event) {
+  events += event + "\n";
+  if (const char* file = std::getenv("FAKE_CUDNN_EVENTS"))
+    std::ofstream(file, std::ios::app) << event << "\n";
+}
 
 }  // namespace
 
@@ -128,7 +135,10 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t tensors) {
   const std::lock_guard lock(mutex);
-  if (static_cast<const Descriptor*>(tensors)->lacks) note("a plan is run without a tensor");
+  if (static_cast<const Descriptor*>(tensors)->lacks) {
+    note("a plan is run without a tensor");
+    return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  }
   if (!handle->stream) note("a plan is run without a stream");
   if (static_cast<const Descriptor*>(plan)->handle != handle)
     note("a plan is run with another handle");

@@ -73,10 +73,16 @@ thread_local bool in_group = false;
 int ids = 0, aborts = 0;
 float now = 0;             // milliseconds
 std::string launches;      // since they were asked for
+std::mutex telling;        // several threads do
 std::string failing_call;  // of those that make graphs
 
+void tell(const std::string& what) {
+  const std::lock_guard lock(telling);
+  launches += what;
+}
+
 bool fails_at(const char* call) {
-  launches += std::string(call) + "\n";
+  tell(std::string(call) + "\n");
   return failing_call == call;
 }
 
@@ -228,6 +234,7 @@ extern "C" {
 int fake_aborts() { return aborts; }
 const char* fake_launches() {
   static std::string told;
+  const std::lock_guard lock(telling);
   told = std::exchange(launches, {});
   return told.c_str();
 }
@@ -267,7 +274,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
-  launches += std::to_string(current_device) + " uses memory of " + std::to_string(peer) + "\n";
+  tell(std::to_string(current_device) + " uses memory of " + std::to_string(peer) + "\n");
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
@@ -276,19 +283,27 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   std::memset(*data, 0xAB, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  *data = std::malloc(bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* data) {
   // The runtime would take GPU 0 for this thread, whose GPU may be another.
-  if (current_device < 0) launches += "memory is given back on no GPU\n";
+  if (current_device < 0) tell("memory is given back on no GPU\n");
   std::free(data);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  launches += "the default stream\n";  // which waits for others, and they for it
+  tell("the default stream\n");  // which waits for others, and they for it
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
-  if (!stream || !(stream->flags & cudaStreamNonBlocking)) launches += "the default stream\n";
+  if (!stream || !(stream->flags & cudaStreamNonBlocking)) tell("the default stream\n");
   give(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
@@ -299,7 +314,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
   now += 5;
-  give(stream, [] { launches += "own kernel\n"; });
+  give(stream, [] { tell("own kernel\n"); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
@@ -331,7 +346,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
   if (stream->captured) return refuse(stream);
-  launches += "graph\n";
+  tell("graph\n");
   for (const auto& work : ready->work) work();
   return cudaSuccess;
 }
@@ -348,12 +363,12 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char
 cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, std::size_t,
                              cudaStream_t) {
-  launches += std::string("compiled ") + static_cast<const char*>(kernel) + " (" +
-              std::to_string(grid.x) + " x " + std::to_string(block.x) + ")\n";
+  tell(std::string("compiled ") + static_cast<const char*>(kernel) + " (" + std::to_string(grid.x) +
+       " x " + std::to_string(block.x) + ")\n");
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  launches += "all streams\n";
+  tell("all streams\n");
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,

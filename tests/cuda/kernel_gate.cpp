@@ -205,7 +205,7 @@ void run_products(const std::filesystem::path& folder) {
     const std::string words = products() + std::string(kernels());
     check(words == product + own, words);
   };
-  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS.
+  set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS:
   set_fake("fake_cublaslt_has", 1);
   expect("epilogue 1\n", "own kernel\nown kernel\n");
   set_fake("fake_cublaslt_has", 4);
