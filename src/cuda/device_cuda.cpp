@@ -335,8 +335,8 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
       on_host ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    PT_CHECK(!on_host, kResource, "the system gives {} no {} of page-locked memory", name_,
-             bytes_text(bytes));
+    PT_CHECK(!on_host, kResource, "no page-locked memory is left: {} are asked for {}",
+             bytes_text(bytes), name_);
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     PT_FAIL(kResource, "{} is out of memory: {} are asked for, {} of {} are free", name_,

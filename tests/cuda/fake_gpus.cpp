@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -100,6 +101,16 @@ thread_local int current_device = -1;  // none was set
 
 /// As the runtime does, which keeps what it has returned for the thread.
 cudaError_t failed(cudaError_t status) { return last_error = status; }
+
+/// Whether a call is one that FAKE_GPU_FAILS names ("record:60": that one, and all behind it).
+bool is_to_fail(const char* call) {
+  static const std::string wanted =
+      std::getenv("FAKE_GPU_FAILS") ? std::getenv("FAKE_GPU_FAILS") : "";
+  static std::atomic<int> calls = 0;
+  const std::size_t colon = wanted.find(':');
+  return colon != std::string::npos && wanted.substr(0, colon) == call &&
+         ++calls >= std::atoi(wanted.c_str() + colon + 1);
+}
 
 /// What a captured stream cannot do.
 cudaError_t refuse(cudaStream_t stream) {
@@ -279,11 +290,17 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  if (is_to_fail("malloc")) return failed(cudaErrorMemoryAllocation);
   *data = std::malloc(bytes);
   std::memset(*data, 0xAB, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  return cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  if (is_to_fail("host")) return failed(cudaErrorMemoryAllocation);
   *data = std::malloc(bytes);
   return cudaSuccess;
 }
@@ -373,6 +390,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  if (is_to_fail("copy")) return failed(cudaErrorIllegalAddress);
   give(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
@@ -386,6 +404,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_to_fail("synchronize")) return failed(cudaErrorIllegalAddress);
   if (stream->captured) return refuse(stream);
   std::unique_lock lock(mutex);
   wait_for(lock, stream->groups);
@@ -409,6 +428,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (is_to_fail("record")) return failed(cudaErrorIllegalAddress);
   const std::lock_guard lock(mutex);
   event->groups = stream->groups;
   event->at = now;
@@ -421,11 +441,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return over(event->groups) && !busy ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (is_to_fail("synchronize point")) return failed(cudaErrorIllegalAddress);
   std::unique_lock lock(mutex);
   wait_for(lock, event->groups);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  if (is_to_fail("wait")) return failed(cudaErrorIllegalAddress);
   return cudaEventSynchronize(event);
 }
 

@@ -21,7 +21,7 @@ def check(right, words, result=None):
         sys.exit(f"check {checks}: {words}{told}")
 
 
-def run(folder, *arguments, **environment):
+def run(folder, *arguments, code=0, **environment):
     """What the program says; `cudnn`: what it did with plans."""
     names = [fakes / f"libfake_{name}.so" for name in ("gpus", "cudnn", "cublaslt")]
     events = folder / "events"
@@ -32,7 +32,7 @@ def run(folder, *arguments, **environment):
              "PIPETRAIN_NCCL": str(names[0]), "PIPETRAIN_CACHE_DIR": str(folder / "cache"), "FAKE_CUDNN_EVENTS": str(events),
              **environment})
     words = " ".join(map(str, arguments))
-    check(result.returncode == 0, f"exit {result.returncode}: {words}", result)
+    check(result.returncode == code, f"exit {result.returncode}, not {code}: {words} {environment}", result)
     check("warning" not in result.stderr, f"a warning: {words}", result)
     result.cudnn = events.read_text().split("\n")
     wrong = [event for event in result.cudnn if event not in ("plan", "run", "")]
@@ -40,10 +40,10 @@ def run(folder, *arguments, **environment):
     return result
 
 
-def train(folder, model, *flags, **environment):
+def train(folder, model, *flags, code=0, **environment):
     return run(folder, "train", "--model", f"{model}.onnx", "--device", "cuda", "--max-steps", 2, "-b", 4, "--micro-batches", 2,
                "--limit", 32, "--val-split", 8, "--on-nan", "ignore", "--save-every", "never", "--run-dir", "run", "--overwrite",
-               *flags, **environment)
+               *flags, code=code, **environment)
 
 
 with tempfile.TemporaryDirectory() as name:
@@ -65,4 +65,10 @@ with tempfile.TemporaryDirectory() as name:
     for edge in ("copy", "nccl"):
         train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 2, "--replicas", 2, "--edge", edge)
     run(folder, "profile", "resnet18.onnx", "--device", "cuda", "--precision", "bf16", "-b", 4)
+    # A call that fails, and all that it makes fail, ends the run of one stage and of several with a sentence.
+    for call, code in (("malloc:2", 5), ("host:2", 5), ("copy:30", 7), ("synchronize:20", 7), ("record:5", 7), ("record:40", 7),
+                       ("synchronize point:1", 7), ("wait:5", 7)):
+        for stages in (("--gpus", 1), ("--gpus", 3, "--gpu-ids", "0,0,1")):
+            result = train(folder, "gpt-nano", *stages, code=code, FAKE_GPU_FAILS=call)
+            check(result.stderr.count("error: ") == 1, call, result)
 print(f"the program on libraries that are not there: {checks} checks")
