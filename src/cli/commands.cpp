@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -119,10 +121,30 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
              "or other --gpu-ids would do",
              device, id, printable(processes.processes().host()), there);
     chosen.put(id);
+    chosen.put_text(cuda_plugin().identity(id));
   }
+  // NCCL lets two processes share a GPU only where it takes them for two machines.
+  const char* nccl_host = std::getenv("NCCL_HOSTID");
+  const std::vector<std::string> hosts = processes.all_gather(
+      fmt::format("{} {}", processes.processes().host(), nccl_host ? nccl_host : ""));
+  const std::vector<std::string> all_chosen = processes.all_gather(chosen.take());
+  std::map<std::pair<std::string, std::string>, int> process_of_gpu;
   pipeline.gpu_ids.clear();
-  for (const std::string& bytes : processes.all_gather(chosen.take())) {
-    for (ByteReader reader(bytes); !reader.at_end();) pipeline.gpu_ids.push_back(reader.get<int>());
+  for (int process = 0; process < processes.size(); ++process) {
+    const auto p = static_cast<std::size_t>(process);
+    for (ByteReader reader(all_chosen[p]); !reader.at_end();) {
+      pipeline.gpu_ids.push_back(reader.get<int>());
+      const auto [place, is_first] =
+          process_of_gpu.emplace(std::pair(hosts[p], std::string(reader.get_text())), process);
+      PT_CHECK(is_first || place->second == process, kUsage,
+               "processes {} and {} would share GPU {} of {}, which NCCL does not allow; give each "
+               "process its own GPU, or start one process: --gpu-ids {} makes several devices of "
+               "one GPU",
+               place->second, process, pipeline.gpu_ids.back(),
+               printable(hosts[p].substr(0, hosts[p].find(' '))),
+               fmt::join(std::vector<int>(static_cast<std::size_t>(count), pipeline.gpu_ids.back()),
+                         ","));
+    }
   }
 }
 

@@ -25,6 +25,7 @@
 namespace pipetrain {
 
 void cuda_check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) cudaGetLastError();  // the next launch is not told of it again
   PT_CHECK(status == cudaSuccess, kDevice, "the GPU failed {}: {} ({})", what,
            cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -44,7 +45,10 @@ class CudaPoint final : public TimedPoint {
   void synchronize() override { cuda_check(cudaEventSynchronize(event), "while it computed"); }
   bool reached() override {
     const cudaError_t status = cudaEventQuery(event);
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // or the next launch of this thread would be taken for refused
+      return false;
+    }
     cuda_check(status, "while it computed");
     return true;
   }
@@ -77,13 +81,16 @@ bool wants_graphs() {
 
 class CudaStream final : public Stream, public WorkRecorder {
  public:
-  explicit CudaStream(CudaDevice& device) : device_(device) {
+  explicit CudaStream(CudaDevice& device) : device_(device), libraries_(device.take_libraries()) {
     device.enter();
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
-    queue_ = {stream_, device.multiprocessors(), &libraries_};
+    libraries_->serve(stream_);
+    queue_ = {stream_, device.multiprocessors(), libraries_.get()};
   }
   ~CudaStream() override {
+    cudaSetDevice(device_.index());
     cudaStreamSynchronize(stream_);
+    device_.leave_libraries(std::move(libraries_));
     cudaStreamDestroy(stream_);
   }
   CudaStream(const CudaStream&) = delete;
@@ -136,7 +143,7 @@ class CudaStream final : public Stream, public WorkRecorder {
  private:
   CudaDevice& device_;
   bool records_ = wants_graphs();
-  CudaLibraries libraries_;
+  std::unique_ptr<CudaLibraries> libraries_;
   cudaStream_t stream_ = nullptr;
   CudaQueue queue_;
 };
@@ -205,10 +212,9 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
+  cuda_check(cudaStreamCreateWithFlags(&clearing_, cudaStreamNonBlocking), "making a stream");
   compiler_ =
       std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));
-  // Copies between GPUs go direct where the machine allows it; else the driver takes them through
-  // the host.
   int count = 0;
   cuda_check(cudaGetDeviceCount(&count), "counting devices");
   for (int other = 0; other < count; ++other) {
@@ -216,12 +222,30 @@ CudaDevice::CudaDevice(int index) : index_(index) {
     if (other != index && cudaDeviceCanAccessPeer(&possible, index, other) != cudaSuccess)
       cudaGetLastError();
     reached_.push_back(possible != 0);
-    if (other == index || !possible) continue;
-    if (cudaDeviceEnablePeerAccess(other, 0) != cudaSuccess) cudaGetLastError();
   }
 }
 
+void CudaDevice::use_memory_of(const CudaDevice& other) const {
+  if (!reaches(other)) return;
+  enter();
+  if (cudaDeviceEnablePeerAccess(other.index_, 0) != cudaSuccess) cudaGetLastError();
+}
+
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }
+
+std::unique_ptr<CudaLibraries> CudaDevice::take_libraries() {
+  const std::lock_guard lock(mutex_);
+  if (left_.empty()) return std::make_unique<CudaLibraries>();
+  std::unique_ptr<CudaLibraries> libraries = std::move(left_.back());
+  left_.pop_back();
+  return libraries;
+}
+
+void CudaDevice::leave_libraries(std::unique_ptr<CudaLibraries> libraries) noexcept {
+  libraries->leave();
+  const std::lock_guard lock(mutex_);
+  left_.push_back(std::move(libraries));
+}
 
 std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(*this); }
 std::unique_ptr<StreamPoint> CudaDevice::make_point() {
@@ -311,6 +335,8 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
       on_host ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
+    PT_CHECK(!on_host, kResource, "no page-locked memory is left: {} are asked for {}",
+             bytes_text(bytes), name_);
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     PT_FAIL(kResource, "{} is out of memory: {} are asked for, {} of {} are free", name_,
@@ -320,13 +346,15 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
   if (on_host) {
     std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
   } else {
-    cuda_check(cudaMemset(data, 0, bytes), "clearing memory");
-    cuda_check(cudaDeviceSynchronize(), "clearing memory");
+    // Other streams may have much to do, wait for another rank of NCCL, or be captured.
+    cuda_check(cudaMemsetAsync(data, 0, bytes, clearing_), "clearing memory");
+    cuda_check(cudaStreamSynchronize(clearing_), "clearing memory");
   }
   return static_cast<std::byte*>(data);
 }
 
 void CudaDevice::give_back(std::byte* data, bool on_host) noexcept {
+  cudaSetDevice(index_);  // else a thread that is new to GPUs would start GPU 0
   if (on_host) {
     cudaFreeHost(data);
   } else {

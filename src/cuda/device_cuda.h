@@ -4,11 +4,13 @@
 #include <cuda_runtime.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "device/kernel_compiler_cuda.h"
+#include "device/libraries_cuda.h"
 #include "device/queue_cuda.h"
 
 namespace pipetrain {
@@ -26,8 +28,15 @@ class CudaDevice final : public Device {
 
   int index() const { return index_; }
   int multiprocessors() const { return multiprocessors_; }
+  /// Handles of libraries for a new stream, with the plans of an earlier one where one has left
+  /// them; and back when the stream ends.
+  std::unique_ptr<CudaLibraries> take_libraries();
+  void leave_libraries(std::unique_ptr<CudaLibraries> libraries) noexcept;
   /// Makes this the device of the calling thread.
   void enter() const;
+  /// Lets copies go direct where the machine allows it; else the driver takes them through the
+  /// host. It starts the other device for this process, so only for devices that are used.
+  void use_memory_of(const CudaDevice& other) const;
 
   std::string name() const override { return name_; }
   std::unique_ptr<Stream> make_stream() override;
@@ -54,10 +63,13 @@ class CudaDevice final : public Device {
   int index_;
   int multiprocessors_ = 1;
   std::unique_ptr<KernelCompiler> compiler_;
+  cudaStream_t clearing_ = nullptr;  // new memory; lives as long as the device: for ever
   bool tensor_floats_ = false;
   std::string name_, make_;
   std::size_t cache_bytes_ = 0;
   std::vector<bool> reached_;  // by index
+  std::mutex mutex_;           // of what streams have left
+  std::vector<std::unique_ptr<CudaLibraries>> left_;
 };
 
 }  // namespace pipetrain

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "cuda/device_cuda.h"
@@ -123,6 +124,7 @@ class NcclCommunicator final : public Communicator {
   void begin_group() override {
     device_.enter();
     check(nccl_.group_start(), "to begin a group");
+    in_group_ = true;
   }
   void send(Stream& stream, const void* from, std::size_t bytes, int peer) override {
     check(nccl_.send(from, bytes, ncclInt8, peer, comm_, stream_of(stream)), "to send");
@@ -134,7 +136,10 @@ class NcclCommunicator final : public Communicator {
     check(nccl_.all_reduce(values, values, count, ncclFloat32, ncclSum, comm_, stream_of(stream)),
           "to add up");
   }
-  void end_group() override { check(nccl_.group_end(), "to issue a group"); }
+  void end_group() override {
+    in_group_ = false;
+    check(nccl_.group_end(), "to issue a group");
+  }
 
   bool settled() override {
     device_.enter();
@@ -144,6 +149,8 @@ class NcclCommunicator final : public Communicator {
     return state != ncclInProgress;
   }
   void abort() noexcept override {
+    // A group that has failed half-way puts everything off to its end, this too.
+    if (std::exchange(in_group_, false)) nccl_.group_end();
     if (comm_) nccl_.abort(comm_);
     comm_ = nullptr;
   }
@@ -159,6 +166,7 @@ class NcclCommunicator final : public Communicator {
   const Nccl& nccl_;
   CudaDevice& device_;
   ncclComm_t comm_ = nullptr;
+  bool in_group_ = false;
 };
 
 class NcclCollectives final : public Collectives {

@@ -36,10 +36,23 @@ class CudaPlugin final : public DevicePlugin {
     return names;
   }
 
+  /// The number of a GPU is its place among those that the process sees.
+  std::string identity(int index) override {
+    cudaDeviceProp properties{};
+    cuda_check(cudaGetDeviceProperties(&properties, index), "telling what it is");
+    return {properties.uuid.bytes, sizeof properties.uuid.bytes};
+  }
+
   Device& open(int index) override {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<CudaDevice>& device = open_[index];
-    if (!device) device = std::make_unique<CudaDevice>(index);
+    if (device) return *device;
+    device = std::make_unique<CudaDevice>(index);
+    for (const auto& [number, other] : open_) {
+      if (!other || other == device) continue;
+      device->use_memory_of(*other);
+      other->use_memory_of(*device);
+    }
     return *device;
   }
 

@@ -15,6 +15,7 @@ void cudnn_check(cudnnStatus_t status, const char* what) {
 }
 
 CudaLibraries::~CudaLibraries() {
+  plans_.clear();  // made with the handles
   if (cublas_) cublasLtDestroy(cublas_);
   if (cudnn_) cudnnDestroy(cudnn_);
 }
@@ -24,12 +25,23 @@ cublasLtHandle_t CudaLibraries::cublas() {
   return cublas_;
 }
 
-cudnnHandle_t CudaLibraries::cudnn(cudaStream_t stream) {
+cudnnHandle_t CudaLibraries::cudnn() {
   if (!cudnn_) {
     cudnn_check(cudnnCreate(&cudnn_), "to start");
-    cudnn_check(cudnnSetStream(cudnn_, stream), "to take a stream");
+    cudnn_check(cudnnSetStream(cudnn_, stream_), "to take a stream");
   }
   return cudnn_;
+}
+
+void CudaLibraries::serve(cudaStream_t stream) {
+  stream_ = stream;
+  if (cudnn_) cudnn_check(cudnnSetStream(cudnn_, stream_), "to take a stream");
+}
+
+void CudaLibraries::leave() noexcept {
+  stream_ = nullptr;
+  if (cudnn_) cudnnSetStream(cudnn_, nullptr);
+  for (auto& [type, plans] : plans_) plans->forget_unused();
 }
 
 }  // namespace pipetrain

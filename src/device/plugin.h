@@ -15,6 +15,8 @@ class DevicePlugin {
   virtual ~DevicePlugin() = default;
   /// Names of the devices that are there. Error (kResource) saying why there is none.
   virtual std::vector<std::string> devices() = 0;
+  /// What tells a device from all others of its machine, in whichever process.
+  virtual std::string identity(int index) { return std::to_string(index); }
   /// Opens a device, for the rest of the program; asked again, it gives the same one.
   virtual Device& open(int index) = 0;
   /// Whether one device can copy from another without the host.

@@ -1,12 +1,16 @@
 // Convolutions by cuDNN.
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "graph/op.h"
 #include "ops/conv.h"
 #include "ops/conv_graph_cuda.h"
 #include "ops/elementwise_list_cuda.h"
 #include "ops/library_kernels_cuda.h"
+#include "ops/library_plans_cuda.h"
 #include "ops/reduce_launch_cuda.h"
 #include "ops/reorder_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
@@ -25,6 +29,24 @@ ConvShapes shapes_of(const ConvGeometry& geometry, const Shape& x, const Shape& 
   return shapes;
 }
 
+/// What a plan depends on.
+struct ConvKey {
+  ConvPass pass;
+  ConvShapes shapes;
+  auto operator<=>(const ConvKey&) const = default;
+};
+using ConvPlans = LibraryPlans<ConvGraph, ConvKey>;
+
+/// A graph with its plan. One that takes more workspace than it should is better than none.
+std::shared_ptr<const ConvGraph> build_graph(const ConvKey& key, cudnnHandle_t handle,
+                                             std::string* reason) {
+  for (const std::int64_t most : {kMostConvWorkspace, std::numeric_limits<std::int64_t>::max()}) {
+    auto graph = std::make_shared<ConvGraph>(key.pass, key.shapes, most);
+    if (graph->build(handle, reason)) return graph;
+  }
+  return nullptr;
+}
+
 /// Of the workspace: for a bias in the type of the operands, and for a result on its way to float32
 /// or, of a weight's gradient, to row-major.
 struct ConvStaging {
@@ -36,18 +58,15 @@ struct ConvStaging {
 class ConvKernel final : public Kernel {
  public:
   ConvKernel(ConvPass pass, const ConvShapes& shapes, const ConvStaging& staging,
-             const CudaQueue& queue)
+             std::shared_ptr<const ConvGraph> graph, const CudaQueue& queue)
       : pass_(pass),
         bias_bytes_(staging.bias_bytes),
         narrow_bytes_(staging.result_bytes),
         stored_(staging.operands),
         weights_(staging.weights),
-        graph_(pass, shapes),
-        handle_(queue.libraries->cudnn(queue.stream)),
+        graph_(std::move(graph)),
+        handle_(queue.libraries->cudnn()),
         queue_(queue) {
-    std::string reason;
-    PT_CHECK(graph_.build(handle_, &reason), kDevice, "cuDNN has no convolution for this node: {}",
-             reason);
     // The gradient of the bias: dy summed over all but its channels.
     bias_.kept_dimensions = 1;
     bias_.kept_sizes[0] = bias_.kept = shapes.y[1];
@@ -70,7 +89,7 @@ class ConvKernel final : public Kernel {
     if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
     if (pass_ == ConvPass::kWeightGradient) {
       // The node has x before dy.
-      if (out[0]) graph_.run(handle_, in[1].data, in[0].data, nullptr, result, workspace);
+      if (out[0]) graph_->run(handle_, in[1].data, in[0].data, nullptr, result, workspace);
     } else {
       void* bias = in.size() > 2 ? in[2].data : nullptr;
       if (bias_bytes_ > 0) {
@@ -78,7 +97,7 @@ class ConvKernel final : public Kernel {
                                     in[2].count(), queue_);
         bias = context.workspace;
       }
-      graph_.run(handle_, in[0].data, in[1].data, bias, result, workspace);
+      graph_->run(handle_, in[0].data, in[1].data, bias, result, workspace);
     }
     if (weights_.matrices > 0 && out[0]) {
       reorder::launch_transpose(weights_, Numbers(result, stored_), places_at(out, 0), queue_);
@@ -92,7 +111,7 @@ class ConvKernel final : public Kernel {
   }
   std::size_t workspace_bytes() const override {
     const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
-    return std::max(bias_bytes_ + narrow_bytes_ + graph_.workspace_bytes(), bias);
+    return std::max(bias_bytes_ + narrow_bytes_ + graph_->workspace_bytes(), bias);
   }
 
  private:
@@ -100,7 +119,7 @@ class ConvKernel final : public Kernel {
   std::size_t bias_bytes_, narrow_bytes_;
   Stored stored_;
   reorder::Matrices weights_;
-  ConvGraph graph_;
+  std::shared_ptr<const ConvGraph> graph_;
   cudnnHandle_t handle_;
   CudaQueue queue_;
   reduce::ReduceWalk bias_;
@@ -170,7 +189,16 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
     staging.result_bytes = aligned(result.count());
   // From (M, kernel, C) to (M, C, kernel).
   if (turns) staging.weights = {w[0], w.count(2, w.rank()), w[1]};
-  return std::make_unique<ConvKernel>(pass, shapes, staging, queue);
+  const ConvPlans::Found found = queue.libraries->plans<ConvPlans>().find(
+      {pass, shapes}, [&](const ConvKey& key, std::string* reason) {
+        return build_graph(key, queue.libraries->cudnn(), reason);
+      });
+  if (found.graph) return std::make_unique<ConvKernel>(pass, shapes, staging, found.graph, queue);
+  if (found.is_new)
+    log_warning("gpu", "{} ({}) runs on the CPU, since cuDNN has no plan for it: {}",
+                printable(request.node.name), op,
+                printable(found.reason.substr(0, found.reason.find('\n'))));
+  return nullptr;
 }
 
 }  // namespace pipetrain

@@ -95,13 +95,19 @@ struct ConvGraph::Content {
     out->set_output(true);
     if (shapes.numbers == ConvNumbers::kFloat)
       graph.forbidden = {fe::NumericalNote_t::TENSOR_CORE,
-                         fe::NumericalNote_t::DOWN_CONVERT_INPUTS};
+                         fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
+                         fe::NumericalNote_t::FFT,
+                         fe::NumericalNote_t::WINOGRAD,
+                         fe::NumericalNote_t::WINOGRAD_TILE_4x4,
+                         fe::NumericalNote_t::WINOGRAD_TILE_6x6,
+                         fe::NumericalNote_t::WINOGRAD_TILE_13x13};
     if (shapes.float_result) out->set_data_type(fe::DataType_t::FLOAT);
   }
 };
 
-ConvGraph::ConvGraph(ConvPass pass, const ConvShapes& shapes)
+ConvGraph::ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace)
     : content_(std::make_unique<Content>()) {
+  content_->graph.most_workspace = most_workspace;
   content_->pass = pass;
   content_->shapes = two_axes(shapes);
   content_->describe();

@@ -1,6 +1,7 @@
 // A convolution, or one of its gradients, as a graph that cuDNN chooses a plan for.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,11 +32,17 @@ struct ConvShapes {
   /// Whether bias and result are stored in float32 where operands are narrow.
   bool float_bias = true, float_result = false;
   bool channels_last = false;
+
+  auto operator<=>(const ConvShapes&) const = default;
 };
+
+/// Bytes of workspace for one convolution: enough to turn large operands over, and little beside a
+/// GPU's memory. Each stage has one workspace, as large as its hungriest kernel needs.
+constexpr std::int64_t kMostConvWorkspace = std::int64_t{1} << 30;
 
 class ConvGraph {
  public:
-  ConvGraph(ConvPass pass, const ConvShapes& shapes);
+  ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace);
   ~ConvGraph();
 
   /// As LibraryGraph has them.

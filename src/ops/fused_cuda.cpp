@@ -17,6 +17,8 @@
 namespace pipetrain {
 namespace {
 
+static_assert(kMostFusedOperands <= kMostFusedInputs);  // what a program may have fits in
+
 /// Whether an output lies where an input lies that dies here.
 bool is_in_place(std::span<const Tensor> in, std::span<const Tensor> out) {
   return std::any_of(out.begin(), out.end(), [&](const Tensor& y) {

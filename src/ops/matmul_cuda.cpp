@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/element_types.h"
 #include "ops/elementwise_list_cuda.h"
 #include "ops/library_kernels_cuda.h"
@@ -23,18 +24,21 @@ class MatMulKernel final : public Kernel {
         queue_(queue),
         handle_(queue.libraries->cublas()),
         descriptors_(plan, request, queue.tensor_floats) {
+    whole_ = epilogue_.by_library && choose(epilogue_, /*whole=*/true);
+    library_adds_bias_ = epilogue_.bias && (whole_ || choose(epilogue_, /*whole=*/false));
+    is_there_ = whole_ || library_adds_bias_ || choose(ProductEpilogue(), /*whole=*/false);
     // The library adds a bias of the result's type only.
-    if (epilogue_.bias && request.inputs[2].dtype != result_type_)
+    if (library_adds_bias_ && request.inputs[2].dtype != result_type_)
       bias_bytes_ = rounded_up(static_cast<std::size_t>(plan.n) * size_of(result_type_));
-    whole_ = epilogue_.by_library && choose(/*whole=*/true);
-    PT_CHECK(whole_ || choose(/*whole=*/false), kDevice,
-             "cuBLASLt has no kernel for a product of {} x {} x {}", plan.m, plan.n, plan.k);
   }
+
+  /// Whether the library has a kernel for the product, with or without what belongs to it.
+  bool is_there() const { return is_there_; }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     using enum ProductEpilogue::Kind;
-    if (epilogue_.bias) descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias(in, context));
+    if (library_adds_bias_) descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias(in, context));
     if (whole_ && epilogue_.kind == kSums)
       descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, out[1] ? out[1].data : context.workspace);
     if (whole_ && epilogue_.kind == kGelu && epilogue_.keeps) {
@@ -53,6 +57,7 @@ class MatMulKernel final : public Kernel {
           descriptors_.y(), y, descriptors_.y(), &choice_.algo, behind, choice_.workspaceSize,
           queue_.stream));
     }
+    if (epilogue_.bias && !library_adds_bias_) add_bias(result, in, queue_);
     if (!whole_) finish_product(epilogue_, in, out, behind, queue_);
   }
   std::size_t workspace_bytes() const override {
@@ -65,17 +70,17 @@ class MatMulKernel final : public Kernel {
   }
 
   /// Whether the library has a kernel, which is the choice then.
-  bool choose(bool whole) {
-    descriptors_.ask_for(epilogue_, whole);
+  bool choose(const ProductEpilogue& epilogue, bool whole) {
+    descriptors_.ask_for(epilogue, whole);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, descriptors_.operation(), descriptors_.b(), descriptors_.a(), descriptors_.y(),
         descriptors_.y(), descriptors_.preference(), 1, &choice_, &found);
-    // What it does not support at all is no failure where there is another way.
-    if (whole && status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
-    if (whole && status == CUBLAS_STATUS_INVALID_VALUE) return false;
+    // What it does not support at all is no failure: there is another way.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+      return false;
     ProductDescriptors::check(status);
-    return found > 0;
+    return found > 0 && choice_.state == CUBLAS_STATUS_SUCCESS;
   }
 
   /// Of the workspace: the bias in another type, or what nobody wants of an epilogue.
@@ -101,7 +106,9 @@ class MatMulKernel final : public Kernel {
   CudaQueue queue_;
   cublasLtHandle_t handle_;
   ProductDescriptors descriptors_;
-  bool whole_ = false;  // the library does the epilogue
+  bool is_there_ = false;
+  bool whole_ = false;              // the library does the epilogue
+  bool library_adds_bias_ = false;  // with it or without
   cublasLtMatmulHeuristicResult_t choice_{};
 };
 
@@ -116,7 +123,11 @@ std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const Cud
   if (bias && !is_stored_float(request.inputs[2].dtype)) return nullptr;
   const MatMulPlan plan = matmul_plan(request);
   if (plan.products() == 0 || plan.m * plan.n * plan.k == 0) return nullptr;
-  return std::make_unique<MatMulKernel>(plan, request, queue);
+  auto kernel = std::make_unique<MatMulKernel>(plan, request, queue);
+  if (kernel->is_there()) return kernel;
+  log_warning("gpu", "{} runs without cuBLASLt, which has no kernel for a product of {} x {} x {}",
+              printable(request.node.name), plan.m, plan.n, plan.k);
+  return nullptr;
 }
 
 }  // namespace pipetrain

@@ -30,9 +30,10 @@ void describe_activation(const KernelRequest& request, std::int64_t columns,
       epilogue.function = encode(f, UnaryFunctions());
   });
   const bool by_tanh = node.attributes.text("approximate", "none") == "tanh";
-  epilogue.by_library = epilogue.kind == Kind::kRelu
-                            ? !epilogue.keeps
-                            : by_tanh && (!epilogue.keeps || columns % kAuxiliaryElements == 0);
+  const bool takes_kept = epilogue.keeps && columns % kAuxiliaryElements == 0 &&
+                          request.outputs[1].dtype == request.outputs[0].dtype;
+  epilogue.by_library =
+      epilogue.kind == Kind::kRelu ? !epilogue.keeps : by_tanh && (!epilogue.keeps || takes_kept);
 }
 
 void describe_sums(const KernelRequest& request, ProductEpilogue& epilogue) {

@@ -31,6 +31,8 @@ ProductEpilogue product_epilogue(const KernelRequest& request);
 std::size_t finish_bytes(const ProductEpilogue& epilogue);
 /// The tensor that a product without its epilogue (but with its bias) is written to.
 const Tensor& product_place(const ProductEpilogue& epilogue, std::span<const Tensor> out);
+/// Adds the bias, the node's third operand, to every row of the product.
+void add_bias(const Tensor& product, std::span<const Tensor> in, const CudaQueue& queue);
 /// What is left to do then.
 void finish_product(const ProductEpilogue& epilogue, std::span<const Tensor> in,
                     std::span<const Tensor> out, std::byte* workspace, const CudaQueue& queue);

@@ -1,4 +1,5 @@
 // What own kernels do of a product's epilogue where the library has no kernel with it.
+#include "ops/elementwise_functors.h"
 #include "ops/matmul_epilogue_cuda.h"
 #include "ops/stored_tensor_cuda.h"
 
@@ -13,6 +14,14 @@ const Tensor& product_place(const ProductEpilogue& epilogue, std::span<const Ten
   const bool kept =
       epilogue.keeps && epilogue.kind != ProductEpilogue::Kind::kSums && out.size() > 1 && out[1];
   return out[kept ? 1 : 0];
+}
+
+void add_bias(const Tensor& product, std::span<const Tensor> in, const CudaQueue& queue) {
+  using namespace elementwise;
+  const std::int64_t columns = in[2].count();
+  const Strided rows{2, {product.count() / columns, columns}, {{columns, 1}, {0, 1}}};
+  launch_arithmetic(encode(Add<float>(), ArithmeticFunctions()), rows, numbers_at({&product, 1}, 0),
+                    numbers_at(in, 2), places_at({&product, 1}, 0), product.count(), queue);
 }
 
 void finish_product(const ProductEpilogue& epilogue, std::span<const Tensor> in,

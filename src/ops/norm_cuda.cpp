@@ -4,8 +4,6 @@
 // own kernel's: cuDNN would compute the input's once more.
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "graph/op.h"
@@ -13,6 +11,7 @@
 #include "ops/elementwise_list_cuda.h"
 #include "ops/layer_norm.h"
 #include "ops/library_kernels_cuda.h"
+#include "ops/library_plans_cuda.h"
 #include "ops/norm_graph_cuda.h"
 #include "ops/spatial_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
@@ -22,27 +21,13 @@ namespace {
 
 using SharedGraph = std::shared_ptr<const NormGraph>;
 
-/// A graph with its plan; null when cuDNN has none. Most plans are compiled, which takes longer
-/// than a step, and networks repeat shapes: graphs of one handle, which is one thread's, are shared
-/// among the kernels that are alive.
-SharedGraph graph_for(const NormShapes& shapes, cudnnHandle_t handle) {
-  static std::mutex mutex;
-  static std::map<std::pair<cudnnHandle_t, NormShapes>, std::weak_ptr<const NormGraph>> made;
-  const std::pair key(handle, shapes);
-  {
-    const std::lock_guard lock(mutex);
-    const auto found = made.find(key);
-    if (found != made.end()) {
-      if (SharedGraph graph = found->second.lock()) return graph;
-      made.erase(found);
-    }
-  }
-  auto graph = std::make_shared<NormGraph>(shapes);
-  std::string reason;
-  if (!graph->build(handle, &reason)) return nullptr;
-  const std::lock_guard lock(mutex);
-  made[key] = graph;
-  return graph;
+/// A graph with its plan; null when cuDNN has none.
+SharedGraph graph_for(const NormShapes& shapes, CudaLibraries& libraries) {
+  const auto build = [&](const NormShapes& wanted, std::string* reason) -> SharedGraph {
+    auto graph = std::make_shared<NormGraph>(wanted);
+    return graph->build(libraries.cudnn(), reason) ? graph : nullptr;
+  };
+  return libraries.plans<LibraryPlans<NormGraph, NormShapes>>().find(shapes, build).graph;
 }
 
 /// Hands out parts of the workspace; the graph's own comes last.
@@ -167,6 +152,12 @@ class BatchNormGradient final : public NormKernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
+    if (!out[0]) {  // a norm of what is not trained; the library computes dx always
+      return spatial::launch_batch_norm_gradient(
+          channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+          numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), Places(), places_at(out, 1),
+          places_at(out, 2), queue_);
+    }
     WorkspaceParts parts(context.workspace);
     auto* const inverse = parts.next<float>(channel_bytes());
     spatial::launch_inverse_deviations(channels_.channels, channels_.epsilon,
@@ -287,11 +278,11 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.relu = shapes.relu && shapes.channels_last && channels.passes_from > 0;
     shapes.bias = shapes.relu;
   }
-  cudnnHandle_t handle = queue.libraries->cudnn(queue.stream);
-  SharedGraph graph = graph_for(shapes, handle);
+  cudnnHandle_t handle = queue.libraries->cudnn();
+  SharedGraph graph = graph_for(shapes, *queue.libraries);
   if (!graph && gradient && shapes.relu) {
     shapes.bias = shapes.relu = false;
-    graph = graph_for(shapes, handle);
+    graph = graph_for(shapes, *queue.libraries);
   }
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;

@@ -1,11 +1,13 @@
 // Attention by cuDNN's fused kernels, where operands are narrow and the mask is one that these
 // know.
+#include <algorithm>
 #include <optional>
 
 #include "graph/op.h"
 #include "ops/attention.h"
 #include "ops/element_types.h"
 #include "ops/library_kernels_cuda.h"
+#include "ops/library_plans_cuda.h"
 #include "ops/sdpa_graph_cuda.h"
 
 namespace pipetrain {
@@ -13,25 +15,42 @@ namespace {
 
 class SdpaKernel final : public Kernel {
  public:
-  SdpaKernel(std::unique_ptr<SdpaGraph> graph, bool gradient, cudnnHandle_t handle)
-      : graph_(std::move(graph)), gradient_(gradient), handle_(handle) {}
+  /// `unread_bytes`: of the largest result that nobody may read.
+  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, std::size_t unread_bytes,
+             cudnnHandle_t handle)
+      : graph_(std::move(graph)),
+        gradient_(gradient),
+        unread_bytes_((unread_bytes + 255) / 256 * 256),
+        handle_(handle) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     const auto from = [&](std::size_t i) { return data_or_null<void>(in, i); };
-    const auto to = [&](std::size_t i) { return data_or_null<void>(out, i); };
+    // The graph writes all results, in an evaluation the sums for a gradient, too.
+    const auto to = [&](std::size_t i) -> void* {
+      void* const data = data_or_null<void>(out, i);
+      return data ? data : context.workspace;
+    };
     const SdpaTensors tensors = gradient_ ? SdpaTensors{from(1), from(2), from(3), from(6), from(7),
                                                         from(0), to(0),   to(1),   to(2)}
                                           : SdpaTensors{from(0), from(1), from(2), to(0),  to(1),
                                                         nullptr, nullptr, nullptr, nullptr};
-    graph_->run(handle_, tensors, context.workspace);
+    graph_->run(handle_, tensors, context.workspace + unread_bytes_);
   }
-  std::size_t workspace_bytes() const override { return graph_->workspace_bytes(); }
+  std::size_t workspace_bytes() const override { return unread_bytes_ + graph_->workspace_bytes(); }
 
  private:
-  std::unique_ptr<SdpaGraph> graph_;
+  std::shared_ptr<const SdpaGraph> graph_;
   bool gradient_;
+  std::size_t unread_bytes_;
   cudnnHandle_t handle_;
+};
+
+/// What a plan depends on.
+struct SdpaKey {
+  SdpaShapes shapes;
+  bool gradient, keeps_lse;
+  auto operator<=>(const SdpaKey&) const = default;
 };
 
 /// What the fused kernels take of a node; `first` is the index of q among its inputs.
@@ -87,8 +106,8 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   const bool keeps_lse =
       !gradient && request.outputs.size() > 1 && request.outputs[1].dtype != DType::kUndefined;
   if (gradient) {
-    const bool dmask = request.outputs.size() > 3 && request.outputs[3].dtype != DType::kUndefined;
-    if (dmask || !all_are(narrow, request.inputs, {0, 1, 2, 3, 6}) ||
+    // Of a mask's gradient, the fourth result, nobody reads anything: there is no mask (shapes_of).
+    if (!all_are(narrow, request.inputs, {0, 1, 2, 3, 6}) ||
         !all_are(narrow, request.outputs, {0, 1, 2}) ||
         !all_are(DType::kFloat32, request.inputs, {7}))
       return nullptr;
@@ -99,12 +118,21 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   }
   const std::optional<SdpaShapes> shapes = shapes_of(request, gradient ? 1 : 0);
   if (!shapes) return nullptr;
-  auto graph = std::make_unique<SdpaGraph>(*shapes, gradient, keeps_lse);
-  cudnnHandle_t handle = queue.libraries->cudnn(queue.stream);
-  std::string reason;
+  cudnnHandle_t handle = queue.libraries->cudnn();
+  const auto build = [&](const SdpaKey& key,
+                         std::string* reason) -> std::shared_ptr<const SdpaGraph> {
+    auto graph = std::make_shared<SdpaGraph>(key.shapes, key.gradient, key.keeps_lse);
+    return graph->build(handle, reason) ? graph : nullptr;
+  };
+  auto graph = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>()
+                   .find({*shapes, gradient, keeps_lse}, build)
+                   .graph;
   // Where the library has none for this GPU there is always the own kernel.
-  if (!graph->build(handle, &reason)) return nullptr;
-  return std::make_unique<SdpaKernel>(std::move(graph), gradient, handle);
+  if (!graph) return nullptr;
+  std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
+  for (std::size_t i = 0; gradient && i < 3; ++i)
+    unread_bytes = std::max(unread_bytes, request.outputs[i].bytes());
+  return std::make_unique<SdpaKernel>(std::move(graph), gradient, unread_bytes, handle);
 }
 
 }  // namespace pipetrain

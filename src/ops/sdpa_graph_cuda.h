@@ -1,6 +1,7 @@
 // Attention over bfloat16 or float16, or its gradient, as a graph that cuDNN has fused kernels for.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@ struct SdpaShapes {
   /// Elements between neighbours along an axis; numbers of a vector lie side by side.
   struct Steps {
     std::int64_t batch, head, step;
+    auto operator<=>(const Steps&) const = default;
   };
   std::int64_t batch, heads, key_heads, queries, keys, width;
   Steps q, k, v, y;
@@ -25,6 +27,8 @@ struct SdpaShapes {
     kCausalLast,  // the last query sees all keys
   } mask;
   bool half;  // float16, else bfloat16
+
+  auto operator<=>(const SdpaShapes&) const = default;
 };
 
 /// Memory of the tensors; float32 are `lse` (batch, heads, queries) and nothing else.

@@ -67,12 +67,12 @@ void Stage::begin(StageUnit& unit) {
   const auto variant = static_cast<std::size_t>(unit.variant);
   unit.block = on_device_->take_block(on_device_->input_bytes[variant]);
   StageBlock& block = on_device_->block(unit.block);
-  if (on_device_->input_places[variant].empty()) return;
   for (const StagePlace& place : on_device_->input_places[variant]) {
-    std::byte* to = block.inputs.data() + place.offset;
-    on_device_->transfer().copy(to, unit.table[place.table], place.bytes);
+    std::byte* to = place.bytes > 0 ? block.inputs.data() + place.offset : nullptr;
+    if (to) on_device_->transfer().copy(to, unit.table[place.table], place.bytes);
     unit.table[place.table] = to;
   }
+  if (on_device_->input_bytes[variant] == 0) return;
   on_device_->transfer().record(*block.copied);
   on_device_->compute().wait(*block.copied);
   on_device_->compute().record(*block.settled);

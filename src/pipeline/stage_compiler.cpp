@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "graph/op.h"
@@ -161,19 +162,25 @@ class StageCompiler {
   void place_constants(Compiled& compiled) {
     const Graph& graph = compiled.training->graph;
     StageDevice& device = *stage_.on_device_;
+    for_operands(compiled, [&](ValueId root) {
+      std::byte*& at = compiled.constants[static_cast<std::size_t>(root.index)];
+      const HostTensor& data = graph[root].data;
+      if (graph[root].role == Role::kLossScale) compiled.reads_loss_scale = true;
+      if (graph[root].role != Role::kConstant || !data || at) return;
+      device.constants.push_back(device.device().allocate(aligned(data.type().bytes())));
+      at = device.constants.back().data();
+      device.move(at, data.view().data, data.type().bytes());
+    });
+  }
+
+  /// Calls visit(root) for every operand of the stage's nodes.
+  template <class Visit>
+  static void for_operands(const Compiled& compiled, const Visit& visit) {
     const StageSlice& slice = *compiled.slice;
     for (const auto* nodes : {&slice.prepare, &slice.forward, &slice.backward, &slice.finish}) {
       for (const NodeId id : *nodes) {
-        for (const ValueId input : graph[id].inputs) {
-          if (!input) continue;
-          const ValueId root = root_of(compiled, input);
-          std::byte*& at = compiled.constants[static_cast<std::size_t>(root.index)];
-          const HostTensor& data = graph[root].data;
-          if (graph[root].role == Role::kLossScale) compiled.reads_loss_scale = true;
-          if (graph[root].role != Role::kConstant || !data || at) continue;
-          device.constants.push_back(device.device().allocate(aligned(data.type().bytes())));
-          at = device.constants.back().data();
-          device.move(at, data.view().data, data.type().bytes());
+        for (const ValueId input : compiled.training->graph[id].inputs) {
+          if (input) visit(root_of(compiled, input));
         }
       }
     }
@@ -189,11 +196,14 @@ class StageCompiler {
   void place_received(const Compiled& compiled) {
     StageDevice& device = *stage_.on_device_;
     const Graph& graph = compiled.training->graph;
+    std::set<ValueId> read;
+    for_operands(compiled, [&](ValueId root) { read.insert(root); });
     std::vector<StagePlace> inputs, received(compiled.table_size);
     std::size_t input_bytes = 0, received_bytes = 0;
     for (const auto& [id, slot] : compiled.layout.table) {
-      const std::size_t bytes = graph[id].type.bytes();
-      if (graph[id].role == Role::kInput || graph[id].role == Role::kLabel) {
+      const bool is_input = graph[id].role == Role::kInput || graph[id].role == Role::kLabel;
+      const std::size_t bytes = is_input && !read.contains(id) ? 0 : graph[id].type.bytes();
+      if (is_input) {
         inputs.push_back({slot, input_bytes, bytes});
         input_bytes += aligned(bytes);
       } else {

@@ -28,7 +28,8 @@ struct StageBlock {
   bool settles = false;               // `settled` has been recorded for this unit
 };
 
-/// Where each entry of StageUnit::table lies in a block.
+/// Where each entry of StageUnit::table lies in a block; inputs that the stage does not read have
+/// no bytes there.
 struct StagePlace {
   std::size_t table, offset, bytes;
 };

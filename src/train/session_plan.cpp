@@ -133,9 +133,13 @@ void Session::add_notes() {
     plan_.notes.emplace_back(
         "what the nodes cost on a GPU is estimated from operations and bytes, not measured; "
         "pipetrain profile measures it");
-  if (profile_.backend == "device" && std::any_of(gpus.begin(), gpus.end(), [&](int id) {
-        return cuda_plugin().open(id).make() != cuda_plugin().open(gpus.front()).make();
-      }))
+  std::set<std::string> makes;  // of this process's: to open another's would take memory there
+  for (int device = 0; profile_.backend == "device" && leads() && device < std::ssize(gpus);
+       ++device) {
+    if (!processes_ || process_of(device) == processes_->rank())
+      makes.insert(cuda_plugin().open(gpus[static_cast<std::size_t>(device)]).make());
+  }
+  if (makes.size() > 1)
     plan_.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile_.device));
   if (!order_.empty())
     plan_.notes.emplace_back(

@@ -196,6 +196,21 @@ class Processes(Case):
             # The first is the one that failed; others are those that have passed it on.
             self.assertRegex(err.partition("while in process ")[2], f"^{failing} on ")
 
+    def test_two_processes_do_not_share_a_gpu(self):
+        """NCCL would refuse it in words of its own, or wait. Recorded devices stand for the GPUs of this machine."""
+        recorded = PLUGIN.parent / "tests" / "cuda" / "recorded_plugin" / "libpipetrain_cuda.so"
+        if not recorded.exists():
+            self.skipTest("needs the recorded plugin (target recorded_plugin)")
+        for plugin in (recorded, PLUGIN):
+            (self.folder / plugin.name).symlink_to(plugin)
+        environment = {"PIPETRAIN_BACKEND_PATH": str(self.folder)}
+        gpus = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "32", "--max-steps", "1"]
+        code, _, err = self.run_in(2, *gpus, "--gpu-ids", "1,1", environment=environment)
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertRegex(err, "processes 0 and 1 would share GPU 1 of [^ ]+, which NCCL does not allow; give each process its own GPU, or "
+                              "start one process: --gpu-ids 1,1 makes")
+        self.assertEqual(err.count("would share"), 1, err)
+
     def test_without_the_plugin_it_is_said(self):
         code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})
         self.assertEqual(code, EXIT["resource"], err)

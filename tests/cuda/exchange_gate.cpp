@@ -168,6 +168,17 @@ void run_all() {
   check(aborts() == 2, std::to_string(aborts()) + " communicators were aborted");
   fail(0);
   run.round();
+
+  // A group that fails before its end is ended, or the abort would wait for that.
+  const auto refuse =
+      reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
+  check(refuse != nullptr, "the fakes are not there");
+  refuse("exchange");
+  const std::string refused = failure_of(run);
+  check(refused.find("NCCL failed to ") != std::string::npos, refused);
+  check(aborts() == 4, std::to_string(aborts()) + " communicators were aborted");
+  refuse("");
+  run.round();
 }
 
 }  // namespace

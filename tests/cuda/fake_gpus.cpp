@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -46,6 +47,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
   std::vector<std::shared_ptr<Group>> groups;
   CUgraph_st* captured = nullptr;
+  unsigned flags = 0;
   bool invalidated = false;
 };
 struct CUevent_st {
@@ -68,13 +70,20 @@ std::condition_variable changed;
 std::map<std::string, std::map<int, ncclComm*>> communicators;
 thread_local std::vector<std::pair<ncclComm*, std::shared_ptr<Operation>>> open_group;
 thread_local cudaStream_t group_stream = nullptr;
+thread_local bool in_group = false;
 int ids = 0, aborts = 0;
 float now = 0;             // milliseconds
 std::string launches;      // since they were asked for
+std::mutex telling;        // several threads do
 std::string failing_call;  // of those that make graphs
 
+void tell(const std::string& what) {
+  const std::lock_guard lock(telling);
+  launches += what;
+}
+
 bool fails_at(const char* call) {
-  launches += std::string(call) + "\n";
+  tell(std::string(call) + "\n");
   return failing_call == call;
 }
 
@@ -87,12 +96,30 @@ void give(cudaStream_t stream, std::function<void()> work) {
   }
 }
 
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = -1;  // none was set
+
+/// As the runtime does, which keeps what it has returned for the thread.
+cudaError_t failed(cudaError_t status) { return last_error = status; }
+
+/// Whether a call is one that FAKE_GPU_FAILS names ("record:60": that one, and all behind it).
+bool is_to_fail(const char* call) {
+  static const std::string wanted =
+      std::getenv("FAKE_GPU_FAILS") ? std::getenv("FAKE_GPU_FAILS") : "";
+  static std::atomic<int> calls = 0;
+  const std::size_t colon = wanted.find(':');
+  return colon != std::string::npos && wanted.substr(0, colon) == call &&
+         ++calls >= std::atoi(wanted.c_str() + colon + 1);
+}
+
 /// What a captured stream cannot do.
 cudaError_t refuse(cudaStream_t stream) {
   stream->invalidated = true;
-  return cudaErrorStreamCaptureUnsupported;
+  return failed(cudaErrorStreamCaptureUnsupported);
 }
 bool fails = false;
+bool busy = false;   // no event is reached
+bool peers = false;  // GPUs reach each other
 
 bool over(const std::vector<std::shared_ptr<Group>>& groups) {
   for (const auto& group : groups) {
@@ -204,6 +231,7 @@ void wait_for(std::unique_lock<std::mutex>& lock,
 }
 
 ncclResult_t add(ncclComm* communicator, Operation operation, cudaStream_t stream) {
+  if (failing_call == "exchange") return ncclRemoteError;
   group_stream = stream;
   open_group.emplace_back(communicator, std::make_shared<Operation>(operation));
   return ncclInProgress;
@@ -217,10 +245,13 @@ extern "C" {
 int fake_aborts() { return aborts; }
 const char* fake_launches() {
   static std::string told;
+  const std::lock_guard lock(telling);
   told = std::exchange(launches, {});
   return told.c_str();
 }
 void fake_failing_call(const char* call) { failing_call = call; }
+void fake_busy(int on) { busy = on != 0; }
+void fake_peers(int on) { peers = on != 0; }
 void fake_failure(int on) {
   const std::lock_guard lock(mutex);
   fails = on != 0;
@@ -230,7 +261,18 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 2;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(static_cast<void*>(properties), 0, sizeof *properties);
   std::strcpy(properties->name, device == 0 ? "fake A" : "fake B");
@@ -239,21 +281,47 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
-  *possible = 0;
+  *possible = peers;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  tell(std::to_string(current_device) + " uses memory of " + std::to_string(peer) + "\n");
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  if (is_to_fail("malloc")) return failed(cudaErrorMemoryAllocation);
+  *data = std::malloc(bytes);
+  std::memset(*data, 0xAB, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  if (is_to_fail("host")) return failed(cudaErrorMemoryAllocation);
   *data = std::malloc(bytes);
   return cudaSuccess;
 }
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* data) {
+  // The runtime would take GPU 0 for this thread, whose GPU may be another.
+  if (current_device < 0) tell("memory is given back on no GPU\n");
   std::free(data);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  tell("the default stream\n");  // which waits for others, and they for it
   std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  if (!stream || !(stream->flags & cudaStreamNonBlocking)) tell("the default stream\n");
+  give(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
 // Kernels: of the plugin, and such that are loaded.
@@ -263,12 +331,13 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
   now += 5;
-  give(stream, [] { launches += "own kernel\n"; });
+  give(stream, [] { tell("own kernel\n"); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  if (fails_at("begin")) return cudaErrorIllegalState;
-  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured) return cudaErrorInvalidValue;
+  if (fails_at("begin")) return failed(cudaErrorIllegalState);
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->captured)
+    return failed(cudaErrorInvalidValue);
   stream->captured = new CUgraph_st;
   stream->invalidated = false;
   return cudaSuccess;
@@ -277,10 +346,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = std::exchange(stream->captured, nullptr);
   if (!fails_at("end") && !stream->invalidated) return cudaSuccess;
   delete std::exchange(*graph, nullptr);
-  return cudaErrorStreamCaptureInvalidated;
+  return failed(cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
-  if (fails_at("instantiate")) return cudaErrorMemoryAllocation;
+  if (fails_at("instantiate")) return failed(cudaErrorMemoryAllocation);
   *ready = new CUgraphExec_st{graph->work};
   return cudaSuccess;
 }
@@ -294,13 +363,13 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream) {
   if (stream->captured) return refuse(stream);
-  launches += "graph\n";
+  tell("graph\n");
   for (const auto& work : ready->work) work();
   return cudaSuccess;
 }
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
                                 unsigned, cudaLibraryOption*, void**, unsigned) {
-  if (std::memcmp(code, "\177ELF", 4) != 0) return cudaErrorInvalidKernelImage;
+  if (std::memcmp(code, "\177ELF", 4) != 0) return failed(cudaErrorInvalidKernelImage);
   *library = reinterpret_cast<cudaLibrary_t>(const_cast<void*>(code));
   return cudaSuccess;
 }
@@ -311,18 +380,23 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char
 cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void**, std::size_t,
                              cudaStream_t) {
-  launches += std::string("compiled ") + static_cast<const char*>(kernel) + " (" +
-              std::to_string(grid.x) + " x " + std::to_string(block.x) + ")\n";
+  tell(std::string("compiled ") + static_cast<const char*>(kernel) + " (" + std::to_string(grid.x) +
+       " x " + std::to_string(block.x) + ")\n");
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  tell("all streams\n");
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
+  if (is_to_fail("copy")) return failed(cudaErrorIllegalAddress);
   give(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   *stream = new CUstream_st;
+  (*stream)->flags = flags;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -330,6 +404,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_to_fail("synchronize")) return failed(cudaErrorIllegalAddress);
   if (stream->captured) return refuse(stream);
   std::unique_lock lock(mutex);
   wait_for(lock, stream->groups);
@@ -343,8 +418,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const std::lock_guard lock(mutex);
   if ((start->flags | end->flags) & cudaEventDisableTiming || start->at < 0 || end->at < 0)
-    return cudaErrorInvalidResourceHandle;
-  if (!over(end->groups)) return cudaErrorNotReady;
+    return failed(cudaErrorInvalidResourceHandle);
+  if (!over(end->groups)) return failed(cudaErrorNotReady);
   *milliseconds = end->at - start->at;
   return cudaSuccess;
 }
@@ -353,6 +428,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (is_to_fail("record")) return failed(cudaErrorIllegalAddress);
   const std::lock_guard lock(mutex);
   event->groups = stream->groups;
   event->at = now;
@@ -362,14 +438,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::lock_guard lock(mutex);
   if (folder) progress();
-  return over(event->groups) ? cudaSuccess : cudaErrorNotReady;
+  return over(event->groups) && !busy ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (is_to_fail("synchronize point")) return failed(cudaErrorIllegalAddress);
   std::unique_lock lock(mutex);
   wait_for(lock, event->groups);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  if (is_to_fail("wait")) return failed(cudaErrorIllegalAddress);
   return cudaEventSynchronize(event);
 }
 
@@ -402,6 +480,7 @@ static ncclResult_t leave(ncclComm_t communicator) {
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return leave(communicator); }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  if (in_group) return ncclInProgress;  // put off to the end of the group
   {
     const std::lock_guard lock(mutex);
     for (const auto& operation : communicator->issued) operation->done = true;
@@ -427,10 +506,12 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled"; }
 ncclResult_t ncclGroupStart() {
+  in_group = true;
   open_group.clear();
   return ncclSuccess;
 }
 ncclResult_t ncclGroupEnd() {
+  in_group = false;
   {
     const std::lock_guard lock(mutex);
     auto group = std::make_shared<Group>();

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -83,9 +84,61 @@ void check_times(Device& device) {
   check(device.reaches(device) && !device.reaches(cuda_plugin().open(1)), "who reaches whom");
 }
 
+void set_fake(const char* name, int on) {
+  const auto fake = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, name));
+  check(fake != nullptr, "the fakes are not there");
+  fake(on);
+}
+
+/// The runtime keeps the last error of a thread: what is none, or has been told, is not the next
+/// launch's.
+void check_last_errors(Device& device) {
+  const auto stream = device.make_stream();
+  const auto point = device.make_point(), other = device.make_point();
+  const DeviceMemory memory = device.allocate(8);
+  auto* data = reinterpret_cast<float*>(memory.data());
+  stream->record(*point);
+  set_fake("fake_busy", 1);
+  check(!point->reached(), "a point is reached early");
+  set_fake("fake_busy", 0);
+  device.add(*stream, data, data + 1, 1);
+  check(point->reached(), "a point is not reached");
+  try {
+    static_cast<TimedPoint&>(*point).seconds_since(static_cast<const TimedPoint&>(*other));
+    check(false, "a point without a time tells it");
+  } catch (const Error&) {
+    device.add(*stream, data, data + 1, 1);
+  }
+}
+
+/// A thread that has not used the GPU gives back its memory, without making another GPU its own.
+void check_giving_back(Device& device) {
+  DeviceMemory memory = device.allocate(8);
+  std::thread([&] { memory = DeviceMemory(); }).join();
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  const std::string words = told();
+  check(words.find("on no GPU") == std::string::npos, words);
+}
+
+/// Memory comes zeroed, and nothing that other streams do is waited for: they may have much to do,
+/// wait for another rank of NCCL, or be captured.
+void check_memory(Device& device) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(told != nullptr, "the fakes are not there");
+  told();
+  const DeviceMemory memory = device.allocate(1000);
+  const std::string words = told();
+  check(words.empty(), "memory waits for " + words);
+  for (std::size_t i = 0; i < memory.bytes(); ++i)
+    check(memory.data()[i] == std::byte{0}, "memory is not zeroed");
+}
+
 void run_all(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
+  check_memory(plugin.open(0));
   check_times(plugin.open(0));
+  check_last_errors(plugin.open(0));
+  check_giving_back(plugin.open(0));
   const std::filesystem::path log = folder / "log", kernels = folder / "kernels";
   copy_log_to(log);
   // 320 groups of eight elements in blocks of 256.
@@ -120,6 +173,67 @@ void run_without(const std::filesystem::path& folder) {
                    "(/nothing: cannot open shared object file") != std::string::npos,
         words);
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
+}
+
+/// A product with a bias and a Relu, whose kernels cuBLASLt (fake_cublaslt.cpp) may have or not.
+void run_products(const std::filesystem::path& folder) {
+  copy_log_to(folder / "log");
+  const auto products =
+      reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cublaslt_events"));
+  const auto kernels = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(products && kernels, "the fakes are not there");
+  Device& device = cuda_plugin().open(0);
+  const auto stream = device.make_stream();
+  Node node;
+  node.op = find_op("MatMulActivation");
+  node.name = "layer1";
+  node.attributes = {{"activation", std::string("Relu")}};
+  const TensorType x{DType::kFloat32, Shape{8, 16}}, w{DType::kFloat32, Shape{16, 32}},
+      bias{DType::kFloat32, Shape{32}}, y{DType::kFloat32, Shape{8, 32}};
+  const KernelRequest request{node, {x, w, bias}, {y}};
+  const DeviceMemory memory = device.allocate(8192);
+  const auto expect = [&](const std::string& product, const std::string& own) {
+    const auto kernel = device.make_kernel(*stream, request);
+    check(kernel != nullptr, "there is no kernel");
+    const DeviceMemory workspace = device.allocate(kernel->workspace_bytes() + 1);
+    kernels();
+    RunContext context;
+    context.workspace = workspace.data();
+    const Tensor in[] = {{x, memory.data()}, {w, memory.data()}, {bias, memory.data()}};
+    const Tensor out[] = {{y, memory.data()}};
+    kernel->run(in, out, context);
+    const std::string words = products() + std::string(kernels());
+    check(words == product + own, words);
+  };
+  set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS:
+  set_fake("fake_cublaslt_has", 1);
+  expect("epilogue 1\n", "own kernel\nown kernel\n");
+  set_fake("fake_cublaslt_has", 4);
+  expect("epilogue 4\n", "own kernel\n");
+  set_fake("fake_cublaslt_has", 6);
+  expect("epilogue 6\n", "");
+  check(get_file(folder / "log").empty(), get_file(folder / "log"));
+  set_fake("fake_cublaslt_has", -1);
+  check(!device.make_kernel(*stream, request), "a kernel that is not there");
+  const std::string words = get_file(folder / "log");
+  check(words.find("warning: layer1 runs without cuBLASLt, which has no kernel for a product of 8 "
+                   "x 32 x 16") != std::string::npos,
+        words);
+}
+
+/// GPUs that are opened reach each other's memory; none is started that nobody opens.
+void run_peers() {
+  set_fake("fake_peers", 1);
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  Device& first = cuda_plugin().open(0);
+  std::string words = told();
+  check(words.empty(), "with one GPU open: " + words);
+  Device& second = cuda_plugin().open(1);
+  words = told();
+  check(words == "1 uses memory of 0\n0 uses memory of 1\n", "with both open: " + words);
+  cuda_plugin().open(1);
+  check(std::string(told()).empty(), "opened again");
+  check(first.reaches(second) && second.reaches(first), "GPUs do not reach each other");
 }
 
 /// What a stage's recordings make a GPU do, and where one of its calls fails.
@@ -204,6 +318,10 @@ int main(int count, char** arguments) {
     if (count > 1 && std::string(arguments[1]) == "without") {
       setenv("PIPETRAIN_NVRTC", "/nothing", 1);
       pipetrain::run_without(folder.path());
+    } else if (count > 1 && std::string(arguments[1]) == "products") {
+      pipetrain::run_products(folder.path());
+    } else if (count > 1 && std::string(arguments[1]) == "peers") {
+      pipetrain::run_peers();
     } else if (count > 1 && std::string(arguments[1]) == "graphs") {
       setenv("PIPETRAIN_CUDA_GRAPHS", "on", 1);
       pipetrain::run_graphs();

@@ -277,6 +277,8 @@ TEST(GpuKernels, BesideProducts) {
   Attributes transposed = sums(1);
   transposed.set("trans_a", std::int64_t{1});
   const Case cases[] = {
+      {"MatMul", {}, {{9, 5}, {5, 16}, {16}}, 1, false},
+      {"MatMul", {}, {{3, 4, 5}, {3, 5, 15}, {15}}, 1, false},
       {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}, {16}}, 1, true},
       {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}}, 2, false},
       {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 16}, {16}}, 2, true},
@@ -300,28 +302,33 @@ TEST(GpuKernels, BesideProducts) {
         inputs.push_back(i < 2 && dtype == DType::kBFloat16 ? as_bfloat16(wide) : wide);
         request.inputs.push_back(inputs.back().type());
       }
-      std::vector<TensorType> types = infer_op(c.op, c.attributes, request.inputs);
+      std::vector<TensorType> operands = request.inputs;
+      if (c.op == "MatMul") operands.pop_back();  // the bias is float beside narrow operands
+      std::vector<TensorType> types = infer_op(c.op, c.attributes, operands);
       // Weights' gradients and those of biases are float.
       if (c.op == "MatMulSums") types[0].dtype = types[1].dtype = DType::kFloat32;
       types.resize(c.results);
       request.outputs = types;
       EXPECT_EQ(library_is_asked(request), c.asked);
       expected = run_node(Backend::kReference, node, inputs, types);
-      const auto kernel = make_product_in_parts(request);
-      Buffer workspace(kernel->workspace_bytes());
-      RunContext context;
-      context.workspace = workspace.data();
-      std::vector<Tensor> in, out;
-      std::vector<HostTensor> results;
-      for (const HostTensor& input : inputs) in.push_back(input.view());
-      for (const TensorType& type : types) {
-        results.emplace_back(type);
-        out.push_back(results.back().view());
+      for (const bool own_bias : {false, true}) {
+        const auto kernel = make_product_in_parts(request, own_bias);
+        Buffer workspace(kernel->workspace_bytes());
+        RunContext context;
+        context.workspace = workspace.data();
+        std::vector<Tensor> in, out;
+        std::vector<HostTensor> results;
+        for (const HostTensor& input : inputs) in.push_back(input.view());
+        for (const TensorType& type : types) {
+          results.emplace_back(type);
+          out.push_back(results.back().view());
+        }
+        kernel->run(in, out, context);
+        for (std::size_t i = 0; i < results.size(); ++i)
+          expect_close(as_float(results[i], DType::kFloat32),
+                       as_float(expected[i], DType::kFloat32),
+                       types[i].dtype == DType::kFloat32 ? 1e-5 : 0.02, "a product in parts");
       }
-      kernel->run(in, out, context);
-      for (std::size_t i = 0; i < results.size(); ++i)
-        expect_close(as_float(results[i], DType::kFloat32), as_float(expected[i], DType::kFloat32),
-                     types[i].dtype == DType::kFloat32 ? 1e-5 : 0.02, "a product in parts");
     }
   }
 }

@@ -292,6 +292,25 @@ TEST(PinnedData, OverwrittenTooEarlyAreFound) {
   EXPECT_EQ(problems[0], "the host overwrites what a copy has yet to read");
 }
 
+TEST(PinnedData, AreCopiedToTheStagesThatReadThem) {
+  const std::vector<std::int64_t> sizes = {16, 4};
+  const Pipeline pipeline(test::wide_network(), 2, sizes);
+  const Program program = pipeline.program("1f1b", 4);
+  test::RecordedMachine machine(2, 3);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  for (int d = 0; d < 2; ++d) options.devices.push_back(&machine.device(d));
+  Runtime runtime(pipeline.variants, {&program}, options);
+  test::FixedData data(2 * 52, 7);
+  std::uint64_t before = 0;
+  for (std::int64_t step = 0; step < 2; ++step) {
+    before = machine.uploaded();
+    data.set_mini_batch(step * 52, 52, 16, step, sizes);
+    runtime.run(program, data);
+  }
+  // A picture of 72 numbers for the first stage, a label for the last.
+  EXPECT_EQ(machine.uploaded() - before, 52 * (72 * sizeof(float) + sizeof(std::int64_t)));
+}
+
 class SameBits : public testing::TestWithParam<Place> {};
 
 TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {

@@ -229,17 +229,23 @@ namespace {
 
 class ProductInParts final : public Kernel {
  public:
-  explicit ProductInParts(const KernelRequest& request)
+  ProductInParts(const KernelRequest& request, bool own_bias)
       : epilogue_(product_epilogue(request)),
+        operands_(own_bias ? 2 : std::ssize(request.inputs)),
+        adds_bias_(own_bias && epilogue_.bias),
         finish_bytes_((finish_bytes(epilogue_) + 63) / 64 * 64) {
     const Node product = product_of(request.node);
-    product_ = make_kernel(Backend::kReference, {product, request.inputs, {request.outputs[0]}});
+    const std::vector<TensorType> operands(request.inputs.begin(),
+                                           request.inputs.begin() + operands_);
+    product_ = make_kernel(Backend::kReference, {product, operands, {request.outputs[0]}});
   }
   void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
            const RunContext& context) override {
     RunContext behind = context;
     behind.workspace += finish_bytes_;
-    product_->run(inputs, {&product_place(epilogue_, outputs), 1}, behind);
+    const Tensor& product = product_place(epilogue_, outputs);
+    product_->run(inputs.first(static_cast<std::size_t>(operands_)), {&product, 1}, behind);
+    if (adds_bias_) add_bias(product, inputs, kQueue);
     finish_product(epilogue_, inputs, outputs, context.workspace, kQueue);
   }
   std::size_t workspace_bytes() const override {
@@ -248,14 +254,16 @@ class ProductInParts final : public Kernel {
 
  private:
   ProductEpilogue epilogue_;
+  std::ptrdiff_t operands_;  // of the library's product
+  bool adds_bias_;
   std::size_t finish_bytes_;
   std::unique_ptr<Kernel> product_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request) {
-  return std::make_unique<ProductInParts>(request);
+std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request, bool own_bias) {
+  return std::make_unique<ProductInParts>(request, own_bias);
 }
 bool library_is_asked(const KernelRequest& request) { return product_epilogue(request).by_library; }
 

@@ -53,7 +53,8 @@ std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNo
 
 /// A product with what belongs to it (ops/matmul_epilogue.h) as a GPU computes it whose library has
 /// no kernel for both: the product alone, here by the reference kernel, and own kernels behind it.
-std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request);
+/// `own_bias`: the library's product has not even the bias.
+std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request, bool own_bias);
 /// Whether the library is asked for both first.
 bool library_is_asked(const KernelRequest& request);
 

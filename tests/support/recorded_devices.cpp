@@ -133,7 +133,11 @@ class RecordedStreams {
       Queue& queue = queues_[stream];
       join(queue.clock, known_);
       const std::uint64_t number = next(stream);
-      for (const Range& range : accesses) note(stream, number, range, kernel, what);
+      for (const Range& range : accesses) {
+        note(stream, number, range, kernel, what);
+        const Block* block = block_of(range);
+        if (!range.writes && !(block && block->device)) uploaded_ += range.bytes;
+      }
       if (parted_ && !kernel) check_way(accesses);
       queue.work.push_back(
           {std::move(body), nullptr, nullptr, host_time_, accesses, recorded_seconds(0) + extra});
@@ -341,6 +345,10 @@ class RecordedStreams {
   std::uint64_t operations() const {
     const std::lock_guard lock(mutex_);
     return operations_;
+  }
+  std::uint64_t uploaded() const {
+    const std::lock_guard lock(mutex_);
+    return uploaded_;
   }
   std::uint64_t groups() const {
     const std::lock_guard lock(mutex_);
@@ -608,7 +616,7 @@ class RecordedStreams {
   std::map<const Device*, std::thread::id> callers_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   bool exchanges_aborted_ = false;
-  std::uint64_t operations_ = 0, compared_ = 0, groups_ = 0, exchanged_ = 0, random_;
+  std::uint64_t operations_ = 0, compared_ = 0, uploaded_ = 0, groups_ = 0, exchanged_ = 0, random_;
   int waiting_ = 0;
   double host_time_ = 0;  // the latest that somebody has waited for
   bool parted_ = false;
@@ -977,6 +985,7 @@ std::vector<std::string> RecordedMachine::problems() const {
 std::uint64_t RecordedMachine::groups() const { return streams_->groups(); }
 std::uint64_t RecordedMachine::exchanged() const { return streams_->exchanged(); }
 std::uint64_t RecordedMachine::operations() const { return streams_->operations(); }
+std::uint64_t RecordedMachine::uploaded() const { return streams_->uploaded(); }
 std::uint64_t RecordedMachine::compared() const { return streams_->compared(); }
 
 }  // namespace pipetrain::test

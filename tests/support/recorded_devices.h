@@ -57,6 +57,8 @@ class RecordedMachine {
   /// How much work has been done and how many pairs of accesses of different streams were compared.
   std::uint64_t operations() const;
   std::uint64_t compared() const;
+  /// Bytes that streams have copied from memory of the host.
+  std::uint64_t uploaded() const;
   /// Groups that were issued, and sends, receives and sums in them that were done.
   std::uint64_t groups() const;
   std::uint64_t exchanged() const;

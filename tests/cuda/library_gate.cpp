@@ -1,0 +1,188 @@
+// How the plugin comes to plans of cuDNN, on GPUs and a cuDNN that are not there (fake_gpus.cpp,
+// fake_cudnn.cpp): equal nodes share a plan, a later stream has those of an earlier one, and what
+// the library has no plan for runs on the CPU.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/plugin.h"
+#include "gate_check.h"
+#include "graph/op.h"
+#include "ops/host_kernel.h"
+#include "ops/kernel.h"
+#include "ops/registry.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+/// A 3x3 convolution of so many channels.
+struct Convolution {
+  explicit Convolution(std::int64_t channels, const char* name = "conv") {
+    node.op = find_op("Conv");
+    node.name = name;
+    node.attributes = {{"pads", Ints{1, 1, 1, 1}}};
+    x = {DType::kFloat32, Shape{2, channels, 8, 8}};
+    w = {DType::kFloat32, Shape{channels, channels, 3, 3}};
+  }
+  KernelRequest request() const { return {node, {x, w}, {x}}; }
+
+  Node node;
+  TensorType x, w;
+};
+
+void run(Kernel& kernel, Device& device, const Convolution& convolution) {
+  const DeviceMemory x = device.allocate(convolution.x.bytes()),
+                     w = device.allocate(convolution.w.bytes()),
+                     y = device.allocate(convolution.x.bytes()),
+                     workspace = device.allocate(kernel.workspace_bytes() + 1);
+  const Tensor in[] = {{convolution.x, x.data()}, {convolution.w, w.data()}};
+  const Tensor out[] = {{convolution.x, y.data()}};
+  RunContext context;
+  context.workspace = workspace.data();
+  kernel.run(in, out, context);
+}
+
+/// Makes and runs the kernel of a node as a graph has it, in which every result has a type but not
+/// every one is read.
+void run_node(Device& device, const char* op, const Attributes& attributes,
+              const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
+              const std::vector<bool>& read) {
+  Node node;
+  node.op = find_op(op);
+  node.name = op;
+  node.attributes = attributes;
+  const auto stream = device.make_stream();
+  const auto kernel = device.make_kernel(*stream, {node, inputs, outputs});
+  check(kernel != nullptr, std::string("there is no kernel of ") + op);
+  std::vector<DeviceMemory> memory;
+  std::vector<Tensor> in, out;
+  for (const TensorType& type : inputs) {
+    memory.push_back(device.allocate(type.dtype == DType::kUndefined ? 0 : type.bytes()));
+    in.push_back({type, memory.back().data()});
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    memory.push_back(device.allocate(read[i] ? outputs[i].bytes() : 0));
+    out.push_back({outputs[i], memory.back().data()});
+  }
+  const DeviceMemory workspace = device.allocate(kernel->workspace_bytes() + 1);
+  RunContext context;
+  context.workspace = workspace.data();
+  kernel->run(in, out, context);
+}
+
+/// What nobody reads is no reason against a plan, and no tensor that a plan lacks.
+void run_unread(const char* (*told)(), const char* (*launches)()) {
+  Device& device = cuda_plugin().open(0);
+  const auto expect = [&](const std::string& wanted, const std::string& where) {
+    const std::string words = told();
+    check(words == wanted, where + ": " + words);
+  };
+  const TensorType x{DType::kBFloat16, Shape{2, 4, 64, 32}}, lse{DType::kFloat32, Shape{2, 4, 64}},
+      mask{DType::kFloat32, Shape{2, 4, 64, 64}}, none;
+  const Attributes causal{{"causal", std::int64_t{1}}, {"scale", 0.125}};
+  run_node(device, "Attention", causal, {x, x, x}, {x, lse}, {true, true});
+  expect("plan\nrun\n", "attention in training");
+  run_node(device, "Attention", causal, {x, x, x}, {x, lse}, {true, false});
+  expect("run\n", "attention in an evaluation");
+  run_node(device, "AttentionGrad", causal, {x, x, x, x, none, none, x, lse}, {x, x, x, mask},
+           {true, true, true, false});
+  expect("plan\nrun\n", "the gradient of attention");
+  run_node(device, "AttentionGrad", causal, {x, x, x, x, none, none, x, lse}, {x, x, x, mask},
+           {false, false, true, false});
+  expect("run\n", "the gradient of attention whose queries are not trained");
+
+  const TensorType picture{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
+  for (const bool dx : {true, false}) {
+    launches();
+    run_node(device, "BatchNormGrad", {{"epsilon", 1e-5}},
+             {picture, picture, channel, channel, channel}, {picture, channel, channel},
+             {dx, true, true});
+    const std::string words = launches();
+    expect(dx ? "plan\nrun\n" : "", "the gradient of a batch norm");
+    check(words == "own kernel\n", words);  // before the library's, or in its place
+  }
+}
+
+void run_all(const std::filesystem::path& folder) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
+  const auto offers = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_offers"));
+  check(told && offers, "the fakes are not there");
+  const auto expect = [&](const std::string& wanted, const std::string& where) {
+    const std::string words = told();
+    check(words == wanted, where + ": " + words);
+  };
+  copy_log_to(folder / "log");
+  Device& device = cuda_plugin().open(0);
+  const Convolution eight(8), sixteen(16);
+  // Two equal nodes and another one, as a profile meets them.
+  for (const char* wanted : {"plan\nplan\n", "", ""}) {
+    const auto stream = device.make_stream();
+    const auto first = device.make_kernel(*stream, eight.request()),
+               equal = device.make_kernel(*stream, eight.request()),
+               other = device.make_kernel(*stream, sixteen.request());
+    check(first && equal && other, "there is no kernel");
+    expect(wanted, "three kernels");
+    run(*first, device, eight);
+    run(*equal, device, eight);
+    run(*other, device, sixteen);
+    expect("run\nrun\nrun\n", "three runs");
+  }
+  // Streams that are there at once have handles of their own, and so plans.
+  {
+    const auto one = device.make_stream(), two = device.make_stream();
+    const auto known = device.make_kernel(*one, eight.request());
+    expect("", "the first of two streams");
+    const auto fresh = device.make_kernel(*two, eight.request());
+    expect("plan\n", "the second of two streams");
+    run(*known, device, eight);
+    run(*fresh, device, eight);
+    expect("run\nrun\n", "a run of each stream");
+  }
+  // The last streams had no sixteen channels.
+  {
+    const auto one = device.make_stream(), two = device.make_stream();
+    const auto first = device.make_kernel(*one, sixteen.request()),
+               second = device.make_kernel(*two, sixteen.request());
+    expect("plan\nplan\n", "what no stream has kept");
+  }
+  const auto launches = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
+  check(launches != nullptr, "the fakes are not there");
+  run_unread(told, launches);
+  check(get_file(folder / "log").empty(), get_file(folder / "log"));
+
+  offers(0);
+  const Convolution refused(24, "layer1/conv");
+  const auto stream = device.make_stream();
+  check(!device.make_kernel(*stream, refused.request()), "a kernel without a plan");
+  const auto host = make_kernel(*stream, refused.request());
+  run(*host, device, refused);
+  expect("", "on the host");
+  const std::string words = get_file(folder / "log");
+  check(words.find("warning: layer1/conv (Conv) runs on the CPU, since cuDNN has no plan for it: "
+                   "No valid engine configs for ") != std::string::npos,
+        words);
+  check(words.find('\n') == words.size() - 1, "said more than once: " + words);
+}
+
+}  // namespace
+}  // namespace pipetrain
+
+int main() {
+  try {
+    const pipetrain::TemporaryDirectory folder;
+    setenv("PIPETRAIN_CACHE_DIR", folder.path().c_str(), 1);
+    pipetrain::run_all(folder.path());
+    std::printf("plans of libraries: %d checks\n", pipetrain::checks);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,74 @@
+"""The program with --device cuda, its real plugin, and CUDA, cuDNN, cuBLASLt and NCCL that are not there (fake_*.cpp): every call that
+real networks lead to is made, with the types and the tensors that their graphs have; no number is computed.
+
+program_test.py PIPETRAIN FOLDER_OF_THE_PLUGIN FOLDER_OF_THE_FAKES
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+program, plugin, fakes = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
+checks = 0
+
+
+def check(right, words, result=None):
+    global checks
+    checks += 1
+    if not right:
+        told = f"\n{result.stdout[-3000:]}{result.stderr[-3000:]}" if result else ""
+        sys.exit(f"check {checks}: {words}{told}")
+
+
+def run(folder, *arguments, code=0, **environment):
+    """What the program says; `cudnn`: what it did with plans."""
+    names = [fakes / f"libfake_{name}.so" for name in ("gpus", "cudnn", "cublaslt")]
+    events = folder / "events"
+    events.write_text("")
+    result = subprocess.run(
+        list(map(str, [program, *arguments])), capture_output=True, text=True, timeout=200, cwd=folder,
+        env={**os.environ, "LD_PRELOAD": ":".join(map(str, names)), "PIPETRAIN_BACKEND_PATH": str(plugin),
+             "PIPETRAIN_NCCL": str(names[0]), "PIPETRAIN_CACHE_DIR": str(folder / "cache"), "FAKE_CUDNN_EVENTS": str(events),
+             **environment})
+    words = " ".join(map(str, arguments))
+    check(result.returncode == code, f"exit {result.returncode}, not {code}: {words} {environment}", result)
+    check("warning" not in result.stderr, f"a warning: {words}", result)
+    result.cudnn = events.read_text().split("\n")
+    wrong = [event for event in result.cudnn if event not in ("plan", "run", "")]
+    check(not wrong, f"{wrong}: {words}", result)
+    return result
+
+
+def train(folder, model, *flags, code=0, **environment):
+    return run(folder, "train", "--model", f"{model}.onnx", "--device", "cuda", "--max-steps", 2, "-b", 4, "--micro-batches", 2,
+               "--limit", 32, "--val-split", 8, "--on-nan", "ignore", "--save-every", "never", "--run-dir", "run", "--overwrite",
+               *flags, code=code, **environment)
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    for model in ("gpt-nano", "resnet18", "lstm"):
+        run(folder, "new", model, "-o", f"{model}.onnx")
+    # Four layers, each with attention and its gradient in two steps of two micro-batches, and attention in four batches of validation.
+    for precision in ("bf16", "fp16"):
+        result = train(folder, "gpt-nano", "--precision", precision)
+        check(result.cudnn.count("run") == 4 * (2 * 2 * 2 + 4), f"cuDNN runs {result.cudnn.count('run')} plans", result)
+        # Attention and its gradient, which all layers share.
+        check(result.cudnn.count("plan") == 2, f"cuDNN has {result.cudnn.count('plan')} plans", result)
+    for precision in ("fp32", "tf32", "bf16"):
+        result = train(folder, "resnet18", "--precision", precision)
+        check(result.cudnn.count("run") > 100, f"cuDNN runs {result.cudnn.count('run')} plans", result)
+    train(folder, "lstm", "--precision", "bf16")
+    train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 4, "--gpu-ids", "0,0,0,0", PIPETRAIN_CUDA_GRAPHS="on")
+    train(folder, "resnet18", "--precision", "bf16", "--gpus", 2, "--gpu-ids", "0,1", "--schedule", "zb-v")
+    for edge in ("copy", "nccl"):
+        train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 2, "--replicas", 2, "--edge", edge)
+    run(folder, "profile", "resnet18.onnx", "--device", "cuda", "--precision", "bf16", "-b", 4)
+    # A call that fails, and all that it makes fail, ends the run of one stage and of several with a sentence.
+    for call, code in (("malloc:2", 5), ("host:2", 5), ("copy:30", 7), ("synchronize:20", 7), ("record:5", 7), ("record:40", 7),
+                       ("synchronize point:1", 7), ("wait:5", 7)):
+        for stages in (("--gpus", 1), ("--gpus", 3, "--gpu-ids", "0,0,1")):
+            result = train(folder, "gpt-nano", *stages, code=code, FAKE_GPU_FAILS=call)
+            check(result.stderr.count("error: ") == 1, call, result)
+print(f"the program on libraries that are not there: {checks} checks")
