@@ -32,6 +32,11 @@ bool is_special(const std::filesystem::path& path) {
   return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
+void check_is_file(const std::filesystem::path& path) {
+  PT_CHECK(!is_special(path), kData, "cannot read {}: it is a pipe or a device, not a file",
+           printable(path.string()));
+}
+
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(temporary_name(path_)) {
   PT_CHECK(path_.has_filename(), kResource, "cannot write '{}': it names no file",

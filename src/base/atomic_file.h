@@ -13,6 +13,8 @@ namespace pipetrain {
 
 /// Whether a path is a device or a pipe, which is written and not replaced.
 bool is_special(const std::filesystem::path& path);
+/// Refuses to read one (kData): it would be waited for, or never end.
+void check_is_file(const std::filesystem::path& path);
 
 /// One file being written. Nothing is at `path` before commit; without it, nothing is left.
 /// Errors are kResource and name the file.

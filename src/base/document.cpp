@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -15,6 +16,9 @@ namespace pipetrain {
 namespace {
 
 constexpr std::uintmax_t kMaximumBytes = std::uintmax_t{256} << 20;
+// The library copies values as deep as they are nested, and seeks each new field among all others.
+constexpr std::size_t kDeepest = 64;
+constexpr int kMostFields = 50'000;
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -65,6 +69,20 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
 }
 
 }  // namespace
+
+Json parse_json(std::string_view text) {
+  std::array<int, kDeepest + 1> fields{};  // so far, of the open object of each depth
+  return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json&) {
+    const auto depth = static_cast<std::size_t>(outer);
+    const bool begins = event == Json::parse_event_t::object_start;
+    PT_CHECK(depth + begins <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
+    if (begins) fields.at(depth + 1) = 0;
+    if (event == Json::parse_event_t::key)
+      PT_CHECK(++fields.at(depth) <= kMostFields, kData, "an object has more than {} fields",
+               kMostFields);
+    return true;
+  });
+}
 
 DocumentField::DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind)
     : value_(&value), file_(std::move(file)), path_(std::move(path)), kind_(kind) {}
@@ -172,9 +190,11 @@ Document Document::parse(std::string_view text, std::string file, std::string_vi
                          ErrorKind kind) {
   auto json = std::make_unique<Json>();
   try {
-    *json = Json::parse(text);
+    *json = parse_json(text);
   } catch (const Json::exception& error) {
     fail(kind, fmt::format("{} is not JSON: {}", file, reason(error)));
+  } catch (const Error& error) {
+    fail(kind, fmt::format("{}: {}", file, error.message()));
   }
   check_schema(*json, file, schema, kind);
   return {std::move(json), std::move(file), kind};

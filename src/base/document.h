@@ -19,6 +19,10 @@
 
 namespace pipetrain {
 
+/// Parses what may come from anywhere: an Error (kData) where it is nested more deeply, or an object
+/// has more fields, than those that this program writes; Json::exception where it is no JSON.
+Json parse_json(std::string_view text);
+
 /// One value inside a document, with the path that leads to it. Valid as long as its Document.
 /// Every error names file and field, as in: plan.json: stages[1].first_index must be an integer,
 /// got "x".

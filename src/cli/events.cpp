@@ -91,7 +91,8 @@ EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds
     return;
   }
   path_ = path;
-  if (append) drop_half_line(path);
+  // What a pipe has taken cannot be cut.
+  if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
   descriptor_ = ::open(path.c_str(),
                        O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
   PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path),

@@ -32,8 +32,8 @@ double parse_real(const std::string& name, std::string text) {
   }
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  PT_CHECK(error == std::errc() && end == text.data() + text.size() && std::isfinite(value), kUsage,
-           "{} takes a number, not \"{}\"", name, printable(text));
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() && std::isfinite(value * scale),
+           kUsage, "{} takes a number, not \"{}\"", name, printable(text));
   return value * scale;
 }
 

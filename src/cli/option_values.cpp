@@ -103,7 +103,7 @@ void resolve_values(Options& options) {
   run.optimization.optimizer.centered = centered;
   run.optimization.optimizer.average_decay = average_decay;
   const auto number = [](const std::string& text, double& field) {
-    if (!text.empty()) field = std::stod(text);
+    if (!text.empty()) std::from_chars(text.data(), text.data() + text.size(), field);
   };
   OptimizerSettings& settings = run.optimization.optimizer;
   run.optimization.learning_rate.peak = default_learning_rate(kind);

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -139,19 +140,32 @@ void check_paths(const FoundCheckpoint& found, const Specs& specs,
            manifest_of(found), outside);
 }
 
-/// Refuses to go on in a checkpoint's own folder where links would lead what is written elsewhere.
-void check_links(const FoundCheckpoint& found, const fs::path& folder) {
+/// How what is written to an entry of a folder would get out of the folder; empty: not at all.
+std::string_view way_out(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (entry.is_symlink(ignored)) return "a symbolic link";
+  if (is_special(entry.path())) return "a pipe or a device";
+  if (entry.is_regular_file(ignored) && entry.hard_link_count(ignored) > 1) return "a hard link";
+  return {};
+}
+
+/// Refuses to go on in a checkpoint's own folder where what is written would get elsewhere.
+void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
   std::error_code error;
-  if (!fs::equivalent(folder, run_of(found.path), error)) return;
-  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    std::error_code ignored;
-    if (!i->is_symlink(ignored)) continue;
-    // Checkpoints may lie on another disk.
-    if (found.checkpoint.is_own && i->path().filename() == "checkpoints") continue;
-    PT_FAIL(kUsage,
-            "{} is a symbolic link, through which the run would write elsewhere; put what it names "
-            "in its place, or give another --run-dir",
-            printable(i->path().string()));
+  if (!fs::equivalent(run, run_of(found.path), error)) return;
+  for (const fs::path& folder : {run, run / "checkpoints"}) {
+    for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+      const std::string_view way = way_out(*i);
+      // One's own checkpoints may lie on another disk, and copies of a run may share its files.
+      const bool is_checkpoint =
+          i->is_directory(error) && (folder != run || i->path().filename() == "checkpoints");
+      if (way.empty() || (found.checkpoint.is_own && (is_checkpoint || way == "a hard link")))
+        continue;
+      PT_FAIL(kUsage,
+              "{} is {}, through which the run would write elsewhere; put a file of its own in its "
+              "place, or give another --run-dir",
+              printable(i->path().string()), way);
+    }
   }
 }
 
@@ -213,7 +227,7 @@ fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) 
     if (!newest) return {};
     folder = fs::proximate(checkpoints.parent_path());
   }
-  check_links(found, folder);
+  check_ways_out(found, folder);
   return folder;
 }
 

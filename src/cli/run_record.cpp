@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/document.h"
 #include "base/error.h"
 
@@ -148,6 +149,7 @@ RecordedRun read_run(const std::filesystem::path& path) {
   const bool folder = std::filesystem::is_directory(path);
   const std::filesystem::path beside = folder ? path : path.parent_path();
   RecordedRun run;
+  if (folder) check_is_file(path / "events.jsonl");
   read_events(folder ? path / "events.jsonl" : path, run);
   if (std::filesystem::exists(beside / "plan.json")) read_plan_words(beside / "plan.json", run);
   if (std::filesystem::exists(beside / "profile.json")) read_kernels(beside / "profile.json", run);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "train/checkpoint.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr std::uintmax_t kLongestManifest = std::uintmax_t{64} << 20;
 
 std::string read_text(const fs::path& path) {
+  check_is_file(path);
   std::error_code error;
   const std::uintmax_t bytes = fs::file_size(path, error);
   std::ifstream in(path, std::ios::binary);

@@ -80,6 +80,7 @@ std::string head_of(const NamedTensors& tensors) {
 class Input {
  public:
   explicit Input(const std::filesystem::path& path) : path_(path) {
+    check_is_file(path);
     descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor_ < 0) fail();
     struct stat status {};
@@ -119,7 +120,7 @@ class Input {
 /// Empty tensors of the types that a header tells. Only called for headers whose checksum was right
 /// or that lead to a better message, so that what is wrong here is said briefly.
 NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::uint64_t data) {
-  const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json header = parse_json(text);
   NamedTensors tensors;
   PT_CHECK(header.is_object() && header.size() == record.tensors.size(), kData,
            "its header is damaged");

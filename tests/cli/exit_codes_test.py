@@ -27,6 +27,10 @@ class Usage(Case):
         self.refused("usage", "-m", MODEL, "--epochs", "ten", says=["--epochs", '"ten"'])
         self.refused("usage", "-m", MODEL, "--batch-size", "0", says=["--batch-size", "at least 1"])
 
+    def test_a_number_too_small_for_a_normal_double_is_one_all_the_same(self):
+        self.succeed("train", MODEL, "--data", DATA, "--lr", "1e-320", "--weight-decay", "1e-310", "--device", "cpu", "--dry-run")
+        self.refused("usage", "train", MODEL, "--data", DATA, "--lr", "1e308k", says="--lr takes a number")
+
     def test_a_number_out_of_range_names_its_flag(self):
         for flag in ("--threads", "--workers"):
             self.refused("usage", "-m", MODEL, flag, "100000", says=[flag, "at most 1024", "100000"])

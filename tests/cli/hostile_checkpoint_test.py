@@ -4,6 +4,7 @@ out of range. The digest of a manifest is no secret: everything here recomputes 
 import copy
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import unittest
@@ -144,6 +145,36 @@ class Settings(Hostile):
                     if before is not None:
                         path.write_bytes(before)
 
+    def test_nor_through_hard_links_and_pipes(self):
+        ways = {"a hard link": lambda path: path.hardlink_to(self.victim), "a pipe or a device": os.mkfifo,
+                "a symbolic link": lambda path: path.symlink_to("/dev/null")}
+        for name in ("events.jsonl", "checkpoints/latest"):
+            path = self.folder / "run" / name
+            before = path.read_bytes()
+            for way, make in ways.items():
+                with self.subTest(name, way=way):
+                    path.unlink()
+                    make(path)
+                    err = self.refused("usage", "--resume=run", "--model", MODEL, "--data", DATA, "-q", says=(f"run/{name}", way), environment=self.elsewhere)
+                    self.one_sentence(err)
+                    self.check_victim()
+            path.unlink()
+            path.write_bytes(before)
+        self.succeed("--resume=run", "--model", MODEL, "--data", DATA, "-q", environment=self.elsewhere)
+
+    def test_pipes_in_the_place_of_files_are_not_waited_for(self):
+        for path, commands in ((self.manifest, ("export", "train")), (self.manifest.parent / "weights.safetensors", ("export", "train")),
+                               (self.folder / "run/events.jsonl", ("report",))):
+            before = path.read_bytes()
+            path.unlink()
+            os.mkfifo(path)
+            for command in commands:
+                with self.subTest(path.name, command=command):
+                    words = {"export": ["export", "run", "-o", "x.onnx"], "train": ["--resume=run"], "report": ["report", "run", "-o", "x.html"]}[command]
+                    self.one_sentence(self.refused("data", *words, says=(path.name, "a pipe or a device")))
+            path.unlink()
+            path.write_bytes(before)
+
     def test_one_sentence_names_all_that_has_to_be_given_again(self):
         self.set("--data=/nowhere/\x1b[31mred.npz")
         err = self.refused("usage", "--resume=run", says=(f"--model={MODEL}", "--data=/nowhere/\\x1b[31mred.npz"))
@@ -253,6 +284,13 @@ class Numbers(Hostile):
         for place, value in cases:
             with self.subTest(place=place, value=value):
                 self.refuse(place, value)
+
+    def test_values_nested_without_end_are_refused(self):
+        text = sign({**self.document, "step": "deep"}).replace('"deep"', "[" * 100000 + "]" * 100000)
+        text = text[:text.rindex('"sha256": "') + len('"sha256": "')]
+        self.manifest.write_text(text + hashlib.sha256(text.encode()).hexdigest() + '"\n}\n')
+        for command in (["--resume=run"], ["export", "run", "-o", "x.onnx"]):
+            self.one_sentence(self.refused("data", *command, says=("manifest.json", "nested")))
 
     def test_a_later_format_is_one_sentence(self):
         self.document["schema"] = "pipetrain.checkpoint/2"

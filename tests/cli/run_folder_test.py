@@ -1,9 +1,11 @@
 """What a run leaves behind, and that it never replaces what another one left."""
 
+import os
 import pathlib
+import subprocess
 import unittest
 
-from program import DATA, MODEL, Case, events, parse
+from program import DATA, MODEL, SECONDS, Case, events, parse
 
 
 class RunFolder(Case):
@@ -23,6 +25,24 @@ class RunFolder(Case):
         self.assertIn("saved", (run / "stderr.log").read_text())
         self.assertIn("run/trained.onnx", err)
         self.assertNotEqual((run / "trained.onnx").read_bytes(), pathlib.Path(MODEL).read_bytes())
+
+    def test_a_run_that_goes_on_can_write_its_events_to_a_pipe(self):
+        run = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--run-dir", "run", "-q"]
+        self.succeed(*run, "--max-steps", "1")
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        self.addCleanup(reader.kill)
+        self.succeed(*run, "--max-steps", "2", "--resume", "--metrics", "pipe")
+        out, _ = reader.communicate(timeout=SECONDS)
+        self.assertEqual([event["step"] for event in events(out.decode()) if event["event"] == "step"], [2])
+
+    def test_events_that_cannot_be_written_are_a_matter_of_resources(self):
+        run = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--run-dir", "run", "-q"]
+        self.succeed(*run, "--max-steps", "1")
+        (self.folder / "run/events.jsonl").unlink()
+        (self.folder / "run/events.jsonl").mkdir()
+        self.refused("resource", *run, "--max-steps", "2", "--resume", says="run/events.jsonl")
 
     def test_two_runs_have_two_folders(self):
         for _ in range(2):
