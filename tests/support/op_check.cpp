@@ -233,19 +233,15 @@ void expect_error(ErrorKind kind, std::string_view text, const std::function<voi
 
 namespace {
 
-/// Runs a node with the kernel that `make` gives; nothing when it gives none.
-template <class Make>
-std::vector<HostTensor> run_made(const Make& make, const Node& node,
-                                 const std::vector<HostTensor>& inputs,
-                                 const std::vector<TensorType>& outputs,
-                                 const RunContext& context) {
-  if (node.op->flags & kView) return {inputs.at(0).reshaped(outputs.at(0).shape)};
+/// Runs a kernel of a node.
+std::vector<HostTensor> run_kernel(Kernel& kernel, const Node& node,
+                                   const std::vector<HostTensor>& inputs,
+                                   const std::vector<TensorType>& outputs,
+                                   const RunContext& context) {
   constexpr std::size_t kGuard = 128;
-  KernelRequest request{node, {}, outputs};
   std::vector<Tensor> in;
   std::vector<std::vector<std::byte>> before;
   for (const HostTensor& input : inputs) {
-    request.inputs.push_back(input.type());
     in.push_back(input.view());
     if (!input) in.back() = Tensor{};
     const auto* bytes = static_cast<const std::byte*>(input.view().data);
@@ -263,18 +259,16 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
     std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
     out.push_back({type, buffers.back().data() + kGuard});
   }
-  const std::unique_ptr<Kernel> kernel = make(request);
-  if (!kernel) return {};
-  const Buffer workspace(kernel->workspace_bytes() + kGuard);
+  const Buffer workspace(kernel.workspace_bytes() + kGuard);
   std::memset(workspace.data(), 0xFF, workspace.bytes());
   RunContext with_workspace = context;
   with_workspace.workspace = workspace.data();
-  kernel->run(in, out, with_workspace);
+  kernel.run(in, out, with_workspace);
 
   const auto intact = [](const std::byte* from, std::size_t count) {
     return std::all_of(from, from + count, [](std::byte b) { return b == std::byte{0xFF}; });
   };
-  EXPECT_TRUE(intact(workspace.data() + kernel->workspace_bytes(), kGuard))
+  EXPECT_TRUE(intact(workspace.data() + kernel.workspace_bytes(), kGuard))
       << node.op->name << " writes behind its workspace";
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (before[i].empty()) continue;
@@ -295,6 +289,25 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
     std::memcpy(results.back().view().data, out[i].data, outputs[i].bytes());
   }
   return results;
+}
+
+KernelRequest request_of(const Node& node, const std::vector<HostTensor>& inputs,
+                         const std::vector<TensorType>& outputs) {
+  KernelRequest request{node, {}, outputs};
+  for (const HostTensor& input : inputs) request.inputs.push_back(input.type());
+  return request;
+}
+
+/// Runs a node with the kernel that `make` gives; nothing when it gives none.
+template <class Make>
+std::vector<HostTensor> run_made(const Make& make, const Node& node,
+                                 const std::vector<HostTensor>& inputs,
+                                 const std::vector<TensorType>& outputs,
+                                 const RunContext& context) {
+  if (node.op->flags & kView) return {inputs.at(0).reshaped(outputs.at(0).shape)};
+  const std::unique_ptr<Kernel> kernel = make(request_of(node, inputs, outputs));
+  if (!kernel) return {};
+  return run_kernel(*kernel, node, inputs, outputs, context);
 }
 
 /// Elements of inputs up to which the emulator is quick enough.
@@ -420,14 +433,12 @@ void check_emulated(std::string_view op, const Attributes& attributes,
   std::int64_t elements = 0;
   for (const TensorType& type : types) elements += type.count();
   if (!device && elements > kMostEmulated) return;
-  const auto make = [&](const KernelRequest& request) {
-    return device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
-  };
+  const std::unique_ptr<Kernel> kernel = make_gpu_kernel(request_of(node, inputs, outputs));
+  if (!kernel) return;
   std::vector<HostTensor> first;
   for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
     set_emulated_order(order);
-    const std::vector<HostTensor> results = run_made(make, node, inputs, outputs, context);
-    if (results.empty()) return;
+    const std::vector<HostTensor> results = run_kernel(*kernel, node, inputs, outputs, context);
     if (order == 0) first = results;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::string where = fmt::format("output {} of the GPU's kernel, order {}", i, order);
@@ -444,8 +455,9 @@ void check_emulated(std::string_view op, const Attributes& attributes,
     }
   }
   for (const DType narrow : {DType::kBFloat16, DType::kFloat16})
-    check_stored_narrow(make, node, inputs, outputs, narrow, std::max(tolerance, 2e-5), context);
-  check_channels_last(make, node, inputs, expected.reference, tolerance, context);
+    check_stored_narrow(make_gpu_kernel, node, inputs, outputs, narrow, std::max(tolerance, 2e-5),
+                        context);
+  check_channels_last(make_gpu_kernel, node, inputs, expected.reference, tolerance, context);
   if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
     std::ofstream(log, std::ios::app) << fmt::format("{}\n", op);
   }
