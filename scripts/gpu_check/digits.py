@@ -31,10 +31,11 @@ def command(context, *flags):
             "--data", context.places.file("models/digits.csv.gz"), "--device", "cuda", *flags]
 
 
-def train(context, *flags, environment=None, warnings=False):
-    """Flags that come later win."""
+def train(context, *flags, environment=None, warnings=False, micro_batches=True):
+    """Flags that come later win; without `micro_batches` a batch is one unit, as asynchronous schedules want it."""
     folder = context.folder()
-    fixed = ["--batch-size", GOLDEN["batch"], "--micro-batches", GOLDEN["micro_batches"], "--max-steps", len(GOLDEN["losses"]),
+    fixed = [*(["--micro-batches", GOLDEN["micro_batches"]] if micro_batches else []),
+             "--batch-size", GOLDEN["batch"], "--max-steps", len(GOLDEN["losses"]),
              "--optimizer", f"sgd:momentum={GOLDEN['momentum']}", "--lr", GOLDEN["rate"], "--lr-schedule", "constant", "--no-shuffle",
              "--save-every", "never", "--run-dir", folder, "--overwrite", "--metrics", folder / "events.jsonl"]
     output = context.run(command(context, *fixed, *flags), warnings=warnings,

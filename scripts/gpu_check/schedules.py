@@ -27,9 +27,9 @@ def same_of(name, common, *flags):
     return work
 
 
-def twice(*flags):
+def twice(*flags, **options):
     """The same bits again."""
-    return lambda context: digits.expect_same(digits.train(context, *flags), digits.train(context, *flags))
+    return lambda context: digits.expect_same(digits.train(context, *flags, **options), digits.train(context, *flags, **options))
 
 
 def near(precision, *flags):
@@ -95,7 +95,7 @@ def stage():
     steps = [Step(name, 40, same(*FOUR, "--schedule", name)) for name in SAME]
     steps += [Step("dualpipev", 40, schedule_file("dualpipev-4x8", 8, lambda *flags: same(*FOUR, *flags))),
               Step("chimera", 40, schedule_file("chimera-4x4", 4, lambda *flags: twice(*FOUR, *flags)))]
-    steps += [Step(name, 60, twice(*FOUR, "--schedule", name)) for name in ASYNCHRONOUS]
+    steps += [Step(name, 60, twice(*FOUR, "--schedule", name, micro_batches=name == "pipedream-2bw")) for name in ASYNCHRONOUS]
     steps += [
         Step("graphs", 40, graphs),
         Step("recompute", 40, same(*FOUR, "--schedule", "1f1b", "--recompute", "all")),

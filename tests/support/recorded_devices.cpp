@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "device/recorded_work.h"
+#include "ops/logged_kernel.h"
 #include "ops/registry.h"
 #include "optim/update.h"
 
@@ -824,6 +825,7 @@ class RecordedDevice final : public Device {
       for (std::size_t k = 0; k < values.size(); ++k)
         sums[k] = pipetrain::sum_of_squares(values[k]);
     });
+    log_kernel("own norms float32");
   }
   void update(Stream& stream, std::int64_t step, double gradient_scale, double average_decay,
               std::span<const DeviceUpdate> parameters) override {
@@ -844,6 +846,7 @@ class RecordedDevice final : public Device {
             update_average(average_decay, one.average, one.parameter);
           }
         });
+    log_kernel("own update float32");
   }
 
  private:
