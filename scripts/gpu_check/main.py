@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_check import gpu, installation, operators, places, schedules, speed
-from gpu_check.results import Results, line_of, verdict_of
+from gpu_check.results import Results, has_failed, line_of, verdict_of
 from gpu_check.steps import Session, outcome
 
 STATUS = places.ROOT / "docs" / "gpu-status.md"
@@ -120,17 +120,17 @@ def check(arguments, work):
     machine = gpu.find(found, environment)
     recorded = {} if arguments.record else None
     session = Session(found, Results(arguments.output, machine), work, os.environ.get("GPU_CHECK_PYTHON", sys.executable), machine)
-    outcomes = []
+    failed = False
     for stage in stages_of(arguments, recorded):
         if machine.absent and stage.number > 1:
             print(f"stage {stage.number}: not run: no GPU: {machine.absent}")
             continue
-        outcomes += run_stage(session, stage, environment)
+        failed |= has_failed(run_stage(session, stage, environment))
     if recorded:
         print(f"wrote {operators.write_list(recorded)}")
     if machine.absent:
         return 5
-    return 1 if not outcomes or any(step.verdict == "failed" for step in outcomes) else 0
+    return 1 if failed else 0
 
 
 def stopped(*_):

@@ -77,8 +77,12 @@ def line_of(step):
     return f"{step.verdict if step.verdict != 'failed' else 'FAILED'}: {step.name}{reason}{again} ({step.seconds:.1f} s)"
 
 
+def has_failed(steps):
+    """A stage in which nothing ran has failed, too."""
+    return any(step.verdict == "failed" for step in steps) or all(step.verdict == "skipped" for step in steps)
+
+
 def verdict_of(steps, word):
     """`word`: what steps are that did what they should."""
     counts = {verdict: sum(step.verdict == verdict for step in steps) for verdict in (word, "failed", "skipped")}
-    whole = "FAILED" if counts["failed"] or not counts[word] else word
-    return f"{whole} ({counts[word]} {word}, {counts['failed']} failed, {counts['skipped']} skipped)"
+    return f"{'FAILED' if has_failed(steps) else word} ({counts[word]} {word}, {counts['failed']} failed, {counts['skipped']} skipped)"

@@ -85,10 +85,16 @@ def two_ranks(context):
 
 
 def two_processes(context):
-    """One run in two processes, each with stages of its own."""
+    """Two processes of one run are refused one GPU, in a sentence."""
+    if context.gpu.is_rehearsal:
+        raise Skipped("a GPU is known by what its driver says")
     if not shutil.which("mpirun"):
         raise Skipped("mpirun is not on PATH")
-    raise Skipped("two processes of one run need two GPUs: NCCL has one rank for each")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    said = context.run(["mpirun", "-np", "2", "--oversubscribe", *digits.command(context, "--gpus", "2", "--max-steps", "2")], code=2,
+                       environment=root, warnings=True)
+    if "would share GPU" not in said:
+        raise Failed("two processes that share a GPU are not told so", said)
 
 
 def stage():
