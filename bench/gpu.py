@@ -71,6 +71,9 @@ class GpuBench(Bench):
         with MemoryWatch() as memory:
             found = pipetrain(self.arguments.pipetrain, GPU_MODELS[name], self.folder / name, 1, steps + FIRST, bf16=self.bf16,
                               cache="cache", **options, **self.place(ids))
+        for line in found["log"].splitlines():
+            if line.startswith("warning: "):
+                print(line, flush=True)
         return {**found, "step_ms": found["step_ms"][FIRST - 1:], "gpu_mib": memory.peak}
 
     @staticmethod
@@ -83,11 +86,11 @@ class GpuBench(Bench):
         if not (self.folder / name / "batch.npz").exists():
             super().prepare(name)
 
-    def torch(self, name, steps, *flags, bf16=True):
+    def torch(self, name, steps, *flags, exact=False):
         if not self.arguments.gpu_ids or self.arguments.torch_device == "cpu":
             flags = (*flags, "--device", "cpu")
-        if self.bf16 and bf16:
-            flags = (*flags, "--bf16")
+        if exact or self.bf16:
+            flags = (*flags, "--exact" if exact else "--bf16")
         if GPU_MODELS[name].images:
             flags = (*flags, "--channels-last")
         with MemoryWatch() as memory:
@@ -152,7 +155,7 @@ def run_programs(bench, name, programs, rounds):
                 print(failure, file=sys.stderr)
     found = {program: summary(list_of_runs) for program, list_of_runs in runs.items() if list_of_runs}
     if EAGER in programs:
-        found[EXACT] = {"losses": bench.torch(name, 0, bf16=False)["losses"]}
+        found[EXACT] = {"losses": bench.torch(name, 0, exact=True)["losses"]}
     return found, missing
 
 

@@ -1,7 +1,7 @@
 """Proves the GPU backend on a machine with a GPU, in four stages of one command each, from a build folder or from an unpacked bundle.
 
     gpu-check 1      at most 2 minutes: libraries and their versions, 20 steps of the digits, exit codes
-    gpu-check 2      at most 5 minutes: the operators' tests by family, and which kernels ran in them
+    gpu-check 2      at most 4 minutes: the operators' tests by family, and which kernels ran in them
     gpu-check 3      at most 5 minutes: profile, speed and memory of GPT-2 124M and ResNet-50, alone and beside PyTorch
     gpu-check 4      at most 3 minutes: schedules, CUDA graphs, replicas, two processes, what virtual stages cost
     gpu-check all    all four

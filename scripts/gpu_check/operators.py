@@ -112,7 +112,7 @@ def stage(recorded=None):
     """`recorded` takes what ran in place of comparing it."""
     steps = [Step(name, 150, family(name, program, tests, recorded)) for name, program, tests in families()]
     sanitizers = [Step(tool, 120, sanitizer(tool), repeat=False) for tool in ("memcheck", "racecheck")]
-    return Stage(2, "operators", 300, [Group([*steps, *sanitizers], JOBS)])
+    return Stage(2, "operators", 240, [Group([*steps, *sanitizers], JOBS)])
 
 
 def write_list(recorded):
