@@ -92,7 +92,9 @@ def print_verdict(stage, outcomes, word, seconds):
     first = next((step for step in outcomes if step.verdict == "failed"), None)
     if first:
         print(f"first failure: {line_of(first)}")
-        print("".join(f"    {line[:300]}\n" for line in first.output.splitlines()[-SHOWN:]), end="")
+        lines = first.output.splitlines()
+        shown = lines[:SHOWN] if ": Failure" in first.output else lines[-SHOWN:]  # of tests the first, of programs the last
+        print("".join(f"    {line[:300]}\n" for line in shown), end="")
     for step in outcomes:
         print(line_of(step))
         print("".join(f"  {figure}\n" for figure in step.figures), end="")

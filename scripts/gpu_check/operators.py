@@ -13,6 +13,8 @@ from gpu_check import places
 from gpu_check.steps import Failed, Group, Skipped, Stage, Step
 
 JOBS = 8
+# Families whose kernels are plans, which take long to make, in so many processes.
+SHARDS = {"conv": 6, "norms": 3, "attention": 2, "matmul": 2}
 # Suites and tests of ops_tests by family; `rest` has all others.
 FAMILIES = {
     "conv": "ConvTest.*:Conv.*",
@@ -26,15 +28,20 @@ FAMILIES = {
     "reduce": "Reduce*:Softmax.*:SoftmaxImport*:Cumulative*:GpuKernels.SoftmaxGradients:GpuKernels.SumsAndRows",
     "pictures": "Pool*:GpuKernels.Pictures:ReorderTest.*:Resize*:GridSample*",
 }
+NOT_OF_GPUS = "GpuOperators.*"  # compares a document with the sources
 OPTIMIZERS = "optimizers"  # optim_tests
 SANITIZED = "GpuKernels.S*:GpuKernels.Losses:GpuKernels.Pictures:GpuKernels.AttentionGradients:LayerNorm.*:Gather.*"
 NO_SANITIZER = re.compile(r"not supported|unsupported|Failed to initialize|error 999", re.I)
 
 
 def families():
-    """(name, program, filter)"""
-    rest = "*-" + ":".join(FAMILIES.values())
-    return [*((name, "ops_tests", tests) for name, tests in {**FAMILIES, "rest": rest}.items()), (OPTIMIZERS, "optim_tests", "GpuUpdate.*")]
+    """(name, program, filter, shard): those that take longest first."""
+    rest = "*-" + ":".join([*FAMILIES.values(), NOT_OF_GPUS])
+    out = []
+    for name, tests in {**FAMILIES, "rest": rest}.items():
+        count = SHARDS.get(name, 1)
+        out += [(name if count == 1 else f"{name}-{index}", "ops_tests", tests, f"{index}/{count}") for index in range(1, count + 1)]
+    return [*out, (OPTIMIZERS, "optim_tests", "GpuUpdate.*", "1/1")]
 
 
 def counted(log):
@@ -71,11 +78,15 @@ OWN_TOO = ("Attention", "AttentionGrad", "BatchNorm", "BatchNormGrad", "LayerNor
            "RecurrentWeightGrad")
 
 
-def family(name, program, tests, recorded):
+def family(name, program, tests, shard, recorded):
     def work(context):
         log = context.folder() / "kernels.log"
-        output = context.run([context.places.program(program), "--gtest_brief=1", f"--gtest_filter={tests}"], warnings=True,
-                             environment={"PIPETRAIN_TEST_DEVICE": "cuda", "PIPETRAIN_KERNEL_LOG": str(log), "OMP_NUM_THREADS": "1"})
+        try:
+            output = context.run([context.places.program(program), "--gtest_brief=1", f"--gtest_filter={tests}"], warnings=True,
+                                 environment={"PIPETRAIN_TEST_DEVICE": "cuda", "PIPETRAIN_TEST_SHARD": shard,
+                                              "PIPETRAIN_KERNEL_LOG": str(log), "OMP_NUM_THREADS": "1"})
+        except Failed as failed:
+            raise told_apart(failed) from failed
         passed = re.search(r"\[  PASSED  \] (\d+) test", output)
         if not passed or int(passed[1]) == 0:
             raise Failed("no test ran", output)
@@ -88,6 +99,16 @@ def family(name, program, tests, recorded):
             expect_kernels(context, places.read("kernels.json").get(name, {}), ran)
 
     return work
+
+
+def told_apart(failed):
+    """Which tests fail, and what the first of them says, in place of the end of the output."""
+    names = list(dict.fromkeys(re.findall(r"^\[  FAILED  \] ([\w.]+)", failed.output, re.M)))
+    if not names:
+        return failed
+    beginning = failed.output.find(": Failure\n")
+    lines = failed.output[failed.output.rfind("\n", 0, beginning) + 1:].splitlines() if beginning >= 0 else []
+    return Failed(f"{failed}: {len(names)} tests fail: {', '.join(names[:8])}", "\n".join(lines[:400]))
 
 
 def sanitizer(tool):
@@ -110,13 +131,15 @@ def sanitizer(tool):
 
 def stage(recorded=None):
     """`recorded` takes what ran in place of comparing it."""
-    steps = [Step(name, 150, family(name, program, tests, recorded)) for name, program, tests in families()]
+    steps = [Step(name, 150, family(name, program, tests, shard, recorded)) for name, program, tests, shard in families()]
     sanitizers = [Step(tool, 120, sanitizer(tool), repeat=False) for tool in ("memcheck", "racecheck")]
     return Stage(2, "operators", 240, [Group([*steps, *sanitizers], JOBS)])
 
 
 def write_list(recorded):
     path = places.HERE / "kernels.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**known, **recorded}, indent=1, sort_keys=True) + "\n")
+    known = json.loads(path.read_text())
+    kept = {name: {**known, **recorded}[name] for name, *_ in families() if name in known or name in recorded}
+    # A family a line.
+    path.write_text("{\n" + ",\n".join(f'"{name}": {json.dumps(kernels)}' for name, kernels in sorted(kept.items())) + "\n}\n")
     return path

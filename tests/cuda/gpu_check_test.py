@@ -3,6 +3,8 @@ logic around them, with programs that are none.
 
 gpu_check_test.py BUILD_FOLDER FOLDER_OF_THE_REHEARSAL_PLUGIN SOURCES
 """
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -16,7 +18,8 @@ import unittest
 
 build, plugin, sources = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(sources / "scripts"))
+sys.path[:0] = [str(sources / "scripts"), str(sources / "bench")]
+import gpu as bench  # noqa: E402: bench/gpu.py
 from gpu_check import main, places  # noqa: E402
 
 FAKE_DOCTOR = {"gpus": 1, "gpu_names": ["NVIDIA Fake"], "gpus_absent": "", "nccl": "NCCL 2.28", "cuda_libraries": []}
@@ -87,7 +90,7 @@ class GpuCheck(unittest.TestCase):
         self.finds("crash-at-exit", (2, "--only", "optimizers"), "optim_tests ended by SIGABRT")
 
     def test_a_kernel_that_never_ran_is_found(self):
-        said = self.finds("missing-kernel", (2, "--only", "norms"), r"LayerNorm \w+: 0 kernels ran, \d+ are listed")
+        said = self.finds("missing-kernel", (2, "--only", "norms-1"), r"LayerNorm \w+: 0 kernels ran, \d+ are listed")
         self.assertIn("again with CUDA_LAUNCH_BLOCKING=1", said)
         self.assertIn("=== stage 2: norms", (self.out / "failures.log").read_text())
 
@@ -153,6 +156,19 @@ class GpuCheck(unittest.TestCase):
     def test_everything_that_it_needs_is_there(self):
         found = places.find(build)
         self.assertEqual([path for path in found.missing() if "/build" not in path], [])
+
+    def test_benchmarks_compare_three_losses(self):
+        exact = [10.0, 9.0, 8.2]
+
+        def wrong(ours, theirs=(10.001, 9.002, 8.199)):
+            found = {bench.OURS: {"losses": ours}, bench.EAGER: {"losses": theirs}, bench.EXACT: {"losses": exact}}
+            with contextlib.redirect_stdout(io.StringIO()):
+                return bench.compare_losses(found)
+
+        self.assertEqual(wrong([10.002, 9.003, 8.198]), "")
+        self.assertIn("the losses are", wrong([10.0, 9.3, 8.7]))  # gradients that are too small
+        self.assertIn("the losses are", wrong([10.0, float("nan"), 8.2]))
+        self.assertIn("nothing can be told", wrong([10.0, 9.0, 8.2], theirs=[11.0, 9.0, 8.2]))
 
     def test_kernels_of_every_operator_are_listed(self):
         """By some family, as docs/gpu-operators.md lists operators, which its own test keeps true."""

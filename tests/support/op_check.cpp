@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -416,6 +417,17 @@ struct Expected {
   std::vector<std::vector<double>> scales;
 };
 
+/// Whether this process checks the next case on a GPU: with PIPETRAIN_TEST_SHARD=2/4 every fourth
+/// case, from the second on.
+bool is_in_shard() {
+  static int cases = 0;
+  const char* const shard = std::getenv("PIPETRAIN_TEST_SHARD");
+  int index = 1, count = 1;
+  PT_CHECK(!shard || (std::sscanf(shard, "%d/%d", &index, &count) == 2 && count > 0), kUsage,
+           "PIPETRAIN_TEST_SHARD={}: a shard is given as in 2/4", shard);
+  return cases++ % count == index - 1;
+}
+
 /// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
 /// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
 /// kernel that a real GPU has, run three times.
@@ -430,6 +442,7 @@ void check_emulated(std::string_view op, const Attributes& attributes,
   node.name = "test";
   const std::vector<TensorType> outputs = infer_op(op, attributes, types);
   Device* const device = device_under_test();
+  if (device && !is_in_shard()) return;
   std::int64_t elements = 0;
   for (const TensorType& type : types) elements += type.count();
   if (!device && elements > kMostEmulated) return;
