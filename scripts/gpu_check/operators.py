@@ -55,7 +55,7 @@ def counted(log):
 
 
 def expect_kernels(context, listed, ran):
-    """At least as many kernels as are listed; where a library may have none for a shape, half, and one by the library."""
+    """At least as many kernels as are listed; where only a library has any, half; and one by each library."""
     if not listed:
         raise Failed("no kernels are listed for this family (kernels.json)")
     for kernel, expected in listed.items():
@@ -64,7 +64,7 @@ def expect_kernels(context, listed, ran):
         least = sum(expected.values()) / (2 if only_library else 1)
         if sum(found.values()) < least:
             raise Failed(f"{kernel}: {sum(found.values())} kernels ran, {sum(expected.values())} are listed")
-        if "library" in expected and "library" not in found:
+        if expected.get("library", 0) >= ENOUGH and "library" not in found:
             raise Failed(f"{kernel}: none of {sum(found.values())} kernels was the library's")
     if context.gpu.is_rehearsal and ran != listed:
         raise Failed("kernels.json is not what ran: gpu-check 2 --record writes it anew")
@@ -73,6 +73,7 @@ def expect_kernels(context, listed, ran):
                    f"{by_library} by NVIDIA's libraries")
 
 
+ENOUGH = 4  # shapes, of which the library has a plan for one at least
 # Where a library has no plan, an own kernel takes over.
 OWN_TOO = ("Attention", "AttentionGrad", "BatchNorm", "BatchNormGrad", "LayerNorm", "LayerNormInputGrad", "RmsNorm", "RmsNormInputGrad",
            "RecurrentWeightGrad")

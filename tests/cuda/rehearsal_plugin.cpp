@@ -46,18 +46,30 @@ bool is_one_of(std::string_view op, const std::array<std::string_view, N>& ops) 
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-/// Whether NVIDIA's libraries are expected to compute a node.
+/// Whether all of these tensors from `first` on that are there are float32.
+bool are_float(const std::vector<TensorType>& types, std::size_t first) {
+  for (std::size_t i = first; i < types.size(); ++i) {
+    if (types[i].dtype != DType::kFloat32 && types[i].dtype != DType::kUndefined) return false;
+  }
+  return true;
+}
+
+/// Whether NVIDIA's libraries are asked for a node: products and convolutions always, norms and
+/// attention for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
 bool is_of_library(const KernelRequest& request) {
-  constexpr std::array<std::string_view, 8> always = {
-      "Conv",   "ConvInputGrad",    "ConvWeightGrad", "BatchNorm",
-      "MatMul", "MatMulActivation", "MatMulSums",     "BatchNormGrad"};
-  constexpr std::array<std::string_view, 6> narrow = {"Attention", "AttentionGrad",
-                                                      "LayerNorm", "LayerNormInputGrad",
-                                                      "RmsNorm",   "RmsNormInputGrad"};
+  constexpr std::array<std::string_view, 6> always = {
+      "Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "MatMulActivation", "MatMulSums"};
+  constexpr std::array<std::string_view, 6> norms = {"BatchNorm", "BatchNormGrad",
+                                                     "LayerNorm", "LayerNormInputGrad",
+                                                     "RmsNorm",   "RmsNormInputGrad"};
   const std::string_view op = request.node.op->name;
-  const DType type = request.inputs[0].dtype;
-  return is_one_of(op, always) ||
-         (is_one_of(op, narrow) && (type == DType::kBFloat16 || type == DType::kFloat16));
+  const bool is_narrow = request.inputs[0].dtype != DType::kFloat32;
+  if (is_one_of(op, norms))
+    return (is_narrow || op.starts_with("BatchNorm")) &&
+           are_float(request.inputs, op.ends_with("Grad") ? 2 : 1) && are_float(request.outputs, 1);
+  if (op == "Attention") return is_narrow && are_float(request.outputs, 1);
+  if (op == "AttentionGrad") return is_narrow && are_float(request.inputs, 7);
+  return is_one_of(op, always);
 }
 
 class WrongKernel final : public Kernel {
