@@ -3,16 +3,21 @@
 
     bench/gpu.py beside gpt2|resnet50 [--at-least 1] [-o FILE.json]    against PyTorch, eager and compiled, in turn
     bench/gpu.py alone gpt2|resnet50                                   without PyTorch
+    bench/gpu.py profile gpt2|resnet50 [-o FILE.json]                  where the time of a step goes, by operator
     bench/gpu.py overhead [--network gpt2] [--at-most 0.03]            T/W - 1 of four virtual stages over one stage
+    bench/gpu.py prepare gpt2|resnet50 --folder FOLDER                 the network and its batch, for later calls with this --folder
 
 Training in bfloat16 with float32 weights (--precision fp32 for floats alone). The Python that runs it needs numpy and onnx, and torch for
-`beside`. Memory is what the GPU has less of while a program runs, as nvidia-smi tells, so that a context and libraries count on both
+`beside`, which also compares three losses with PyTorch's (compare_losses). With --folder, `beside --programs` adds to what earlier calls
+have found. Memory is what the GPU has less of while a program runs, as nvidia-smi tells, so that a context and libraries count on both
 sides. With --at-least a run fails whose speed is less than so much of PyTorch's eager speed, or whose memory is more than PyTorch's;
-with --at-most one whose overhead is more. Lines that begin with "figure:" are for scripts/gpu-check. --gpu-ids '' stays on the CPU.
+with --at-most one whose overhead is more. Lines that begin with "figure:" are for scripts/gpu-check. --gpu-ids '' and --torch-device cpu
+stay on the CPU.
 """
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -23,10 +28,12 @@ import threading
 from pathlib import Path
 
 from models import GPU_MODELS
-from pipetrain_run import RunFailed, peer, pipetrain
+from pipetrain_run import RunFailed, peer, pipetrain, run, training_flags
 from side_by_side import Bench
 
 FIRST = 3  # steps that are not timed: caches, kernels that are compiled, memory
+OURS, EAGER, COMPILED, EXACT = "pipetrain", "PyTorch eager", "PyTorch compiled", "PyTorch float32"
+PROGRAMS = {"pipetrain": OURS, "eager": EAGER, "compiled": COMPILED}
 
 
 class MemoryWatch:
@@ -65,6 +72,9 @@ class GpuBench(Bench):
         with MemoryWatch() as memory:
             found = pipetrain(self.arguments.pipetrain, GPU_MODELS[name], self.folder / name, 1, steps + FIRST, bf16=self.bf16,
                               cache="cache", **options, **self.place(ids))
+        for line in found["log"].splitlines():
+            if line.startswith("warning: "):
+                print(line, flush=True)
         return {**found, "step_ms": found["step_ms"][FIRST - 1:], "gpu_mib": memory.peak}
 
     @staticmethod
@@ -72,11 +82,16 @@ class GpuBench(Bench):
         on_gpu = not ids.startswith("cpu")
         return {"gpu_ids": ids} if on_gpu else {"stages": int(ids[3:] or 1)}
 
-    def torch(self, name, steps, *flags):
-        if not self.arguments.gpu_ids:
+    def prepare(self, name):
+        """Once for a folder."""
+        if not (self.folder / name / "batch.npz").exists():
+            super().prepare(name)
+
+    def torch(self, name, steps, *flags, exact=False):
+        if not self.arguments.gpu_ids or self.arguments.torch_device == "cpu":
             flags = (*flags, "--device", "cpu")
-        if self.bf16:
-            flags = (*flags, "--bf16")
+        if exact or self.bf16:
+            flags = (*flags, "--exact" if exact else "--bf16")
         if GPU_MODELS[name].images:
             flags = (*flags, "--channels-last")
         with MemoryWatch() as memory:
@@ -102,51 +117,108 @@ def described(name, found, model):
             f"{found['gpu_mib']} MiB, first step after {found['first_step_s']:.1f} s")
 
 
-def beside(bench, name, arguments):
+def compare_losses(found):
+    """What is wrong with our first three losses, beside PyTorch's in float32; an empty text when nothing is.
+
+    They may be three times as far from those as PyTorch's own in the same precision, or a tenth of what three steps move the loss by:
+    gradients that are wrong by more than that move it elsewhere.
+    """
+    ours, theirs, exact = (found[program]["losses"] for program in (OURS, EAGER, EXACT))
+    moved = max(abs(loss - exact[0]) for loss in exact)
+    rounding = max(abs(loss - other) for loss, other in zip(theirs, exact))
+    apart = max(abs(loss - other) for loss, other in zip(ours, exact))
+    figure(f"three losses move by {moved:.2e}, are within {apart:.1e} of PyTorch's in float32; PyTorch's own are within {rounding:.1e}")
+    if not 3 * rounding <= moved:
+        return f"the losses move by {moved:.1e} only, and rounding by {rounding:.1e}: nothing can be told from them"
+    if not all(map(math.isfinite, ours)) or apart > max(3 * rounding, 0.1 * moved):
+        return f"the losses are {ours}, PyTorch's are {exact}"
+    return ""
+
+
+def run_programs(bench, name, programs, rounds):
+    """By program, what its runs found; (program, why not) of the one that may fail."""
     model = GPU_MODELS[name]
-    programs = {"pipetrain": lambda: bench.stages(name, arguments.gpu_ids or "cpu", model.steps)}
-    if arguments.command == "beside":
-        programs["PyTorch eager"] = lambda: bench.torch(name, model.steps)
-        programs["PyTorch compiled"] = lambda: bench.torch(name, model.steps, "--compile")
+    start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", model.steps),
+             EAGER: lambda: bench.torch(name, model.steps),
+             COMPILED: lambda: bench.torch(name, model.steps, "--compile")}
     runs, missing = {}, {}
-    for round_number in range(arguments.rounds):
-        for program, start in programs.items():
+    for round_number in range(rounds):
+        for program in programs:
             # Compiling takes a minute or two; what is compiled takes as long every time.
-            if program == "PyTorch compiled" and round_number > 0:
+            if program == COMPILED and round_number > 0:
                 continue
             try:
-                runs.setdefault(program, []).append(start())
+                runs.setdefault(program, []).append(start[program]())
             except RunFailed as failure:
-                if program != "PyTorch compiled":
+                if program != COMPILED:
                     raise
                 missing[program] = str(failure)
                 print(failure, file=sys.stderr)
-    found = {program: summary(list_of_runs) for program, list_of_runs in runs.items()}
-    for program, one in found.items():
-        figure(described(f"{model.title}, batch {model.batch}, {arguments.precision}, {program}", one, model))
+    found = {program: summary(list_of_runs) for program, list_of_runs in runs.items() if list_of_runs}
+    if EAGER in programs:
+        found[EXACT] = {"losses": bench.torch(name, 0, exact=True)["losses"]}
+    return found, missing
+
+
+def beside(bench, name, arguments):
+    model = GPU_MODELS[name]
+    programs = [PROGRAMS[program] for program in arguments.programs]
+    fresh, missing = run_programs(bench, name, programs, arguments.rounds)
+    known = bench.folder / name / "found.json"
+    found = {**(json.loads(known.read_text()) if known.exists() else {}), **fresh}
+    known.write_text(json.dumps(found))
+    for program in programs:
+        if program in found:
+            figure(described(f"{model.title}, batch {model.batch}, {arguments.precision}, {program}", found[program], model))
     for program in missing:
         figure(f"{program} did not run")
     if arguments.output:
         arguments.output.write_text(json.dumps({"network": name, "precision": arguments.precision, **found}, indent=1) + "\n")
-    if arguments.command == "alone":
+    if OURS not in found or programs == [OURS]:
         return 0
-    ours, eager = found["pipetrain"], found["PyTorch eager"]
-    for program, one in found.items():
-        if program != "pipetrain":
-            figure(f"{one['step_ms'] / ours['step_ms']:.2f} times the speed of {program} ({one['version']})")
-    # The same weights and batch: first losses agree but for the rounding of narrow types.
-    apart = abs(ours["losses"][0] - eager["losses"][0]) / abs(eager["losses"][0])
-    wrong = []
-    if apart > 0.02:
-        wrong.append(f"the first losses are {ours['losses'][0]} and {eager['losses'][0]}")
-    if arguments.at_least is not None:
-        if eager["step_ms"] / ours["step_ms"] < arguments.at_least:
-            wrong.append(f"a step takes {ours['step_ms']:.2f} ms, PyTorch's {eager['step_ms']:.2f} ms")
-        if ours["gpu_mib"] > eager["gpu_mib"]:
-            wrong.append(f"{ours['gpu_mib']} MiB are more than PyTorch's {eager['gpu_mib']} MiB")
-    for sentence in wrong:
+    ours, wrong = found[OURS], []
+    for program in programs:
+        if program != OURS and program in found:
+            figure(f"{found[program]['step_ms'] / ours['step_ms']:.2f} times the speed of {program} ({found[program]['version']})")
+    if EAGER in programs:
+        wrong.append(compare_losses(found))
+        if arguments.at_least is not None:
+            if found[EAGER]["step_ms"] / ours["step_ms"] < arguments.at_least:
+                wrong.append(f"a step takes {ours['step_ms']:.2f} ms, PyTorch's {found[EAGER]['step_ms']:.2f} ms")
+            if ours["gpu_mib"] > found[EAGER]["gpu_mib"]:
+                wrong.append(f"{ours['gpu_mib']} MiB are more than PyTorch's {found[EAGER]['gpu_mib']} MiB")
+    for sentence in filter(None, wrong):
         print(f"not met: {sentence}")
-    return 1 if wrong else 0
+    return 1 if any(wrong) or missing else 0
+
+
+def profile(bench, name, arguments):
+    """Seconds of every node, measured one by one, and the shares of operators."""
+    model, folder = GPU_MODELS[name], bench.folder / name
+    output = arguments.output or folder / "profile.json"
+    flags = training_flags(model, folder, 1, 1, bench.bf16, arguments.gpu_ids or None)
+    # Everything of a training that has a part in its graph.
+    wanted = ("--model", "--data", "--normalize", "--device", "--gpu-ids", "--threads", "--batch-size", "--micro-batches", "--loss",
+              "--precision")
+    kept = [word for flag, value in pairs(flags) if flag in wanted for word in (flag, value)]
+    run([arguments.pipetrain, "profile", *kept, "--no-cache", "-o", output])
+    seconds = {}
+    for node in json.loads(output.read_text())["nodes"]:
+        seconds[node["op"]] = seconds.get(node["op"], 0) + node["seconds"]
+    whole = sum(seconds.values())
+    shares = sorted(seconds.items(), key=lambda item: -item[1])[:12]
+    figure(f"{model.title}, batch {model.batch}, {arguments.precision}: {1e3 * whole:.2f} ms in kernels: " +
+           ", ".join(f"{op} {1e3 * time:.2f}" for op, time in shares))
+    return 0
+
+
+def pairs(flags):
+    """(flag, value) of a command line; None for flags without one."""
+    words = [str(flag) for flag in flags]
+    for i, word in enumerate(words):
+        if word.startswith("--"):
+            following = words[i + 1] if i + 1 < len(words) else "--"
+            yield word, None if following.startswith("--") else following
 
 
 def overhead(bench, name, arguments):
@@ -179,12 +251,15 @@ def parse():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--gpu-ids", default="0")
+    parser.add_argument("--torch-device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--folder", type=Path, help="where the network, its batch and what was found stay; a temporary one if not given")
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in ("beside", "alone"):
+    for command in ("beside", "alone", "profile", "prepare"):
         each = commands.add_parser(command)
         each.add_argument("network", choices=GPU_MODELS)
-        each.add_argument("--at-least", type=float)
         each.add_argument("-o", "--output", type=Path)
+        each.add_argument("--at-least", type=float)
+        each.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS) if command == "beside" else ["pipetrain"])
     tax = commands.add_parser("overhead")
     tax.add_argument("--network", choices=GPU_MODELS, default="gpt2")
     tax.add_argument("--at-most", type=float)
@@ -194,11 +269,13 @@ def parse():
 def main():
     arguments = parse()
     arguments.pipetrain = arguments.pipetrain.resolve()
+    commands = {"overhead": overhead, "beside": beside, "alone": beside, "profile": profile, "prepare": lambda *_: 0}
     with tempfile.TemporaryDirectory() as folder:
-        bench = GpuBench(arguments, Path(folder))
+        bench = GpuBench(arguments, (arguments.folder or Path(folder)).resolve())
+        bench.folder.mkdir(parents=True, exist_ok=True)
         try:
             bench.prepare(arguments.network)
-            return (overhead if arguments.command == "overhead" else beside)(bench, arguments.network, arguments)
+            return commands[arguments.command](bench, arguments.network, arguments)
         except RunFailed as failure:
             print(failure)
             return 1

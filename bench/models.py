@@ -6,7 +6,7 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Model:
     title: str
-    network: str  # of `pipetrain new` and of tests/parity/zoo_networks.py
+    network: str  # of `pipetrain new` and of zoo_networks.py
     sizes: dict  # where they are not the network's defaults
     batch: int
     steps: int  # timed ones of a run on one thread: about one to two seconds

@@ -12,7 +12,6 @@ import hashlib
 import json
 import resource
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -20,9 +19,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "parity"))
-import zoo_networks  # noqa: E402
-from models import ALL_MODELS, MODELS, MOMENTUM, sizes_of  # noqa: E402
+import zoo_networks
+from models import ALL_MODELS, MODELS, MOMENTUM, sizes_of
 
 
 def load(name, folder):

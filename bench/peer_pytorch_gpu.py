@@ -1,6 +1,6 @@
 """Times training steps of PyTorch on a GPU, on a network whose weights and batch lie in a folder (prepare.py).
 
-    python3 peer_pytorch_gpu.py MODEL FOLDER --steps 20 [--compile] [--channels-last] [--bf16] [--device cpu]
+    python3 peer_pytorch_gpu.py MODEL FOLDER --steps 20 [--compile] [--channels-last] [--bf16 | --exact] [--device cpu]
 
 Prints one JSON line. A step ends when its loss is known to the host, as pipetrain's does. Compiling is in no timed step.
 `peak_mib` is what PyTorch's allocator holds at most (`allocated_mib`: of it, what tensors took).
@@ -27,9 +27,12 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--exact", action="store_true", help="no TF32, which convolutions use by default")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     arguments = parser.parse_args()
     device = arguments.device
+    if arguments.exact:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     network, x, y = load(arguments.model, arguments.folder)
     # Where tensors go before an optimizer knows them.
     network = network.to(device)

@@ -19,6 +19,7 @@
 #include "graph/op.h"
 #include "ops/kernels_cuda.h"
 #include "ops/library_kernels_cuda.h"
+#include "ops/logged_kernel.h"
 #include "optim/update.h"
 #include "optim/update_cuda.h"
 
@@ -209,6 +210,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   multiprocessors_ = properties.multiProcessorCount;
   cache_bytes_ = static_cast<std::size_t>(properties.l2CacheSize);
   make_ = fmt::format("{} x {}, {}", properties.name, multiprocessors_, versions());
+  log_kernel("device " + make_);
   PT_CHECK(properties.major >= 8, kResource,
            "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
            name_, properties.major, properties.minor);
@@ -264,8 +266,8 @@ std::unique_ptr<Kernel> CudaDevice::make_kernel(Stream& stream, const KernelRequ
   CudaQueue queue = queue_of(stream);
   queue.tensor_floats = tensor_floats_;
   queue.compiler = compiler_.get();
-  std::unique_ptr<Kernel> kernel = make_library_kernel(request, queue);
-  if (!kernel) kernel = make_cuda_kernel(request, queue);
+  std::unique_ptr<Kernel> kernel = logged(make_library_kernel(request, queue), request, "library");
+  if (!kernel) kernel = logged(make_cuda_kernel(request, queue), request, "own");
   if (!kernel) return nullptr;
   return std::make_unique<CheckedKernel>(
       *this, std::move(kernel),
@@ -289,6 +291,7 @@ void CudaDevice::sums_of_squares(Stream& stream, std::span<const std::span<const
   enter();
   sums_of_squares_cuda(values, sums, scratch, queue_of(stream));
   cuda_check(cudaGetLastError(), "to start a kernel");
+  log_kernel("own norms float32");
 }
 
 void CudaDevice::update(Stream& stream, std::int64_t step, double gradient_scale,
@@ -296,6 +299,7 @@ void CudaDevice::update(Stream& stream, std::int64_t step, double gradient_scale
   enter();
   update_cuda(step, gradient_scale, average_decay, parameters, queue_of(stream));
   cuda_check(cudaGetLastError(), "to start a kernel");
+  log_kernel("own update float32");
   for (const DeviceUpdate& one : parameters) {
     if (!is_updated_on_gpu(*one.settings))
       update_on_host(stream, step, gradient_scale, average_decay, one);

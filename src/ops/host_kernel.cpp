@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "ops/logged_kernel.h"
 #include "ops/registry.h"
 
 namespace pipetrain {
@@ -52,7 +53,7 @@ class HostKernel final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_host_kernel(Stream& stream, const KernelRequest& request) {
-  return std::make_unique<HostKernel>(stream, request);
+  return logged(std::make_unique<HostKernel>(stream, request), request, "host");
 }
 
 std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) {

@@ -1,13 +1,10 @@
-"""The program with --device cuda on devices that are recorded: its profile, plan, times and bits; and the logic of scripts/gpu-check with
-an nvidia-smi, a compute-sanitizer and tests that are none.
+"""The program with --device cuda on devices that are recorded: its profile, plan, times and bits.
 
 recorded_test.py PIPETRAIN FOLDER_OF_THE_RECORDED_PLUGIN SOURCES
 """
 import json
 import os
 import pathlib
-import re
-import stat
 import subprocess
 import sys
 import tempfile
@@ -75,59 +72,7 @@ def times_of_a_run(work):
         check(len(spans) >= 64 and all(event["dur"] >= 1 for event in spans), f"{len(spans)} {side} spans in the trace")
 
 
-def fake(folder, name, text):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-def gpu_check(work):
-    """Its steps run, fail, are skipped and take too long, each for itself; only the measured part of the status changes."""
-    tools, build, out = work / "tools", work / "build", work / "out"
-    for folder in (tools, build):
-        folder.mkdir()
-    fake(tools, "nvidia-smi", 'case "$*" in *list-gpus*) echo "GPU 0: fake";; *memory.used*) echo 100;; *) echo "Fake GPU, 580.1, 81559 MiB";; esac')
-    fake(tools, "compute-sanitizer", "echo it found something; exit 1")
-    (build / "pipetrain").symlink_to(program)
-    fake(build, "ops_tests", 'test "$PIPETRAIN_TEST_DEVICE" = cuda && echo "figure: 7 operators"')
-    fake(build, "optim_tests", "sleep 600")
-    fake(build, "nccl_processes", 'echo "skipped: there is no NCCL"; exit 77')
-    status = work / "status.md"
-    status.write_text((sources / "docs" / "gpu-status.md").read_text())
-    before = status.read_text()
-    script = [sources / "scripts" / "gpu-check", "--build", build, "--status", status]
-    # A limit of a second for what would sleep.
-    short = work / "gpu-check"
-    names = "operators|optimizers|sanitizer|^one stage$|zb-v|chimera|NCCL|copies"
-    text = (sources / "scripts" / "gpu-check").read_text().replace('step 60 "optimizers', 'step 1 "optimizers')
-    text = text.replace('"$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."', f'"{sources}"')
-    short.write_text(text)
-    path = f"{tools}:{os.environ['PATH']}"
-    result = run(["bash", short, *script[1:], "--only", names, out], code=1, PATH=path)
-    report = (out / "gpu-check.md").read_text()
-    check("- GPU: Fake GPU, 580.1, 81559 MiB" in report and re.search(r"commit ([0-9a-f]{7,}|unknown)", report), "which GPU, which commit", result)
-    for line in ("- passed: operators: own kernels", "  - 7 operators", "- FAILED: optimizers against the CPU (more than 1 s",
-                 "- FAILED: compute-sanitizer memcheck (exit 1", "      it found something", "- passed: one stage (",
-                 "- passed: zb-v on one GPU that stands for four: bits of one stage", "- passed: schedules/chimera-4x4",
-                 "- skipped: NCCL between two processes on one GPU: there is no NCCL",
-                 "- skipped: copies and NCCL between GPUs: one GPU"):
-        check(line in report, f'"{line}" is not in the report:\n{report}', result)
-    check(" 3 failed, 2 skipped" in report, "the sum of all steps", result)
-    after = status.read_text()
-    check(report in after, "the report is in the status")
-    begin, end = "<!-- scripts/gpu-check writes from here -->\n", "<!-- end of what gpu-check writes -->\n"
-    check(before.split(begin)[0] == after.split(begin)[0] and before.split(end)[1] == after.split(end)[1], "the rest of the status")
-    run(["bash", short, *script[1:], "--only", "doctor", out], PATH=path)
-    again = status.read_text()
-    check(again.count("scripts/gpu-check`,") == 1 and "zb-v" not in again.split(end)[0], "what it said before is replaced")
-    # Without a GPU it says so, and nothing changes.
-    fake(tools, "nvidia-smi", "exit 9")
-    result = run(["bash", short, *script[1:], out], code=5, PATH=path)
-    check("nvidia-smi finds no GPU" in result.stderr and status.read_text() == again, "no GPU", result)
-
-
 with tempfile.TemporaryDirectory() as folder:
     timed = profile_and_plan(pathlib.Path(folder))
     times_of_a_run(pathlib.Path(folder))
-    gpu_check(pathlib.Path(folder))
 print(f"on recorded devices: {checks} checks, {len(timed)} nodes timed")

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 #include "support/op_check.h"
 
@@ -191,7 +192,7 @@ void expect_reference_numbers(std::string_view op, const Attributes& attributes,
     in.push_back(input.view());
   }
   request.outputs = infer_op(op, attributes, request.inputs);
-  const auto kernel = make_emulated_kernel(request);
+  const auto kernel = make_gpu_kernel(request);
   ASSERT_NE(kernel, nullptr) << op;
   HostTensor result(request.outputs[0]);
   const Tensor out = result.view();
@@ -258,7 +259,7 @@ TEST(GpuKernels, Recurrences) {
   }
 }
 
-// Where the library has a product but not what belongs to it.
+// Where the library has a product but not what belongs to it; on a GPU, whatever it has.
 TEST(GpuKernels, BesideProducts) {
   struct Case {
     std::string op;
@@ -312,7 +313,9 @@ TEST(GpuKernels, BesideProducts) {
       EXPECT_EQ(library_is_asked(request), c.asked);
       expected = run_node(Backend::kReference, node, inputs, types);
       for (const bool own_bias : {false, true}) {
-        const auto kernel = make_product_in_parts(request, own_bias);
+        const auto kernel = device_under_test() ? make_gpu_kernel(request)
+                                                : make_product_in_parts(request, own_bias);
+        ASSERT_NE(kernel, nullptr);
         Buffer workspace(kernel->workspace_bytes());
         RunContext context;
         context.workspace = workspace.data();

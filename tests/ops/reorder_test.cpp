@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "support/blocked.h"
-#include "support/emulated_kernels.h"
+#include "support/device_kernel.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -65,7 +65,7 @@ TEST(ReorderTest, OnGpus) {
         node.op = find_op("Reorder");
         node.attributes = to(expected.type().layout);
         HostTensor y(expected.type());
-        const auto kernel = make_emulated_kernel({node, {from.type()}, {y.type()}});
+        const auto kernel = make_gpu_kernel({node, {from.type()}, {y.type()}});
         ASSERT_NE(kernel, nullptr);
         const Tensor in = from.view(), out = y.view();
         kernel->run({&in, 1}, {&out, 1}, {});

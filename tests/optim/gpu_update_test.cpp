@@ -1,4 +1,4 @@
-// The GPU's optimizer steps under the emulator, against the CPU's.
+// The GPU's optimizer steps, under the emulator or on a GPU, against the CPU's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +8,7 @@
 
 #include "optim/optimizer.h"
 #include "optim/update.h"
+#include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 
 namespace pipetrain {
@@ -71,7 +72,7 @@ TEST(GpuUpdate, IsTheCpusUpToRounding) {
       updates.push_back({tensor.settings, 0.01, tensor.there, tensor.gradient, tensor.other[0],
                          tensor.other[1], tensor.other_average});
     }
-    test::emulated_update(step, 0.5, 0.9, updates);
+    test::update_on_gpu(step, 0.5, 0.9, updates);
   }
   for (const Tensor& tensor : tensors) {
     SCOPED_TRACE(name_of(tensor.settings->kind));
@@ -89,7 +90,7 @@ TEST(GpuUpdate, NormsAreTheCpus) {
   std::vector<std::vector<float>> tensors;
   for (const std::size_t count : {0, 1, 255, 3001, 100000}) tensors.push_back(numbers(count, 9));
   const std::vector<std::span<const float>> spans(tensors.begin(), tensors.end());
-  const std::vector<double> sums = test::emulated_sums_of_squares(spans);
+  const std::vector<double> sums = test::sums_of_squares_on_gpu(spans);
   for (std::size_t k = 0; k < spans.size(); ++k) {
     const double expected = sum_of_squares(spans[k]);
     EXPECT_NEAR(sums[k], expected, 1e-12 * (1 + expected)) << spans[k].size();
@@ -114,7 +115,7 @@ TEST(GpuUpdate, NormsAreFiniteExactlyIfAllNumbersAre) {
     finite.push_back(true);
   }
   const std::vector<std::span<const float>> spans(tensors.begin(), tensors.end());
-  const std::vector<double> sums = test::emulated_sums_of_squares(spans);
+  const std::vector<double> sums = test::sums_of_squares_on_gpu(spans);
   for (std::size_t k = 0; k < spans.size(); ++k)
     EXPECT_EQ(std::isfinite(sums[k]), finite[k]) << k << " of " << spans[k].size();
 }
@@ -133,7 +134,7 @@ TEST(GpuUpdate, TakesALossScaleBack) {
       for (float& x : gradient) x *= scale;
       const std::vector<DeviceUpdate> updates = {
           {&settings, 0.01, weights[scaled], gradient, states[scaled][0], states[scaled][1], {}}};
-      test::emulated_update(step, 0.25 / static_cast<double>(scale), 0, updates);
+      test::update_on_gpu(step, 0.25 / static_cast<double>(scale), 0, updates);
     }
   }
   EXPECT_EQ(weights[0], weights[1]);

@@ -18,8 +18,10 @@ import torch
 from torch.nn import functional
 
 import zoo_cases
-import zoo_networks
 from pipetrain_run import initializers
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+import zoo_networks  # noqa: E402
 
 GOLDEN = Path(__file__).resolve().parent / "goldens" / "zoo.json"
 

@@ -46,9 +46,7 @@ enum class Place { kApart, kOverInputs, kShifted };
 /// Runs a kernel; `shift` elements' bytes before everything where Place says so.
 std::vector<HostTensor> run(const KernelRequest& request, const std::vector<HostTensor>& inputs,
                             const RunContext& context, Place place) {
-  Device* const device = device_under_test();
-  const std::unique_ptr<Kernel> kernel =
-      device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
+  const std::unique_ptr<Kernel> kernel = make_gpu_kernel(request);
   if (!kernel) return {};
   const auto block = [&](const TensorType& type) {
     return std::vector<std::byte>(type.bytes() + 2 * kEdge, std::byte{0xFF});

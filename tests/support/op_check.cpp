@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -233,19 +234,15 @@ void expect_error(ErrorKind kind, std::string_view text, const std::function<voi
 
 namespace {
 
-/// Runs a node with the kernel that `make` gives; nothing when it gives none.
-template <class Make>
-std::vector<HostTensor> run_made(const Make& make, const Node& node,
-                                 const std::vector<HostTensor>& inputs,
-                                 const std::vector<TensorType>& outputs,
-                                 const RunContext& context) {
-  if (node.op->flags & kView) return {inputs.at(0).reshaped(outputs.at(0).shape)};
+/// Runs a kernel of a node.
+std::vector<HostTensor> run_kernel(Kernel& kernel, const Node& node,
+                                   const std::vector<HostTensor>& inputs,
+                                   const std::vector<TensorType>& outputs,
+                                   const RunContext& context) {
   constexpr std::size_t kGuard = 128;
-  KernelRequest request{node, {}, outputs};
   std::vector<Tensor> in;
   std::vector<std::vector<std::byte>> before;
   for (const HostTensor& input : inputs) {
-    request.inputs.push_back(input.type());
     in.push_back(input.view());
     if (!input) in.back() = Tensor{};
     const auto* bytes = static_cast<const std::byte*>(input.view().data);
@@ -263,18 +260,16 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
     std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
     out.push_back({type, buffers.back().data() + kGuard});
   }
-  const std::unique_ptr<Kernel> kernel = make(request);
-  if (!kernel) return {};
-  const Buffer workspace(kernel->workspace_bytes() + kGuard);
+  const Buffer workspace(kernel.workspace_bytes() + kGuard);
   std::memset(workspace.data(), 0xFF, workspace.bytes());
   RunContext with_workspace = context;
   with_workspace.workspace = workspace.data();
-  kernel->run(in, out, with_workspace);
+  kernel.run(in, out, with_workspace);
 
   const auto intact = [](const std::byte* from, std::size_t count) {
     return std::all_of(from, from + count, [](std::byte b) { return b == std::byte{0xFF}; });
   };
-  EXPECT_TRUE(intact(workspace.data() + kernel->workspace_bytes(), kGuard))
+  EXPECT_TRUE(intact(workspace.data() + kernel.workspace_bytes(), kGuard))
       << node.op->name << " writes behind its workspace";
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (before[i].empty()) continue;
@@ -295,6 +290,25 @@ std::vector<HostTensor> run_made(const Make& make, const Node& node,
     std::memcpy(results.back().view().data, out[i].data, outputs[i].bytes());
   }
   return results;
+}
+
+KernelRequest request_of(const Node& node, const std::vector<HostTensor>& inputs,
+                         const std::vector<TensorType>& outputs) {
+  KernelRequest request{node, {}, outputs};
+  for (const HostTensor& input : inputs) request.inputs.push_back(input.type());
+  return request;
+}
+
+/// Runs a node with the kernel that `make` gives; nothing when it gives none.
+template <class Make>
+std::vector<HostTensor> run_made(const Make& make, const Node& node,
+                                 const std::vector<HostTensor>& inputs,
+                                 const std::vector<TensorType>& outputs,
+                                 const RunContext& context) {
+  if (node.op->flags & kView) return {inputs.at(0).reshaped(outputs.at(0).shape)};
+  const std::unique_ptr<Kernel> kernel = make(request_of(node, inputs, outputs));
+  if (!kernel) return {};
+  return run_kernel(*kernel, node, inputs, outputs, context);
 }
 
 /// Elements of inputs up to which the emulator is quick enough.
@@ -403,6 +417,17 @@ struct Expected {
   std::vector<std::vector<double>> scales;
 };
 
+/// Whether this process checks the next case on a GPU: with PIPETRAIN_TEST_SHARD=2/4 every fourth
+/// case, from the second on.
+bool is_in_shard() {
+  static int cases = 0;
+  const char* const shard = std::getenv("PIPETRAIN_TEST_SHARD");
+  int index = 1, count = 1;
+  PT_CHECK(!shard || (std::sscanf(shard, "%d/%d", &index, &count) == 2 && count > 0), kUsage,
+           "PIPETRAIN_TEST_SHARD={}: a shard is given as in 2/4", shard);
+  return cases++ % count == index - 1;
+}
+
 /// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
 /// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
 /// kernel that a real GPU has, run three times.
@@ -417,17 +442,16 @@ void check_emulated(std::string_view op, const Attributes& attributes,
   node.name = "test";
   const std::vector<TensorType> outputs = infer_op(op, attributes, types);
   Device* const device = device_under_test();
+  if (device && !is_in_shard()) return;
   std::int64_t elements = 0;
   for (const TensorType& type : types) elements += type.count();
   if (!device && elements > kMostEmulated) return;
-  const auto make = [&](const KernelRequest& request) {
-    return device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
-  };
+  const std::unique_ptr<Kernel> kernel = make_gpu_kernel(request_of(node, inputs, outputs));
+  if (!kernel) return;
   std::vector<HostTensor> first;
   for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
     set_emulated_order(order);
-    const std::vector<HostTensor> results = run_made(make, node, inputs, outputs, context);
-    if (results.empty()) return;
+    const std::vector<HostTensor> results = run_kernel(*kernel, node, inputs, outputs, context);
     if (order == 0) first = results;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::string where = fmt::format("output {} of the GPU's kernel, order {}", i, order);
@@ -444,8 +468,9 @@ void check_emulated(std::string_view op, const Attributes& attributes,
     }
   }
   for (const DType narrow : {DType::kBFloat16, DType::kFloat16})
-    check_stored_narrow(make, node, inputs, outputs, narrow, std::max(tolerance, 2e-5), context);
-  check_channels_last(make, node, inputs, expected.reference, tolerance, context);
+    check_stored_narrow(make_gpu_kernel, node, inputs, outputs, narrow, std::max(tolerance, 2e-5),
+                        context);
+  check_channels_last(make_gpu_kernel, node, inputs, expected.reference, tolerance, context);
   if (const char* log = std::getenv("PIPETRAIN_EMULATED_LOG")) {
     std::ofstream(log, std::ios::app) << fmt::format("{}\n", op);
   }

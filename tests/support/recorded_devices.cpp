@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "device/recorded_work.h"
+#include "ops/logged_kernel.h"
 #include "ops/registry.h"
 #include "optim/update.h"
 
@@ -748,9 +749,10 @@ Range writes(T* data, std::size_t count) {
 
 class RecordedKernel final : public Kernel {
  public:
-  RecordedKernel(RecordedStream& stream, const KernelRequest& request)
+  RecordedKernel(RecordedStream& stream, const KernelRequest& request,
+                 std::unique_ptr<Kernel> kernel)
       : stream_(stream),
-        kernel_(make_kernel(Backend::kCpu, request)),
+        kernel_(std::move(kernel)),
         what_(fmt::format("{} of {}", request.node.op->name, request.node.name)) {}
   void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
            const RunContext& context) override {
@@ -778,10 +780,17 @@ class RecordedKernel final : public Kernel {
   bool is_compiled_ = false;
 };
 
+/// Some operators have none: their operands go through the host.
+std::unique_ptr<Kernel> kernel_of_cpu(const KernelRequest& request) {
+  if (request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad") return nullptr;
+  return make_kernel(Backend::kCpu, request);
+}
+
 class RecordedDevice final : public Device {
  public:
   RecordedDevice(RecordedStreams& streams, int index) : streams_(streams), index_(index) {}
   Recordings recordings;
+  MakeKernelOfRequest make_of_request = kernel_of_cpu;
   std::string name() const override { return fmt::format("recorded {}", index_); }
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<RecordedStream>(streams_, *this, recordings);
@@ -796,15 +805,15 @@ class RecordedDevice final : public Device {
   std::size_t cache_bytes() const override { return kRecordedCache; }
   bool reaches(const Device& other) const override { return &other == this || !streams_.parted(); }
   std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) override {
-    // One operator without a kernel: its operands go through the host.
-    if (request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad") return nullptr;
     // The bits of some kernels follow the threads that they are made for: one, however many stages
     // share this machine's.
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    auto kernel = std::make_unique<RecordedKernel>(static_cast<RecordedStream&>(stream), request);
+    std::unique_ptr<Kernel> kernel = make_of_request(request);
     omp_set_num_threads(threads);
-    return kernel;
+    if (!kernel) return nullptr;
+    return std::make_unique<RecordedKernel>(static_cast<RecordedStream&>(stream), request,
+                                            std::move(kernel));
   }
   void set(Stream& stream, float* to, float value) override {
     put(stream, {writes(to, 1)}, "a scalar", [=] { *to = value; });
@@ -824,6 +833,7 @@ class RecordedDevice final : public Device {
       for (std::size_t k = 0; k < values.size(); ++k)
         sums[k] = pipetrain::sum_of_squares(values[k]);
     });
+    log_kernel("own norms float32");
   }
   void update(Stream& stream, std::int64_t step, double gradient_scale, double average_decay,
               std::span<const DeviceUpdate> parameters) override {
@@ -844,6 +854,7 @@ class RecordedDevice final : public Device {
             update_average(average_decay, one.average, one.parameter);
           }
         });
+    log_kernel("own update float32");
   }
 
  private:
@@ -967,6 +978,9 @@ void RecordedMachine::allow_recordings(int failing) {
     recordings.allowed = true;
     recordings.failing = failing;
   }
+}
+void RecordedMachine::use_kernels(MakeKernelOfRequest make) {
+  for (const auto& device : devices_) static_cast<RecordedDevice&>(*device).make_of_request = make;
 }
 void RecordedMachine::part_devices() { streams_->part_devices(); }
 void RecordedMachine::host_writes(const void* data, std::size_t bytes) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ inline double recorded_seconds(std::size_t bytes) {
   return 1e-6 + 1e-9 * static_cast<double>(bytes);
 }
 
+using MakeKernelOfRequest = std::function<std::unique_ptr<Kernel>(const KernelRequest&)>;
+
 /// Some devices of one machine. Its kernels are the CPU's, run when the work's turn comes.
 class RecordedMachine {
  public:
@@ -46,6 +49,9 @@ class RecordedMachine {
   /// Streams made from now on record work (device/recorded_work.h); every `failing`-th recording of
   /// a stream fails, none if it is 0. Said before: they do not.
   void allow_recordings(int failing = 0);
+  /// Kernels made from now on come from `make`; where it gives none, devices have none. Said
+  /// before: they are the CPU's.
+  void use_kernels(MakeKernelOfRequest make);
   /// From now on no device copies from or to the memory of another one.
   void part_devices();
   /// Says that the host writes memory which devices copy from: nothing may still want it.

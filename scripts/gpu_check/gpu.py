@@ -1,0 +1,41 @@
+"""What the check runs on: what `pipetrain doctor` and nvidia-smi say."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+
+
+@dataclasses.dataclass
+class Gpu:
+    doctor: dict  # what it says; empty where it failed
+    absent: str  # why there is no GPU
+    is_rehearsal: bool
+    text: str
+
+    @property
+    def word(self):
+        """What a step is called that did what it should: nothing passes that ran on no GPU."""
+        return "rehearsed" if self.is_rehearsal else "passed"
+
+
+def find(places, environment):
+    try:
+        done = subprocess.run([places.program("pipetrain"), "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60)
+        doctor = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return Gpu({}, f"pipetrain doctor does not answer: {error}", False, "none")
+    names = doctor["gpu_names"]
+    if not names:
+        return Gpu(doctor, doctor["gpus_absent"], False, "none")
+    is_rehearsal = any("rehearsal" in name for name in names)
+    text = "none: a rehearsal" if is_rehearsal else smi("name,driver_version,memory.total") or ", ".join(names)
+    return Gpu(doctor, "", is_rehearsal, text)
+
+
+def smi(query):
+    """What nvidia-smi says of the first GPU; empty without it."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""

@@ -1,0 +1,158 @@
+// A plugin to rehearse scripts/gpu-check with on a machine without a GPU: one recorded device
+// (support/recorded_devices.h) with the GPU's own kernels under the emulator, where operands are
+// small enough for it, and the CPU's in the place of NVIDIA's libraries.
+// PIPETRAIN_REHEARSED_FAULT plants one fault, for tests of the check:
+//   wrong-gradient   the weight gradients of convolutions are a tenth too large
+//   no-graphs        convolutions have no kernel, as in a plugin without cuDNN's graphs
+//   missing-kernel   LayerNorm has none
+//   old-cudnn        says that it found cuDNN 8.9
+//   missing-nccl     says that there is no NCCL
+//   missing-nvrtc    warns that there is no NVRTC
+//   crash-at-exit    aborts when the program ends
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/build_id.h"
+#include "device/plugin.h"
+#include "graph/op.h"
+#include "ops/logged_kernel.h"
+#include "ops/registry.h"
+#include "support/emulated_kernels.h"
+#include "support/recorded_devices.h"
+
+namespace {
+
+using namespace pipetrain;
+
+constexpr int kFoundProblems = 99;
+/// Elements of operands up to which the emulator is quick enough.
+constexpr std::int64_t kMostEmulated = 4096;
+
+bool has_fault(std::string_view name) {
+  static const char* const fault = std::getenv("PIPETRAIN_REHEARSED_FAULT");
+  return fault && name == fault;
+}
+
+template <std::size_t N>
+bool is_one_of(std::string_view op, const std::array<std::string_view, N>& ops) {
+  return std::find(ops.begin(), ops.end(), op) != ops.end();
+}
+
+/// Whether all of these tensors from `first` on that are there are float32.
+bool are_float(const std::vector<TensorType>& types, std::size_t first) {
+  for (std::size_t i = first; i < types.size(); ++i) {
+    if (types[i].dtype != DType::kFloat32 && types[i].dtype != DType::kUndefined) return false;
+  }
+  return true;
+}
+
+/// Whether NVIDIA's libraries are asked for a node: products and convolutions always, norms and
+/// attention for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
+bool is_of_library(const KernelRequest& request) {
+  constexpr std::array<std::string_view, 6> always = {
+      "Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "MatMulActivation", "MatMulSums"};
+  constexpr std::array<std::string_view, 6> norms = {"BatchNorm", "BatchNormGrad",
+                                                     "LayerNorm", "LayerNormInputGrad",
+                                                     "RmsNorm",   "RmsNormInputGrad"};
+  const std::string_view op = request.node.op->name;
+  const bool is_narrow = request.inputs[0].dtype != DType::kFloat32;
+  if (is_one_of(op, norms))
+    return (is_narrow || op.starts_with("BatchNorm")) &&
+           are_float(request.inputs, op.ends_with("Grad") ? 2 : 1) && are_float(request.outputs, 1);
+  if (op == "Attention") return is_narrow && are_float(request.outputs, 1);
+  if (op == "AttentionGrad") return is_narrow && are_float(request.inputs, 7);
+  return is_one_of(op, always);
+}
+
+class WrongKernel final : public Kernel {
+ public:
+  explicit WrongKernel(std::unique_ptr<Kernel> kernel) : kernel_(std::move(kernel)) {}
+  void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+           const RunContext& context) override {
+    kernel_->run(inputs, outputs, context);
+    if (!outputs[0] || outputs[0].type.dtype != DType::kFloat32) return;
+    for (std::int64_t i = 0; i < outputs[0].count(); ++i) outputs[0].as<float>()[i] *= 1.1F;
+  }
+  std::size_t workspace_bytes() const override { return kernel_->workspace_bytes(); }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+};
+
+std::unique_ptr<Kernel> make_rehearsed_kernel(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  if ((has_fault("no-graphs") && op.starts_with("Conv")) ||
+      (has_fault("missing-kernel") && op == "LayerNorm"))
+    return nullptr;
+  if (is_of_library(request)) {
+    // The CPU's kernel has float32 for weight gradients, as training has.
+    if (op == "ConvWeightGrad" && request.outputs[0].dtype != DType::kFloat32) return nullptr;
+    std::unique_ptr<Kernel> kernel = make_kernel(Backend::kCpu, request);
+    if (has_fault("wrong-gradient") && op == "ConvWeightGrad")
+      kernel = std::make_unique<WrongKernel>(std::move(kernel));
+    return logged(std::move(kernel), request, "library");
+  }
+  std::unique_ptr<Kernel> kernel = test::make_emulated_kernel(request);
+  if (!kernel) return nullptr;
+  std::int64_t elements = 0;
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types)
+      elements += type.dtype == DType::kUndefined ? 0 : type.count();
+  }
+  if (elements > kMostEmulated) kernel = make_kernel(Backend::kCpu, request);
+  return logged(std::move(kernel), request, "own");
+}
+
+class Rehearsal final : public DevicePlugin {
+ public:
+  Rehearsal() {
+    machine_.use_kernels(make_rehearsed_kernel);
+    machine_.allow_recordings();
+    log_kernel(fmt::format("device rehearsal, driver 13000, CUDA 13000, cuBLASLt 130101, cuDNN {}",
+                           has_fault("old-cudnn") ? 8907 : 91900));
+    if (has_fault("missing-nvrtc"))
+      log_warning("cuda", "element-wise chains run node by node: NVRTC cannot be loaded");
+  }
+  std::vector<std::string> devices() override { return {"rehearsal of a GPU"}; }
+  Device& open(int index) override { return machine_.device(index); }
+  bool reaches(int, int) override { return true; }
+  Collectives& collectives() override {
+    PT_CHECK(!has_fault("missing-nccl"), kResource, "NCCL cannot be loaded");
+    return machine_.collectives();
+  }
+  std::vector<std::string> problems() const { return machine_.problems(); }
+
+ private:
+  test::RecordedMachine machine_{1, 1};
+};
+
+Rehearsal& rehearsal() {
+  static auto* const plugin = new Rehearsal;  // the program's runtime may outlive static objects
+  return *plugin;
+}
+
+DevicePlugin* plugin() {
+  Rehearsal& plugin = rehearsal();
+  static const bool registered = std::atexit([] {
+                                   if (has_fault("crash-at-exit")) std::abort();
+                                   const std::vector<std::string> problems = rehearsal().problems();
+                                   for (const std::string& problem : problems)
+                                     std::fprintf(stderr, "%s\n", problem.c_str());
+                                   std::fflush(stderr);
+                                   if (!problems.empty()) std::_Exit(kFoundProblems);
+                                 }) == 0;
+  return registered ? &plugin : nullptr;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const pipetrain::PluginEntry pipetrain_plugin;
+const pipetrain::PluginEntry pipetrain_plugin = {pipetrain::kBuildId.data(), plugin};
