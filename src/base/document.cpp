@@ -74,9 +74,10 @@ Json parse_json(std::string_view text) {
   std::array<int, kDeepest + 1> fields{};  // so far, of the open object of each depth
   return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json&) {
     const auto depth = static_cast<std::size_t>(outer);
-    const bool begins = event == Json::parse_event_t::object_start;
-    PT_CHECK(depth + begins <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
-    if (begins) fields.at(depth + 1) = 0;
+    const bool object = event == Json::parse_event_t::object_start;
+    const bool opens = object || event == Json::parse_event_t::array_start;
+    PT_CHECK(depth + opens <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
+    if (object) fields.at(depth + 1) = 0;
     if (event == Json::parse_event_t::key)
       PT_CHECK(++fields.at(depth) <= kMostFields, kData, "an object has more than {} fields",
                kMostFields);

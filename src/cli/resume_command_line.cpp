@@ -91,14 +91,22 @@ fs::path run_of(const fs::path& checkpoint) {
   return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
 }
 
-/// Whether a path leads into a folder, whatever links there are on the way. A pattern may meet
-/// links, so it is none.
+/// Whether a path leads into a folder, whatever links there are on the way, and to nothing but
+/// files of its own there. A pattern may meet links, so it is none.
 bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error);
   const fs::path outer = error ? fs::path() : fs::canonical(folder, error);
   if (error || path.filename().string().find_first_of("*?[") != std::string::npos) return false;
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+  if (is_special(inner) ||
+      std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end())
+    return false;
+  for (fs::recursive_directory_iterator i(inner, error), end; !error && i != end;
+       i.increment(error)) {
+    std::error_code ignored;
+    if (i->is_symlink(ignored) || is_special(i->path())) return false;
+  }
+  return true;
 }
 
 std::string manifest_of(const FoundCheckpoint& found) {

@@ -128,6 +128,19 @@ class Settings(Hostile):
             self.set(f"--data={value}")
             self.refused("usage", "--resume=run", "--model", MODEL, says=f"--data={value}")
 
+    def test_nor_those_inside_of_a_folder_of_data(self):
+        (self.folder / "run/data/more").mkdir(parents=True)
+        for name in ("train.csv", "more/train.csv"):
+            link = self.folder / "run/data" / name
+            for make in (lambda path: path.symlink_to(DATA), os.mkfifo):
+                make(link)
+                self.set("--data=run/data")
+                self.refused("usage", "--resume=run", "--model", MODEL, says="--data=run/data")
+                link.unlink()
+        os.mkfifo(self.folder / "run/pipe.csv")
+        self.set("--data=run/pipe.csv")
+        self.refused("usage", "--resume=run", "--model", MODEL, says="--data=run/pipe.csv")
+
     def test_a_run_does_not_go_on_through_a_link_in_its_folder(self):
         for name in ("events.jsonl", "stderr.log", "trained.onnx", "plan.json", "tb"):
             with self.subTest(name):
