@@ -33,7 +33,8 @@ class GpuCheck(unittest.TestCase):
         self.out = self.work / "out"
 
     def command(self, *words, folder=build, use=plugin):
-        return [str(word) for word in (sys.executable, sources / "scripts" / "gpu-check", *words, "--build", folder, "--plugin", use, "-o", self.out)]
+        script = sources / "scripts" / "gpu-check"
+        return [str(word) for word in (sys.executable, script, *words, "--build", folder, "--plugin", use, "-o", self.out)]
 
     def check(self, *words, code=0, fault="", limit=4, **options):
         environment = {**os.environ, "PIPETRAIN_REHEARSED_FAULT": fault}
