@@ -137,7 +137,8 @@ class Context:
         if process.returncode == 77 and code == 0:
             raise Skipped(next((line for line in output.splitlines() if line.startswith("skipped: ")), "skipped: no reason")[9:])
         if process.returncode != code:
-            raise Failed(f"{program} ended {how(process.returncode)}, not with {code}", output)
+            said = re.search(r"^error: (.*)", output, re.M)
+            raise Failed(f"{program} ended {how(process.returncode)}, not with {code}" + (f": {said[1]}" if said else ""), output)
         warning = WARNINGS.search(output)
         if warning and not warnings:
             raise Failed(f"{program} warns: {warning[0]}", output)
