@@ -111,6 +111,13 @@ class GpuCheck(unittest.TestCase):
         (folder / "ops_tests").write_text("#!/bin/sh\nexit 0\n")
         self.assertIn("passed: memcheck", self.check(2, "--only", "memcheck", folder=folder, environment=path))
 
+    def test_a_failing_family_names_its_tests_and_the_first_failure(self):
+        output = ["op_check.cpp:7: Failure", "the first words", *["more"] * 100, "[  FAILED  ] Conv.One (1 ms)", "[  FAILED  ] Conv.Two (1 ms)"]
+        (self.work / "output").write_text("\n".join(output) + "\n")
+        folder = self.fake_build(ops_tests=f"cat {self.work}/output; exit 1")
+        said = self.finds("", (2, "--only", "fused"), "2 tests fail: Conv.One, Conv.Two", folder=folder)
+        self.assertEqual(said.splitlines()[2:4], ["    op_check.cpp:7: Failure", "    the first words"])
+
     def test_limits_hold(self):
         folder = self.fake_build(optim_tests="echo begun; sleep 600")
         start = time.monotonic()
