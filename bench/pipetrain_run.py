@@ -22,7 +22,7 @@ def busy_seconds():
 
 
 def run(command, environment=None):
-    """Runs a command and returns its standard output and what it used: when it started, its peak memory in MiB, and
+    """Runs a command and returns its standard output and what it used: when it started, its peak memory in MiB, its warnings, and
     `foreign`, the share of the machine's processor time that other programs took meanwhile."""
     command = [str(word) for word in command]
     busy_before, start = busy_seconds(), time.time()
@@ -35,8 +35,9 @@ def run(command, environment=None):
         err.seek(0)
         if process.returncode:
             raise RunFailed(f"exit code {process.returncode} from: {' '.join(command)}\n{err.read().strip()[-1500:]}")
+        warnings = "".join(line for line in err if line.startswith("warning: "))
         foreign = max(0.0, busy_seconds() - busy_before - usage.ru_utime - usage.ru_stime) / (seconds * os.cpu_count())
-        return out.read(), {"start": start, "foreign": foreign, "peak_mib": usage.ru_maxrss / 1024}
+        return out.read(), {"start": start, "foreign": foreign, "peak_mib": usage.ru_maxrss / 1024, "warnings": warnings}
 
 
 def peer(python, script, *flags):
@@ -86,4 +87,5 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
         "predicted_ms": plan.get("predicted", {}).get("step_ms"),
         "foreign": used["foreign"],
         "log": log.read_text(),
+        "warnings": used["warnings"],
     }

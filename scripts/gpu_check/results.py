@@ -61,7 +61,7 @@ class Results:
 
     def report(self):
         lines = [f"`scripts/gpu-check`, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC", "",
-                 f"- GPU: {self.gpu.text}"]
+                 f"- GPU: {self.gpu.text}", f"- pipetrain {self.gpu.doctor.get('version', 'does not start')}"]
         for stage in sorted({stage for stage, _ in self.outcomes}):
             steps = [outcome for outcome in self.outcomes.values() if outcome.stage == stage]
             lines += ["", f"Stage {stage}: {verdict_of(steps, self.gpu.word)}", ""]

@@ -50,7 +50,12 @@ def schedule_file(name, micro_batches, check):
 
 def graphs(context):
     """Passes as CUDA graphs: the bits of passes that are put in kernel by kernel."""
-    same("--gpu-ids", "0,0", "--schedule", "1f1b", environment={"PIPETRAIN_CUDA_GRAPHS": "on"})(context)
+    run = digits.train(context, "--gpu-ids", "0,0", "--schedule", "1f1b", environment={"PIPETRAIN_CUDA_GRAPHS": "on"})
+    launched = run.kernels["graph launched"]
+    if not launched:
+        raise Failed("no pass became a CUDA graph", run.output)
+    context.figure(f"{launched} graphs launched")
+    digits.expect_same(run, one_stage(context))
 
 
 def chains(context):

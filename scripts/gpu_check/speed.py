@@ -4,7 +4,6 @@ PyTorch beside it, eager and compiled (bench/gpu.py). A rehearsal takes small ne
 
 import collections
 import json
-import subprocess
 
 from gpu_check.steps import Failed, Group, Skipped, Stage, Step
 
@@ -20,12 +19,18 @@ def network_of(context, name):
 def python(context, torch):
     """The Python that has what bench/gpu.py needs."""
     modules = "numpy, onnx, torch" if torch else "numpy, onnx"
-    probe = subprocess.run([context.python, "-c", f"import {modules}"], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        raise Skipped(f"{context.python} has not all of {modules} (GPU_CHECK_PYTHON names another)")
-    if torch and not context.gpu.is_rehearsal:
-        context.run([context.python, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"])
-    return context.python
+
+    def probe():
+        program = f"import {modules}" + ("\nassert torch.cuda.is_available()" if torch and not context.gpu.is_rehearsal else "")
+        try:
+            context.run([context.python, "-c", program])
+        except Failed as failed:
+            if "ModuleNotFoundError" not in failed.output:
+                raise
+            raise Skipped(f"{context.python} has not all of {modules} (GPU_CHECK_PYTHON names another)") from failed
+        return context.python
+
+    return context.session.once(modules, probe)
 
 
 def bench(context, name, command, *flags, before=(), torch=False, environment=None):

@@ -99,7 +99,7 @@ class Context:
 
     def __init__(self, session, step, deadline, environment):
         self.session, self.step, self.deadline, self.environment = session, step, deadline, environment
-        self.figures = []
+        self.figures, self.late = [], False
         self.places, self.gpu, self.python = session.places, session.gpu, session.python
 
     def figure(self, text):
@@ -121,9 +121,8 @@ class Context:
                 self.session.processes.add(process)
             try:
                 process.wait(left)
-                late = False
             except subprocess.TimeoutExpired:
-                late = True
+                self.late = True
                 kill(process)
                 process.wait()
             finally:
@@ -132,12 +131,13 @@ class Context:
             said.seek(0)
             output = said.read()
         program = Path(command[0]).name
-        if late:
+        if self.late:
             raise Failed(f"{program} took more than the {self.step.limit:.0f} s of this step", output)
         if process.returncode == 77 and code == 0:
             raise Skipped(next((line for line in output.splitlines() if line.startswith("skipped: ")), "skipped: no reason")[9:])
         if process.returncode != code:
-            raise Failed(f"{program} ended {how(process.returncode)}, not with {code}", output)
+            said = re.search(r"^error: (.*)", output, re.M)
+            raise Failed(f"{program} ended {how(process.returncode)}, not with {code}" + (f": {said[1]}" if said else ""), output)
         warning = WARNINGS.search(output)
         if warning and not warnings:
             raise Failed(f"{program} warns: {warning[0]}", output)
@@ -148,28 +148,33 @@ def how(code):
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-def do(session, step, deadline, environment):
-    """One run of a step: its verdict, reason, output and figures."""
-    context = Context(session, step, min(deadline, time.monotonic() + step.limit), environment)
+def do(context):
+    """Verdict, reason and output of one run of a step."""
     try:
-        step.work(context)
+        context.step.work(context)
     except Skipped as skipped:
-        return "skipped", str(skipped), "", context.figures
+        return "skipped", str(skipped), ""
     except Failed as failed:
-        return "failed", str(failed), failed.output, context.figures
+        return "failed", str(failed), failed.output
     except Exception as error:  # noqa: BLE001: a program wrote something else than it should; the other steps go on
-        return "failed", f"{type(error).__name__}: {error}", "", context.figures
-    return session.gpu.word, "", "", context.figures
+        return "failed", f"{type(error).__name__}: {error}", ""
+    return context.gpu.word, "", ""
 
 
 def outcome(session, stage, step, deadline, environment):
     start = time.monotonic()
     if session.stopped or start >= deadline:
         return Outcome(stage.number, step.name, "failed", 0, f"not run: the {stage.limit:.0f} s of the stage were over")
-    verdict, reason, output, figures = do(session, step, deadline, environment)
-    out = Outcome(stage.number, step.name, verdict, time.monotonic() - start, reason, figures, output)
-    if verdict == "failed" and step.repeat and environment.get(BLOCKING) != "1" and time.monotonic() < deadline:
-        verdict, reason, output, _ = do(session, step, deadline, {**environment, BLOCKING: "1"})
+
+    def context(environment):
+        return Context(session, step, min(deadline, time.monotonic() + step.limit), environment)
+
+    first = context(environment)
+    verdict, reason, output = do(first)
+    out = Outcome(stage.number, step.name, verdict, time.monotonic() - start, reason, first.figures, output)
+    # What took too long would take as long again.
+    if verdict == "failed" and step.repeat and not first.late and environment.get(BLOCKING) != "1" and time.monotonic() < deadline:
+        verdict, reason, output = do(context({**environment, BLOCKING: "1"}))
         out.again = f"again with {BLOCKING}=1: " + (reason or verdict)
         out.output += f"\n--- {out.again}\n{output}" if output else ""
     return out

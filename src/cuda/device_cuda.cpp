@@ -139,6 +139,7 @@ class CudaStream final : public Stream, public WorkRecorder {
   void put(RecordedWork& work) override {
     device_.enter();
     cuda_check(cudaGraphLaunch(static_cast<CudaGraph&>(work).graph, stream_), "to start a graph");
+    log_kernel("graph launched");
   }
 
  private:

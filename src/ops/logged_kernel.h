@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// Adds a line.
+/// Adds a line: "BY OPERATOR TYPE", "graph launched", or "device" and what it is.
 void log_kernel(std::string_view line);
 
 /// The same kernel, which adds "BY OPERATOR TYPE" when it has run for the first time: by whom the

@@ -33,10 +33,11 @@ class GpuCheck(unittest.TestCase):
         self.out = self.work / "out"
 
     def command(self, *words, folder=build, use=plugin):
-        return [str(word) for word in (sys.executable, sources / "scripts" / "gpu-check", *words, "--build", folder, "--plugin", use, "-o", self.out)]
+        script = sources / "scripts" / "gpu-check"
+        return [str(word) for word in (sys.executable, script, *words, "--build", folder, "--plugin", use, "-o", self.out)]
 
-    def check(self, *words, code=0, fault="", limit=4, **options):
-        environment = {**os.environ, "PIPETRAIN_REHEARSED_FAULT": fault}
+    def check(self, *words, code=0, fault="", limit=4, environment=None, **options):
+        environment = {**os.environ, "PIPETRAIN_REHEARSED_FAULT": fault, **(environment or {})}
         done = subprocess.run(self.command(*words, "--limit", limit, **options), env=environment, capture_output=True, text=True, timeout=250)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout
@@ -93,6 +94,29 @@ class GpuCheck(unittest.TestCase):
         said = self.finds("missing-kernel", (2, "--only", "norms-1"), r"LayerNorm \w+: 0 kernels ran, \d+ are listed")
         self.assertIn("again with CUDA_LAUNCH_BLOCKING=1", said)
         self.assertIn("=== stage 2: norms", (self.out / "failures.log").read_text())
+
+    def test_graphs_that_were_never_made_are_found(self):
+        self.finds("no-recordings", (4, "--only", "graphs"), "no pass became a CUDA graph")
+        self.assertRegex(self.check(4, "--only", "graphs"), r"\d\d+ graphs launched")
+
+    def test_a_sanitizer_finds_something_or_does_not_run_here(self):
+        folder = self.fake_build(ops_tests="exit 0")
+        tool = folder / "compute-sanitizer"
+        tool.symlink_to("ops_tests")
+        path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+        for said, expected in (("Error: Device not supported", "skipped: memcheck: compute-sanitizer does not run here: not supported"),
+                               ("Invalid __global__ write", "FAILED: memcheck: compute-sanitizer ended with exit code 1")):
+            (folder / "ops_tests").write_text(f"#!/bin/sh\necho '{said}'\nexit 1\n")
+            self.assertIn(expected, self.check(2, "--only", "memcheck", code=1, folder=folder, environment=path))
+        (folder / "ops_tests").write_text("#!/bin/sh\nexit 0\n")
+        self.assertIn("passed: memcheck", self.check(2, "--only", "memcheck", folder=folder, environment=path))
+
+    def test_a_failing_family_names_its_tests_and_the_first_failure(self):
+        output = ["op_check.cpp:7: Failure", "the first words", *["more"] * 100, "[  FAILED  ] Conv.One (1 ms)", "[  FAILED  ] Conv.Two (1 ms)"]
+        (self.work / "output").write_text("\n".join(output) + "\n")
+        folder = self.fake_build(ops_tests=f"cat {self.work}/output; exit 1")
+        said = self.finds("", (2, "--only", "fused"), "2 tests fail: Conv.One, Conv.Two", folder=folder)
+        self.assertEqual(said.splitlines()[2:4], ["    op_check.cpp:7: Failure", "    the first words"])
 
     def test_limits_hold(self):
         folder = self.fake_build(optim_tests="echo begun; sleep 600")

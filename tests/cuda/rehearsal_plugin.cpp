@@ -8,6 +8,7 @@
 //   old-cudnn        says that it found cuDNN 8.9
 //   missing-nccl     says that there is no NCCL
 //   missing-nvrtc    warns that there is no NVRTC
+//   no-recordings    no pass becomes a CUDA graph
 //   crash-at-exit    aborts when the program ends
 #include <fmt/format.h>
 
@@ -115,7 +116,9 @@ class Rehearsal final : public DevicePlugin {
  public:
   Rehearsal() {
     machine_.use_kernels(make_rehearsed_kernel);
-    machine_.allow_recordings();
+    const char* const graphs = std::getenv("PIPETRAIN_CUDA_GRAPHS");
+    if (graphs && std::string_view(graphs) == "on" && !has_fault("no-recordings"))
+      machine_.allow_recordings();
     log_kernel(fmt::format("device rehearsal, driver 13000, CUDA 13000, cuBLASLt 130101, cuDNN {}",
                            has_fault("old-cudnn") ? 8907 : 91900));
     if (has_fault("missing-nvrtc"))

@@ -10,7 +10,6 @@ float32's rounding, `bfloat16` that of runs under autocast. Needs torch and onnx
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import torch

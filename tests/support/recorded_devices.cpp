@@ -710,6 +710,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
   void put(RecordedWork& work) override {
     expect_no_recording();
     ++recordings_.replayed;
+    log_kernel("graph launched");
     for (const Recording::Work& one : static_cast<Recording&>(work).work)
       streams_.put(index_, one.accesses, one.kernel, one.what, one.body, one.extra);
   }
