@@ -168,4 +168,5 @@ def main():
         write_wheel(tree, arguments.wheel, arguments.version)
 
 
-main()
+if __name__ == "__main__":
+    main()

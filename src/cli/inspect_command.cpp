@@ -201,14 +201,21 @@ std::string gpus_text(const Gpus& gpus) {
 }
 
 std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
-  std::string text;
+  std::string text, missing;
+  const auto line = [&](const std::string& words) {
+    text += fmt::format("{:<9}{}\n", text.empty() ? "cuda" : "", words);
+  };
   for (const FoundLibrary& library : libraries) {
-    text += fmt::format("{:<9}{}", text.empty() ? "cuda" : "", library.name);
-    text += library.problem.empty()
-                ? fmt::format(" {}: {}, from {}\n", library.version, printable(library.path),
-                              library.origin)
-                : fmt::format(": none: {}\n", library.problem);
+    if (library.handle) {
+      line(fmt::format("{} {}: {}, from {}", library.name, library.version,
+                       printable(library.path), library.origin));
+    } else if (library.damaged) {
+      line(fmt::format("{}: none: {}", library.name, library.problem));
+    } else {
+      missing += (missing.empty() ? "" : ", ") + library.file;
+    }
   }
+  if (!missing.empty()) line("not found: " + missing + " (pipetrain help doctor: --cuda-libraries)");
   return text;
 }
 

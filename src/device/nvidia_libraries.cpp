@@ -117,12 +117,12 @@ std::vector<Place> wheel_places(const std::vector<PythonPackages>& pythons) {
   return out;
 }
 
-/// Sets handle, path and origin, or adds why not to the problem.
+/// Sets handle, path and origin, or the problem.
 bool open_library(FoundLibrary& library, const std::string& file, const std::string& origin) {
   library.handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!library.handle) {
     const char* reason = dlerror();
-    library.problem += (library.problem.empty() ? "" : "; ") + printable(reason ? reason : file);
+    if (!library.damaged) library.problem = printable(reason ? reason : file);
     return false;
   }
   link_map* map = nullptr;
@@ -137,7 +137,10 @@ bool open_in(FoundLibrary& library, const std::vector<Place>& places) {
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
     const fs::path file = place.folder / library.file;
     std::error_code error;
-    return fs::exists(file, error) && open_library(library, file.string(), place.origin);
+    if (!fs::exists(file, error)) return false;
+    const bool opened = open_library(library, file.string(), place.origin);
+    library.damaged = !opened;
+    return opened;
   });
 }
 
@@ -182,8 +185,11 @@ class Libraries {
       library.version = known.version(library.handle);
       return;
     }
-    library.problem += ", nor is it in a CUDA toolkit or in the wheels of a Python (pip install " +
-                       std::string(known.package) + "); --cuda-libraries names its folder";
+    if (library.damaged) return;
+    library.problem =
+        fmt::format("{} was found neither by the system's loader nor in a CUDA toolkit nor in the "
+                    "wheels of a Python; pip install {}, or name its folder with --cuda-libraries",
+                    known.file, known.package);
   }
 
   /// Asked for when all else fails, since it starts a Python.

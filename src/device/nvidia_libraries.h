@@ -17,7 +17,8 @@ struct FoundLibrary {
   std::string path;
   std::string origin;   // "the system's loader", "the wheels of /usr/bin/python3"
   std::string version;  // "9.19.0"
-  std::string problem;  // why it was not found; otherwise empty
+  std::string problem;  // why it was not found, and what to do; otherwise empty
+  bool damaged = false;  // there is a file, which cannot be loaded
 };
 
 /// Loads a library from the file that PIPETRAIN_NVRTC or PIPETRAIN_NCCL names, or from the first of
