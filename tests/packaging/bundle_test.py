@@ -201,8 +201,8 @@ class InRoot(unittest.TestCase):
         done = in_root(*train, **variables)
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertIn("no driver for NVIDIA GPUs was found", done.stderr)
-        # Any library will do as a driver's.
-        self.place(library, "/lib/libcuda.so.1")
+        # Any library will do as a driver's that the plugin is not linked with.
+        self.place(LIBRARIES["libnccl"], "/lib/libcuda.so.1")
         done = in_root(*train, **variables)
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertIn(f"libpipetrain_cuda.so cannot be loaded: {library.name} was found neither by the system's loader", done.stderr)
