@@ -167,8 +167,8 @@ namespace {
 /// What GPU support finds on this machine.
 struct Gpus {
   std::vector<std::string> names;
-  std::string absent;    // why there is none
-  std::string exchange;  // NCCL and its version, or why not; empty without a GPU
+  std::string absent;                   // why there is none
+  std::string exchange;                 // NCCL and its version, or why not; empty without a GPU
   std::vector<FoundLibrary> libraries;  // empty without a plugin
 };
 
@@ -207,15 +207,16 @@ std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
   };
   for (const FoundLibrary& library : libraries) {
     if (library.handle) {
-      line(fmt::format("{} {}: {}, from {}", library.name, library.version,
-                       printable(library.path), library.origin));
+      line(fmt::format("{} {}: {}, from {}", library.name, library.version, printable(library.path),
+                       library.origin));
     } else if (library.damaged) {
       line(fmt::format("{}: none: {}", library.name, library.problem));
     } else {
       missing += (missing.empty() ? "" : ", ") + library.file;
     }
   }
-  if (!missing.empty()) line("not found: " + missing + " (pipetrain help doctor: --cuda-libraries)");
+  if (!missing.empty())
+    line("not found: " + missing + " (pipetrain help doctor: --cuda-libraries)");
   return text;
 }
 

@@ -70,12 +70,11 @@ constexpr Entry kEntries[] = {
     {"CUDA runtime", "libcudart.so." PIPETRAIN_CUDA_MAJOR, nullptr, "nvidia-cuda-runtime",
      runtime_version},
     {"cuBLASLt", "libcublasLt.so." PIPETRAIN_CUDA_MAJOR, nullptr, "nvidia-cublas", cublas_version},
-    {"cuDNN", "libcudnn.so." PIPETRAIN_CUDNN_MAJOR, nullptr,
-     "nvidia-cudnn-cu" PIPETRAIN_CUDA_MAJOR, cudnn_version},
+    {"cuDNN", "libcudnn.so." PIPETRAIN_CUDNN_MAJOR, nullptr, "nvidia-cudnn-cu" PIPETRAIN_CUDA_MAJOR,
+     cudnn_version},
     {"NVRTC", "libnvrtc.so." PIPETRAIN_CUDA_MAJOR, "PIPETRAIN_NVRTC", "nvidia-cuda-nvrtc",
      nvrtc_version},
-    {"NCCL", "libnccl.so.2", "PIPETRAIN_NCCL", "nvidia-nccl-cu" PIPETRAIN_CUDA_MAJOR,
-     nccl_version},
+    {"NCCL", "libnccl.so.2", "PIPETRAIN_NCCL", "nvidia-nccl-cu" PIPETRAIN_CUDA_MAJOR, nccl_version},
 };
 
 fs::path chosen_folder;
@@ -177,19 +176,18 @@ class Libraries {
     library.name = known.name;
     library.file = known.file;
     const fs::path folder = nvidia_folder();
-    const bool found =
-        (!folder.empty() && open_in(library, {{folder, "--cuda-libraries"}})) ||
-        open_library(library, known.file, "the system's loader") ||
-        open_in(library, toolkit_places()) || open_in(library, wheels());
+    const bool found = (!folder.empty() && open_in(library, {{folder, "--cuda-libraries"}})) ||
+                       open_library(library, known.file, "the system's loader") ||
+                       open_in(library, toolkit_places()) || open_in(library, wheels());
     if (found) {
       library.version = known.version(library.handle);
       return;
     }
     if (library.damaged) return;
-    library.problem =
-        fmt::format("{} was found neither by the system's loader nor in a CUDA toolkit nor in the "
-                    "wheels of a Python; pip install {}, or name its folder with --cuda-libraries",
-                    known.file, known.package);
+    library.problem = fmt::format(
+        "{} was found neither by the system's loader nor in a CUDA toolkit nor in the "
+        "wheels of a Python; pip install {}, or name its folder with --cuda-libraries",
+        known.file, known.package);
   }
 
   /// Asked for when all else fails, since it starts a Python.

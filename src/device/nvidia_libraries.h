@@ -1,5 +1,5 @@
-// NVIDIA's libraries, which the plugin for GPUs is linked with and which do not come with pipetrain:
-// where they are on this machine, and which versions.
+// NVIDIA's libraries, which the plugin for GPUs is linked with and which do not come with
+// pipetrain: where they are on this machine, and which versions.
 #pragma once
 
 #include <filesystem>
@@ -15,9 +15,9 @@ struct FoundLibrary {
   std::string file;        // "libcudnn.so.9"
   void* handle = nullptr;  // null where it was not found
   std::string path;
-  std::string origin;   // "the system's loader", "the wheels of /usr/bin/python3"
-  std::string version;  // "9.19.0"
-  std::string problem;  // why it was not found, and what to do; otherwise empty
+  std::string origin;    // "the system's loader", "the wheels of /usr/bin/python3"
+  std::string version;   // "9.19.0"
+  std::string problem;   // why it was not found, and what to do; otherwise empty
   bool damaged = false;  // there is a file, which cannot be loaded
 };
 

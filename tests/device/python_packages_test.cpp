@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 /// A folder with a `python3` that prints its folder's name and leaves a file behind.
 fs::path make_python(const fs::path& folder, const std::string& prints) {
   fs::create_directories(folder);
-  std::ofstream(folder / "python3") << "#!/bin/sh\ntouch '" << (folder / "started").string()
-                                    << "'\necho '" << prints << "'\n";
+  std::ofstream(folder / "python3")
+      << "#!/bin/sh\ntouch '" << (folder / "started").string() << "'\necho '" << prints << "'\n";
   fs::permissions(folder / "python3", fs::perms::owner_all);
   return folder / "python3";
 }
@@ -50,7 +50,8 @@ TEST_F(PythonPackagesTest, TheEnvironmentsComesBeforeTheFirstOnPath) {
   const fs::path second = make_python(folder_ / "path", "/path/packages");
   make_python(folder_ / "later", "/later/packages");
   setenv("VIRTUAL_ENV", (folder_ / "env").c_str(), 1);
-  setenv("PATH", fmt::format("/nowhere:{0}/path:{0}/later:/bin:/usr/bin", folder_.string()).c_str(), 1);
+  setenv("PATH", fmt::format("/nowhere:{0}/path:{0}/later:/bin:/usr/bin", folder_.string()).c_str(),
+         1);
   const std::vector<PythonPackages> found = python_packages();
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].program, first);
@@ -65,7 +66,8 @@ TEST_F(PythonPackagesTest, NothingOfTheCurrentFolderIsStartedOrTaken) {
   make_python(folder_ / "fair", "relative/packages");
   fs::current_path(folder_);
   setenv("VIRTUAL_ENV", ".", 1);
-  setenv("PATH", fmt::format(".::bin:./bin:{}:/bin:/usr/bin", (folder_ / "fair").string()).c_str(), 1);
+  setenv("PATH", fmt::format(".::bin:./bin:{}:/bin:/usr/bin", (folder_ / "fair").string()).c_str(),
+         1);
   const std::vector<PythonPackages> found = python_packages();
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].program, folder_ / "fair/python3");
@@ -76,7 +78,8 @@ TEST_F(PythonPackagesTest, NothingOfTheCurrentFolderIsStartedOrTaken) {
 
 TEST_F(PythonPackagesTest, ARealOneTellsItsPackagesAndRunsNothingOfTheCurrentFolder) {
   const std::string make = fmt::format("python3 -m venv --without-pip '{}/env'", folder_.string());
-  if (std::system((make + " > /dev/null 2>&1").c_str()) != 0) GTEST_SKIP() << "no python3 with venv";
+  if (std::system((make + " > /dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << "no python3 with venv";
   for (const char* name : {"os.py", "site.py", "sitecustomize.py", "usercustomize.py"})
     std::ofstream(folder_ / name) << "open('" << (folder_ / "planted").string() << "', 'w')\n";
   fs::current_path(folder_);
