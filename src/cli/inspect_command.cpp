@@ -216,7 +216,7 @@ std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
     }
   }
   if (!missing.empty())
-    line("not found: " + missing + " (pipetrain help doctor: --cuda-libraries)");
+    line("not found: " + missing + " (PIPETRAIN_CUDA_LIBRARIES names their folder)");
   return text;
 }
 

@@ -1,10 +1,7 @@
 // Options of a run: checkpoints, where results go, what is printed.
 #include <algorithm>
-#include <filesystem>
 
-#include "base/error.h"
 #include "cli/option_table.h"
-#include "device/nvidia_libraries.h"
 #include "train/saving.h"
 
 namespace pipetrain {
@@ -113,19 +110,6 @@ void describe_general(Table& table, Options& options) {
     options.print_config = v == "all" ? "all" : "given";
   };
   printed.get = [&options] { return options.print_config; };
-  OptionSpec& libraries =
-      table.add("--cuda-libraries", "DIR",
-                "where to look first for CUDA's libraries; then: the system's loader, a CUDA "
-                "toolkit, the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH",
-                "train inspect profile plan simulate eval predict verify tune doctor");
-  libraries.environment = "PIPETRAIN_CUDA_LIBRARIES";
-  libraries.path = PathUse::kRead;
-  libraries.set = [](const std::string& v) {
-    PT_CHECK(std::filesystem::is_directory(v), kUsage,
-             "--cuda-libraries {}: there is no such folder", printable(v));
-    set_nvidia_folder(v);
-  };
-  libraries.get = [] { return nvidia_folder().string(); };
   table.flag("--dry-run", options.dry_run, "plan and check, do not train", "train").aliases = {
       "-n"};
   table.specs.back().in_short_help = true;

@@ -77,8 +77,6 @@ constexpr Entry kEntries[] = {
     {"NCCL", "libnccl.so.2", "PIPETRAIN_NCCL", "nvidia-nccl-cu" PIPETRAIN_CUDA_MAJOR, nccl_version},
 };
 
-fs::path chosen_folder;
-
 /// A folder that may have libraries, and what it is.
 struct Place {
   fs::path folder;
@@ -176,9 +174,10 @@ class Libraries {
     library.name = known.name;
     library.file = known.file;
     const fs::path folder = nvidia_folder();
-    const bool found = (!folder.empty() && open_in(library, {{folder, "--cuda-libraries"}})) ||
-                       open_library(library, known.file, "the system's loader") ||
-                       open_in(library, toolkit_places()) || open_in(library, wheels());
+    const bool found =
+        (!folder.empty() && open_in(library, {{folder, "PIPETRAIN_CUDA_LIBRARIES"}})) ||
+        open_library(library, known.file, "the system's loader") ||
+        open_in(library, toolkit_places()) || open_in(library, wheels());
     if (found) {
       library.version = known.version(library.handle);
       return;
@@ -186,7 +185,7 @@ class Libraries {
     if (library.damaged) return;
     library.problem = fmt::format(
         "{} was found neither by the system's loader nor in a CUDA toolkit nor in the "
-        "wheels of a Python; pip install {}, or name its folder with --cuda-libraries",
+        "wheels of a Python; pip install {}, or name its folder with PIPETRAIN_CUDA_LIBRARIES",
         known.file, known.package);
   }
 
@@ -232,11 +231,13 @@ std::string load_linked_nvidia_libraries() {
   return problem;
 }
 
-void set_nvidia_folder(const fs::path& folder) { chosen_folder = fs::absolute(folder); }
-
 fs::path nvidia_folder() {
   const char* text = std::getenv("PIPETRAIN_CUDA_LIBRARIES");
-  return chosen_folder.empty() && text && *text ? fs::absolute(text) : chosen_folder;
+  if (!text || !*text) return {};
+  std::error_code error;
+  PT_CHECK(fs::is_directory(text, error), kUsage, "PIPETRAIN_CUDA_LIBRARIES: there is no folder {}",
+           printable(text));
+  return fs::absolute(text);
 }
 
 }  // namespace pipetrain

@@ -35,8 +35,7 @@ std::vector<FoundLibrary> nvidia_libraries();
 /// an empty text.
 std::string load_linked_nvidia_libraries();
 
-/// Where to look first: --cuda-libraries or PIPETRAIN_CUDA_LIBRARIES. Set before any is looked for.
-void set_nvidia_folder(const std::filesystem::path& folder);
+/// Where to look first: PIPETRAIN_CUDA_LIBRARIES, or empty. Error (kUsage) when it is no folder.
 std::filesystem::path nvidia_folder();
 
 }  // namespace pipetrain

@@ -183,7 +183,7 @@ class InRoot(unittest.TestCase):
     def test_what_is_not_there_is_named(self):
         for library in self.libraries().values():
             self.assertEqual((library["path"], library["version"]), ("", ""))
-            self.assertIn("--cuda-libraries", library["absent"])
+            self.assertIn("PIPETRAIN_CUDA_LIBRARIES", library["absent"])
 
     def test_wheels_of_a_python(self):
         self.place_wheels("/site")
@@ -221,14 +221,14 @@ class InRoot(unittest.TestCase):
                 ("/usr/local/cuda/lib64", "the CUDA toolkit in /usr/local/cuda", {}),
                 ("/cuda/lib", "the CUDA toolkit in /cuda", {"CUDA_HOME": "/cuda"}),
                 ("/loader", "the system's loader", {"LD_LIBRARY_PATH": "/loader"}),
-                ("/mine", "--cuda-libraries", {"PIPETRAIN_CUDA_LIBRARIES": "/mine", "LD_LIBRARY_PATH": "/loader"})]:
+                ("/mine", "PIPETRAIN_CUDA_LIBRARIES", {"PIPETRAIN_CUDA_LIBRARIES": "/mine", "LD_LIBRARY_PATH": "/loader"})]:
             self.place(LIBRARIES["libcudnn"], f"{place}/{name}")
             found = self.libraries(VIRTUAL_ENV="/python", **variables)
             self.assertEqual((found["cuDNN"]["path"], found["cuDNN"]["from"]), (f"{place}/{name}", origin))
             self.assertEqual(found["NCCL"]["from"], "the wheels of /python/bin/python3")
-        done = in_root("/opt/pipetrain/bin/pipetrain", "doctor", "--cuda-libraries", "/nowhere")
+        done = in_root("/opt/pipetrain/bin/pipetrain", "doctor", PIPETRAIN_BACKEND_PATH="/plugin", PIPETRAIN_CUDA_LIBRARIES="/nowhere")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--cuda-libraries /nowhere: there is no such folder", done.stderr)
+        self.assertIn("PIPETRAIN_CUDA_LIBRARIES: there is no folder /nowhere", done.stderr)
 
     def test_one_that_cannot_be_loaded(self):
         name = LIBRARIES["libcudnn"].name
