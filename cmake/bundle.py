@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes an installed tree run where nothing is installed, and packs it.
 
-bundle.py TREE --version V [--licences NAME=FOLDER_OR_PACKAGE]... [--tar FILE.tar.xz] [--wheel FOLDER]
+bundle.py TREE --version V [--package NAME]... [--licence NAME=FOLDER]... [--tar FILE.tar.xz] [--wheel FOLDER]
 
 TREE is what `cmake --install` wrote. The libraries that its programs and plugins need go to TREE/lib/pipetrain, where their RPATH points,
 with the licences of the Debian packages that they are from. Left out are glibc's, NVIDIA's and MPI's, which must be the machine's own.
