@@ -52,6 +52,9 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 enable_language(CUDA)
+string(REGEX MATCH "^[0-9]+" CUDA_MAJOR "${CMAKE_CUDA_COMPILER_VERSION}")
+file(STRINGS ${PIPETRAIN_CUDNN_INCLUDE}/cudnn_version.h CUDNN_MAJOR REGEX "^#define CUDNN_MAJOR ")
+string(REGEX MATCH "[0-9]+" CUDNN_MAJOR "${CUDNN_MAJOR}")
 file(GLOB_RECURSE CUDA_SOURCES CONFIGURE_DEPENDS src/*_cuda.cpp src/*_cuda.cu)
 # Convolutions need the headers of cudnn-frontend, which are a package of their own.
 set(PIPETRAIN_CUDNN_FRONTEND "" CACHE PATH "Folder with cudnn_frontend.h (PyPI: nvidia-cudnn-frontend, in include/)")
@@ -117,7 +120,7 @@ endif()
 # Only here, so that kernels are not compiled again when a shared header changes that they do not include.
 set_source_files_properties(src/cuda/plugin_cuda.cpp PROPERTIES COMPILE_DEFINITIONS "PIPETRAIN_BUILD_ID=\"${PIPETRAIN_BUILD_ID}\"")
 set_target_properties(pipetrain_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
-  BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" UNITY_BUILD OFF)
+  BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
 # Nothing is contracted in element-wise functions, here and where NVRTC compiles them, so that a fused program has its nodes' bits.
 set_source_files_properties(src/ops/elementwise_cuda.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")
 # A kernel whose registers spill does not compile.

@@ -27,5 +27,5 @@ target_compile_options(pipetrain_mpi PRIVATE ${WARNINGS})
 target_compile_definitions(pipetrain_mpi PRIVATE PIPETRAIN_BUILD_ID="${PIPETRAIN_BUILD_ID}" OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
 target_link_libraries(pipetrain_mpi PRIVATE ${MPI_C_LIBRARIES} fmt::fmt)
 set_target_properties(pipetrain_mpi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} UNITY_BUILD OFF
-  CXX_VISIBILITY_PRESET hidden)
+  CXX_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN")
 add_dependencies(pipetrain pipetrain_mpi)

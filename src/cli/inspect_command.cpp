@@ -14,6 +14,7 @@
 #include "base/vectors.h"
 #include "cli/commands.h"
 #include "cli/doctor_measure.h"
+#include "device/nvidia_libraries.h"
 #include "device/plugin.h"
 #include "ops/conv.h"
 #include "passes/linearise.h"
@@ -166,8 +167,9 @@ namespace {
 /// What GPU support finds on this machine.
 struct Gpus {
   std::vector<std::string> names;
-  std::string absent;    // why there is none
-  std::string exchange;  // NCCL and its version, or why not; empty without a GPU
+  std::string absent;                   // why there is none
+  std::string exchange;                 // NCCL and its version, or why not; empty without a GPU
+  std::vector<FoundLibrary> libraries;  // empty without a plugin
 };
 
 Gpus find_gpus() {
@@ -198,6 +200,38 @@ std::string gpus_text(const Gpus& gpus) {
   return text + "\nnccl     " + gpus.exchange;
 }
 
+std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
+  std::string text, missing;
+  const auto line = [&](const std::string& words) {
+    text += fmt::format("{:<9}{}\n", text.empty() ? "cuda" : "", words);
+  };
+  for (const FoundLibrary& library : libraries) {
+    if (library.handle) {
+      line(fmt::format("{} {}: {}, from {}", library.name, library.version, printable(library.path),
+                       library.origin));
+    } else if (library.damaged) {
+      line(fmt::format("{}: none: {}", library.name, library.problem));
+    } else {
+      missing += (missing.empty() ? "" : ", ") + library.file;
+    }
+  }
+  if (!missing.empty())
+    line("not found: " + missing + " (PIPETRAIN_CUDA_LIBRARIES names their folder)");
+  return text;
+}
+
+Json libraries_json(const std::vector<FoundLibrary>& libraries) {
+  Json json = Json::array();
+  for (const FoundLibrary& library : libraries)
+    json.push_back({{"name", library.name},
+                    {"file", library.file},
+                    {"version", library.version},
+                    {"path", library.path},
+                    {"from", library.origin},
+                    {"absent", library.problem}});
+  return json;
+}
+
 }  // namespace
 
 int doctor_command(Options& options) {
@@ -213,7 +247,9 @@ int doctor_command(Options& options) {
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::string vectors = vector_instructions(), missing = missing_instructions();
   const std::string cache = default_cache_directory().string();
-  const Gpus gpus = find_gpus();
+  Gpus gpus = find_gpus();
+  // Also where the plugin does not serve; after it, so that these are what it has taken.
+  if (has_cuda_plugin()) gpus.libraries = nvidia_libraries();
   if (options.json) {
     const Json json = {{"schema", "pipetrain.doctor/1"},
                        {"version", PIPETRAIN_VERSION},
@@ -226,16 +262,17 @@ int doctor_command(Options& options) {
                        {"gpu_names", gpus.names},
                        {"gpus_absent", gpus.absent},
                        {"nccl", gpus.exchange},
+                       {"cuda_libraries", libraries_json(gpus.libraries)},
                        {"cache", cache}};
     std::fputs((json.dump(2) + "\n").c_str(), stdout);
     return 0;
   }
   std::string text = fmt::format(
-      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\ncache    {}\n",
+      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\n{}cache    {}\n",
       PIPETRAIN_VERSION, cores,
       cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
       missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
-      gpus_text(gpus), cache.empty() ? "none" : cache);
+      gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -90,6 +90,9 @@ constexpr std::string_view kExitCodes[][2] = {
 constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_DEVICE", "what --device says when it is not given"},
     {"PIPETRAIN_CONFIG", "a configuration file, as --config"},
+    {"PIPETRAIN_CUDA_LIBRARIES",
+     "a folder to look into first for CUDA's libraries; then: the system's loader, a CUDA toolkit, "
+     "the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH"},
     {"PIPETRAIN_RUNS_DIR", "where folders of runs are made; runs"},
     {"PIPETRAIN_CACHE_DIR",
      "where times of kernels and kernels compiled for GPUs are kept; $XDG_CACHE_HOME/pipetrain"},

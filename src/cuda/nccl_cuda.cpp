@@ -11,9 +11,14 @@
 
 #include "base/error.h"
 #include "cuda/device_cuda.h"
+#include "device/nvidia_libraries.h"
 
 namespace pipetrain {
 namespace {
+
+/// The first that launches several communicators' work on a device in the order in which the host
+/// issues it (NCCL_LAUNCH_ORDER_IMPLICIT), without which they wait for each other.
+constexpr int kOldestVersion = NCCL_VERSION(2, 26, 0);
 
 /// The functions of NCCL that are used.
 struct Nccl {
@@ -45,17 +50,13 @@ std::string version_text(int code) {
 }
 
 Nccl load() {
-  const char* named = std::getenv("PIPETRAIN_NCCL");
-  const std::string file = named && *named ? named : "libnccl.so.2";
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char* reason = dlerror();
-    PT_FAIL(kResource,
-            "NCCL cannot be loaded ({}); it is Debian's package libnccl2 or PyPI's "
-            "nvidia-nccl-cu13, whose libnccl.so.2 PIPETRAIN_NCCL can name; without it leave out "
-            "--edge nccl",
-            printable(reason ? reason : "no reason is given"));
-  }
+  const FoundLibrary& found = nvidia_library(NvidiaLibrary::kNccl);
+  void* library = found.handle;
+  PT_CHECK(library != nullptr, kResource,
+           "NCCL cannot be loaded ({}); it is Debian's package libnccl2 or PyPI's "
+           "nvidia-nccl-cu13, whose libnccl.so.2 PIPETRAIN_NCCL can name; without it leave out "
+           "--edge nccl",
+           found.problem);
   Nccl nccl{};
   find(library, "ncclGetVersion", nccl.get_version);
   find(library, "ncclGetUniqueId", nccl.get_unique_id);
@@ -73,10 +74,9 @@ Nccl load() {
   find(library, "ncclAllReduce", nccl.all_reduce);
   int version = 0;
   nccl.get_version(&version);
-  // A library takes the settings of older headers, not of newer ones.
-  PT_CHECK(version / 100 >= NCCL_VERSION_CODE / 100, kResource,
-           "{} is NCCL {}, older than the {} that this build was made with", printable(file),
-           version_text(version), version_text(NCCL_VERSION_CODE));
+  // It may be older than the headers: of the settings (ncclConfig_t) it takes those that it knows.
+  PT_CHECK(version >= kOldestVersion, kResource, "{} is NCCL {}, older than the {} that is needed",
+           printable(found.path), version_text(version), version_text(kOldestVersion));
   nccl.version = version_text(version);
   // Several communicators on a device follow the order in which the host issues their work.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);

@@ -1,16 +1,15 @@
 #include "cuda/nvrtc_cuda.h"
 
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <nvrtc.h>
 
-#include <cstdlib>
 #include <iterator>
 #include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "device/nvidia_libraries.h"
 
 namespace pipetrain {
 
@@ -51,17 +50,12 @@ void find(void* library, const char* name, Function& function) {
 }  // namespace
 
 Nvrtc::Nvrtc() {
-  const char* named = std::getenv("PIPETRAIN_NVRTC");
-  const std::string usual = fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000);
-  const std::string file = named && *named ? named : usual;
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char* reason = dlerror();
-    PT_FAIL(kResource,
-            "NVRTC cannot be loaded ({}); it is part of the CUDA toolkit and PyPI's "
-            "nvidia-cuda-nvrtc, whose {} PIPETRAIN_NVRTC can name",
-            printable(reason ? reason : "no reason is given"), usual);
-  }
+  const FoundLibrary& found = nvidia_library(NvidiaLibrary::kNvrtc);
+  void* library = found.handle;
+  PT_CHECK(library != nullptr, kResource,
+           "NVRTC cannot be loaded ({}); it is part of the CUDA toolkit and PyPI's "
+           "nvidia-cuda-nvrtc, whose {} PIPETRAIN_NVRTC can name",
+           found.problem, found.file);
   auto functions = std::make_shared<Functions>();
   find(library, "nvrtcVersion", functions->version);
   find(library, "nvrtcCreateProgram", functions->create);

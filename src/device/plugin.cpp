@@ -4,10 +4,12 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "device/build_id.h"
+#include "device/nvidia_libraries.h"
 #include "device/processes.h"
 
 namespace pipetrain {
@@ -40,27 +42,57 @@ std::vector<fs::path> folders() {
   return {folder, folder.parent_path() / "lib" / "pipetrain"};
 }
 
-fs::path find_plugin(const PluginFile& file) {
-  std::string looked;
+/// Empty where there is none.
+fs::path path_of(const PluginFile& file) {
   for (const fs::path& folder : folders()) {
     std::error_code error;
     if (fs::exists(folder / file.name, error)) return folder / file.name;
-    looked += (looked.empty() ? "" : " and ") + printable(folder.string());
   }
+  return {};
+}
+
+fs::path find_plugin(const PluginFile& file) {
+  if (fs::path path = path_of(file); !path.empty()) return path;
+  std::string looked;
+  for (const fs::path& folder : folders())
+    looked += (looked.empty() ? "" : " and ") + printable(folder.string());
   PT_FAIL(kResource, "this build of pipetrain has no {}: there is no {} in {}; {}", file.support,
           file.name, looked, file.remedy);
 }
 
+/// Opens a plugin, or says why that is not possible.
+void* open_plugin(const fs::path& path, std::string& problem) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* reason = library ? "" : dlerror();
+  problem = printable(reason ? reason : "no reason is given");
+  return library;
+}
+
+/// The same for the plugin for GPUs. Where the loader alone does not find the libraries that it is
+/// linked with, or others are wanted, they are loaded before it.
+void* open_cuda_plugin(const fs::path& path, std::string& problem) {
+  if (nvidia_folder().empty()) {
+    void* library = open_plugin(path, problem);
+    if (library || problem.starts_with(printable(path.string()))) return library;
+    // Without a driver no library helps.
+    PT_CHECK(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr, kResource,
+             "no driver for NVIDIA GPUs was found");
+  }
+  const std::string missing = load_linked_nvidia_libraries();
+  void* library = open_plugin(path, problem);
+  if (!missing.empty()) problem = missing;
+  return library;
+}
+
 /// What the plugin's symbol is: a struct that begins with the build that it belongs to.
 template <class Entry>
-const Entry& load(const PluginFile& file) {
+const Entry& load(const PluginFile& file,
+                  void* (*open)(const fs::path&, std::string&) = open_plugin) {
   const fs::path path = find_plugin(file);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char* reason = dlerror();
-    PT_FAIL(kResource, "{} cannot be loaded: {}", printable(path.string()),
-            printable(reason ? reason : "no reason is given"));
-  }
+  std::string problem;
+  void* library = open(path, problem);
+  PT_CHECK(library != nullptr, kResource, "{} cannot be loaded: {}", printable(path.string()),
+           problem);
   const auto* entry = static_cast<const Entry*>(dlsym(library, file.symbol));
   PT_CHECK(entry != nullptr, kResource, "{} is no plugin of pipetrain", printable(path.string()));
   PT_CHECK(std::string_view(entry->build_id) == kBuildId, kResource,
@@ -72,9 +104,11 @@ const Entry& load(const PluginFile& file) {
 }  // namespace
 
 DevicePlugin& cuda_plugin() {
-  static DevicePlugin& plugin = *load<PluginEntry>(kCudaPlugin).plugin();
+  static DevicePlugin& plugin = *load<PluginEntry>(kCudaPlugin, open_cuda_plugin).plugin();
   return plugin;
 }
+
+bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 
 Processes* join_processes() {
   const int size = launch_of_environment().size;

@@ -36,4 +36,7 @@ struct PluginEntry {
 /// cannot be loaded or belongs to another build.
 DevicePlugin& cuda_plugin();
 
+/// Whether there is such a file at all.
+bool has_cuda_plugin();
+
 }  // namespace pipetrain

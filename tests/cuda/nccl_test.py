@@ -21,7 +21,8 @@ def told(code, words, **environment):
 
 told(5, "it is Debian's package libnccl2 or PyPI's nvidia-nccl-cu13", PIPETRAIN_NCCL="/nowhere/libnccl.so.2")
 told(5, "the NCCL that was found has no ncclGetVersion", PIPETRAIN_NCCL="libm.so.6")
-told(5, "is NCCL 2.14.3, older than the 2.", PIPETRAIN_NCCL=fake, LD_PRELOAD=fake, FAKE_NCCL_VERSION="21403")
+told(5, "is NCCL 2.14.3, older than the 2.26.0 that is needed", PIPETRAIN_NCCL=fake, LD_PRELOAD=fake, FAKE_NCCL_VERSION="21403")
+told(0, "NCCL 2.27.7", PIPETRAIN_NCCL=fake, LD_PRELOAD=fake, FAKE_NCCL_VERSION="22707")
 told(0, "NCCL 2.", PIPETRAIN_NCCL=fake, LD_PRELOAD=fake)
 real = subprocess.run([gate, "absent"], env={**os.environ, "PIPETRAIN_BACKEND_PATH": folder}, capture_output=True, text=True, timeout=60)
 checks += 1
