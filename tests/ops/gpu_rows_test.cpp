@@ -1,0 +1,194 @@
+// The GPU's kernels over what op_check finds too large for the emulator: long rows, large
+// vocabularies, many indices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/op.h"
+#include "support/device_kernel.h"
+#include "support/emulated_kernels.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+HostTensor stored_as(const HostTensor& wide, DType dtype) {
+  if (!wide || dtype == DType::kFloat32 || wide.dtype() != DType::kFloat32) return wide;
+  HostTensor out(TensorType{dtype, wide.shape()});
+  for (std::size_t i = 0; i < wide.span<float>().size(); ++i) {
+    const float x = wide.span<float>()[i];
+    out.view().as<std::uint16_t>()[i] =
+        dtype == DType::kBFloat16 ? float_to_bfloat16(x) : float_to_half(x);
+  }
+  return out;
+}
+
+struct Case {
+  std::string op;
+  Attributes attributes;
+  std::vector<HostTensor> inputs;  // floats are rounded to `stored` where they are listed
+  std::vector<std::size_t> narrow = {0};
+  std::vector<std::size_t> narrow_results = {0};
+  double tolerance = 1e-5;
+};
+
+/// The kernel's results, which the order of threads must not change; nothing without a kernel.
+/// Writes behind results and workspace are failures.
+std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTensor>& inputs,
+                                   const std::vector<TensorType>& outputs) {
+  constexpr std::size_t kGuard = 64;
+  Device* const device = device_under_test();
+  KernelRequest request{node, {}, outputs};
+  std::vector<Tensor> in;
+  for (const HostTensor& input : inputs) {
+    request.inputs.push_back(input.type());
+    in.push_back(input.view());
+  }
+  const auto kernel = device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
+  if (!kernel) return {};
+  std::vector<HostTensor> first;
+  for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
+    set_emulated_order(order);
+    const Buffer workspace(kernel->workspace_bytes() + kGuard);
+    std::memset(workspace.data(), 0xFF, workspace.bytes());
+    std::vector<Buffer> buffers;
+    std::vector<Tensor> out;
+    for (const TensorType& type : outputs) {
+      buffers.emplace_back(type.bytes() + kGuard);
+      std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
+      out.push_back({type, buffers.back().data()});
+    }
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(in, out, context);
+    const auto intact = [](const Buffer& buffer, std::size_t bytes) {
+      return std::all_of(buffer.data() + bytes, buffer.data() + bytes + kGuard,
+                         [](std::byte b) { return b == std::byte{0xFF}; });
+    };
+    EXPECT_TRUE(intact(workspace, kernel->workspace_bytes())) << "writes behind its workspace";
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(intact(buffers[i], outputs[i].bytes())) << "writes behind output " << i;
+      HostTensor result(outputs[i]);
+      std::memcpy(result.view().data, out[i].data, outputs[i].bytes());
+      if (order == 0) {
+        first.push_back(result);
+      } else {
+        expect_same_bits(result, first[i], "another order of threads");
+      }
+    }
+  }
+  set_emulated_order(0);
+  return first;
+}
+
+/// In float32, bfloat16 and float16, against the reference kernel over the rounded numbers.
+void check_on_gpu(const Case& c) {
+  Node node;
+  node.op = find_op(c.op);
+  node.attributes = c.attributes;
+  node.name = "test";
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(c.op + " over " + std::string(name_of(dtype)));
+    std::vector<HostTensor> stored = c.inputs, rounded = c.inputs;
+    std::vector<TensorType> types;
+    for (const std::size_t i : c.narrow) {
+      stored[i] = stored_as(c.inputs[i], dtype);
+      rounded[i] = as_float(stored[i], DType::kFloat32);
+    }
+    for (const HostTensor& input : rounded) types.push_back(input.type());
+    std::vector<TensorType> outputs = infer_op(c.op, c.attributes, types);
+    const auto expected = run_node(Backend::kReference, node, rounded, outputs);
+    for (const std::size_t i : c.narrow_results) outputs[i].dtype = dtype;
+    const auto results = run_on_gpu(node, stored, outputs);
+    ASSERT_EQ(results.size(), expected.size()) << "no kernel";
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const DType result = outputs[i].dtype;
+      const double last = result == DType::kBFloat16 ? 0.004 : result == DType::kFloat16 ? 5e-4 : 0;
+      expect_close(as_float(results[i], DType::kFloat32), expected[i], c.tolerance + last,
+                   "output " + std::to_string(i));
+    }
+  }
+}
+
+// --- the gradient of Gather ---
+
+Case gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor indices) {
+  return {"GatherGrad",
+          {{"axis", axis}, {"shape", std::move(shape)}},
+          {std::move(dy), std::move(indices)}};
+}
+
+/// Every third from the end, one in four equal to another.
+HostTensor tokens(std::int64_t count, std::int64_t rows) {
+  std::vector<std::int64_t> out;
+  std::uint64_t state = 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    const auto row = static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(rows));
+    const std::int64_t index =
+        i % 4 == 3 ? (out[static_cast<std::size_t>(i / 2)] + rows) % rows : row;
+    out.push_back(i % 3 == 0 ? index - rows : index);
+  }
+  return int64s({count}, out);
+}
+
+TEST(GpuRows, GatherGradientOfALargeVocabulary) {
+  for (const std::int64_t count : {1, 5, 33}) {
+    const HostTensor dy = random_tensor({DType::kFloat32, {count, 24}}, 1);
+    check_on_gpu(gather_gradient(0, {50257, 24}, dy, tokens(count, 50257)));
+  }
+}
+
+// 1024 indices are sorted by a block, 8 x 1024 are merged at once.
+TEST(GpuRows, GatherGradientOfManyIndices) {
+  for (const std::int64_t count : {1023, 1024, 1025, 8192, 8193}) {
+    const HostTensor dy = random_tensor({DType::kFloat32, {count, 8}}, 2);
+    check_on_gpu(gather_gradient(0, {3001, 8}, dy, tokens(count, 3001)));
+  }
+}
+
+// Pieces are 32 positions: an index that fills several, one that ends with a piece, one alone.
+TEST(GpuRows, GatherGradientOfRepeatedIndices) {
+  for (const std::int64_t width : {1, 7, 8, 40, 1040}) {
+    for (const std::vector<std::int64_t>& repeats :
+         {std::vector<std::int64_t>{200}, {64, 32, 1, 31, 33, 95}, {31, 1, 32, 100}, {5, 70}}) {
+      std::vector<std::int64_t> list;
+      for (std::size_t row = 0; row < repeats.size(); ++row)
+        list.insert(list.end(), static_cast<std::size_t>(repeats[row]),
+                    static_cast<std::int64_t>(2 * row) - (row % 2 ? 17 : 0));
+      // Interleaved, so that sorting has something to do.
+      std::vector<std::int64_t> mixed(list.size());
+      for (std::size_t i = 0; i < list.size(); ++i) mixed[i * 101 % list.size()] = list[i];
+      const auto count = static_cast<std::int64_t>(list.size());
+      const HostTensor dy = random_tensor({DType::kFloat32, {count, width}}, 3);
+      check_on_gpu(gather_gradient(0, {17, width}, dy, int64s({count}, mixed)));
+    }
+  }
+}
+
+TEST(GpuRows, GatherGradientAlongOtherAxes) {
+  const HostTensor rows = int32s({2, 45}, [] {
+    std::vector<std::int32_t> out;
+    for (int i = 0; i < 90; ++i) out.push_back(i * i % 19 - (i % 2 ? 19 : 0));
+    return out;
+  }());
+  const HostTensor dy = random_tensor({DType::kFloat32, {3, 2, 45, 16}}, 4);
+  check_on_gpu(gather_gradient(1, {3, 19, 16}, dy, rows));
+  const HostTensor narrow = random_tensor({DType::kFloat32, {5, 2, 45}}, 5);
+  check_on_gpu(gather_gradient(1, {5, 19}, narrow, rows));
+}
+
+// Two large numbers that cancel, and a small one: only in the order of the positions is it left.
+TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
+  const HostTensor dy = floats({4, 1}, {3e8F, 7, -3e8F, 1});
+  Node node;
+  node.op = find_op("GatherGrad");
+  node.attributes = {{"axis", std::int64_t{0}}, {"shape", Ints{2, 1}}};
+  const auto dx = run_on_gpu(node, {dy, int64s({4}, {1, 0, -1, 1})}, {{DType::kFloat32, {2, 1}}});
+  ASSERT_EQ(dx.size(), 1U);
+  expect_values(dx[0], {2, 1}, {7, 1}, 0);
+}
+
+}  // namespace
+}  // namespace pipetrain::test
