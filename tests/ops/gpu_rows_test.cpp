@@ -190,5 +190,29 @@ TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
   expect_values(dx[0], {2, 1}, {7, 1}, 0);
 }
 
+// --- reductions ---
+
+// Pieces are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
+TEST(GpuRows, SumsOfColumns) {
+  for (const std::int64_t rows : {2, 15, 16, 31, 128, 129, 1000}) {
+    for (const std::int64_t width : {1, 7, 8, 40, 264, 515}) {
+      if (rows * width > 70000) continue;
+      const HostTensor x = random_tensor({DType::kFloat32, {rows, width}}, 6, 0.5, 1.5);
+      check_on_gpu({"ReduceSum", {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {x}});
+    }
+  }
+}
+
+TEST(GpuRows, ReductionsOfOuterAxes) {
+  const HostTensor x = random_tensor({DType::kFloat32, {3, 140, 4, 24}}, 7, 0.5, 1);
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"}) {
+    for (const Ints& axes : {Ints{1}, Ints{0, 1}, Ints{0, 2}, Ints{1, 2}, Ints{0, 1, 2}})
+      check_on_gpu({op, {{"axes", axes}, {"keepdims", std::int64_t{1}}}, {x}});
+  }
+  const HostTensor few = random_tensor({DType::kFloat32, {20, 9}}, 7, 0.5, 1.5);
+  check_on_gpu({"ReduceProd", {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {few}});
+  check_on_gpu({"SumTo", {{"shape", Ints{24}}}, {x}});
+}
+
 }  // namespace
 }  // namespace pipetrain::test
