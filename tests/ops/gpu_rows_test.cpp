@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "graph/op.h"
 #include "support/device_kernel.h"
@@ -212,6 +214,74 @@ TEST(GpuRows, ReductionsOfOuterAxes) {
   const HostTensor few = random_tensor({DType::kFloat32, {20, 9}}, 7, 0.5, 1.5);
   check_on_gpu({"ReduceProd", {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {few}});
   check_on_gpu({"SumTo", {{"shape", Ints{24}}}, {x}});
+}
+
+// --- softmax cross-entropy ---
+
+void check_cross_entropy(const HostTensor& logits, const HostTensor& labels, double smoothing) {
+  const Attributes attributes = {{"ignore_index", std::int64_t{-100}},
+                                 {"label_smoothing", smoothing}};
+  SCOPED_TRACE(logits.type().text() + " smoothed by " + std::to_string(smoothing));
+  check_on_gpu({"SoftmaxCrossEntropy", attributes, {logits, labels}, {0}, {}});
+  const auto results = run_op("SoftmaxCrossEntropy", attributes, {logits, labels});
+  check_on_gpu({"SoftmaxCrossEntropyGrad",
+                attributes,
+                {logits, labels, results[2], HostTensor::scalar(0.25F)}});
+}
+
+// A warp takes a row of up to 512 classes, a block a longer one; rows begin at any element.
+TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
+  for (const std::int64_t classes : {1, 2, 7, 8, 9, 65, 511, 512, 513, 2051, 4096}) {
+    const std::int64_t rows = classes < 100 ? 19 : 5;
+    const HostTensor logits = random_tensor({DType::kFloat32, {rows, classes}}, 8, -6, 6);
+    std::vector<std::int64_t> labels;
+    for (std::int64_t row = 0; row < rows; ++row)
+      labels.push_back(row % 5 == 3 ? -100 : row == 1 ? classes - 1 : row * 37 % classes);
+    check_cross_entropy(logits, int64s({rows}, labels), 0);
+    if (classes > 1) check_cross_entropy(logits, int64s({rows}, labels), 0.1);
+  }
+}
+
+TEST(GpuRows, CrossEntropyOfALargeVocabulary) {
+  const HostTensor logits = random_tensor({DType::kFloat32, {3, 50257}}, 9, -9, 9);
+  check_cross_entropy(logits, int64s({3}, {50256, 0, 12345}), 0);
+}
+
+// The greatest logit last, first, and all alike; some of minus infinity, as masks leave them.
+TEST(GpuRows, CrossEntropyScalesItsSumAsGreaterLogitsCome) {
+  constexpr std::int64_t kClasses = 3000;
+  HostTensor logits(TensorType{DType::kFloat32, {4, kClasses}});
+  const auto x = logits.span<float>();
+  for (std::size_t c = 0; c < kClasses; ++c) {
+    x[c] = static_cast<float>(c) / 32 - 40;
+    x[kClasses + c] = 50 - static_cast<float>(c) / 32;
+    x[2 * kClasses + c] = 7;
+    x[3 * kClasses + c] = c % 3 == 0 || c < 1500 ? -std::numeric_limits<float>::infinity() : 1;
+  }
+  check_cross_entropy(logits, int64s({4}, {2999, 0, 0, 2000}), 0);
+}
+
+TEST(GpuRows, ALogitThatIsNoNumberIsSeen) {
+  HostTensor logits = random_tensor({DType::kFloat32, {2, 700}}, 10);
+  logits.span<float>()[300] = std::numeric_limits<float>::quiet_NaN();
+  Node node;
+  node.op = find_op("SoftmaxCrossEntropy");
+  const std::vector<HostTensor> inputs = {logits, int64s({2}, {3, 4})};
+  const auto results = run_on_gpu(
+      node, inputs, infer_op("SoftmaxCrossEntropy", {}, {inputs[0].type(), inputs[1].type()}));
+  ASSERT_EQ(results.size(), 3U);
+  EXPECT_TRUE(std::isnan(results[0].span<float>()[0]));
+  EXPECT_TRUE(std::isnan(results[2].span<float>()[0]));
+  EXPECT_FALSE(std::isnan(results[2].span<float>()[1]));
+}
+
+TEST(GpuRows, WeightsOfClassesAreLeftToTheHost) {
+  Node node;
+  node.op = find_op("SoftmaxCrossEntropy");
+  node.attributes = {{"class_weights", Reals{1, 2, 3}}};
+  const std::vector<TensorType> inputs = {{DType::kFloat32, {2, 3}}, {DType::kInt64, Shape{2}}};
+  EXPECT_EQ(make_emulated_kernel({node, inputs, infer_op(node.op->name, node.attributes, inputs)}),
+            nullptr);
 }
 
 }  // namespace
