@@ -1,4 +1,9 @@
-// Data movement kernels.
+// Data movement kernels: a thread for each element, with a division for each axis but the first.
+//
+// Bytes for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s): a tensor (8192, 768) of
+// bfloat16 is 12.6 MB, so that a transpose, a split of q, k, v's third or the gather of the tokens
+// moves 25 MB in 6 us; the divisions of a transpose of four axes, three for each of 6.3 M elements,
+// take about 40 us more.
 #include "ops/gather_row_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/movement_launch_cuda.h"

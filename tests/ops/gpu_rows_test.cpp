@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "graph/op.h"
+#include "support/blocked.h"
 #include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 #include "support/op_check.h"
@@ -239,6 +240,38 @@ TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
       labels.push_back(row % 5 == 3 ? -100 : row == 1 ? classes - 1 : row * 37 % classes);
     check_cross_entropy(logits, int64s({rows}, labels), 0);
     if (classes > 1) check_cross_entropy(logits, int64s({rows}, labels), 0.1);
+  }
+}
+
+// What lies between two rows is neither read nor written.
+TEST(GpuRows, CrossEntropyOfPaddedRows) {
+  for (const std::int64_t classes : {5, 8, 13, 515, 2051}) {
+    const HostTensor logits = random_tensor({DType::kFloat32, {6, classes}}, 11, -4, 4);
+    const HostTensor labels = int64s({6}, {0, classes - 1, -100, 1, 2, 3});
+    const HostTensor scale = HostTensor::scalar(0.5F);
+    const Attributes attributes = {{"label_smoothing", 0.1}};
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const HostTensor plain = stored_as(logits, dtype), padded = with_padded_rows(plain);
+      const HostTensor wide = as_float(plain, DType::kFloat32);
+      const auto loss = run_op("SoftmaxCrossEntropy", attributes, {wide, labels});
+      Node node;
+      node.attributes = attributes;
+      node.op = find_op("SoftmaxCrossEntropy");
+      const auto results =
+          run_on_gpu(node, {padded, labels}, {loss[0].type(), loss[1].type(), loss[2].type()});
+      ASSERT_EQ(results.size(), 3U);
+      for (std::size_t i = 0; i < 3; ++i) expect_close(results[i], loss[i], 1e-5, "loss");
+      const auto slopes =
+          run_op("SoftmaxCrossEntropyGrad", attributes, {wide, labels, loss[2], scale});
+      node.op = find_op("SoftmaxCrossEntropyGrad");
+      const auto padded_slopes =
+          run_on_gpu(node, {padded, labels, loss[2], scale}, {padded.type()});
+      ASSERT_EQ(padded_slopes.size(), 1U);
+      const HostTensor dense = without_padding(padded_slopes[0]);
+      expect_close(as_float(dense, DType::kFloat32), slopes[0],
+                   dtype == DType::kFloat32 ? 1e-5 : 0.004, "gradient");
+      expect_same_bits(padded_slopes[0], with_padded_rows(dense), "padding");
+    }
   }
 }
 
