@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/pipedream_plan.h"
 #include "cli/terminal.h"
+#include "device/plugin.h"
 #include "partition/plan_dot.h"
 #include "partition/plan_file.h"
 #include "pipeline/check.h"
@@ -24,6 +25,7 @@
 #include "pipeline/simulate.h"
 #include "pipeline/svg.h"
 #include "profile/link_measure.h"
+#include "profile/measure_device.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -115,6 +117,13 @@ int profile_command(Options& options) {
   if (session.profile().backend == "cpu") {
     const double peak = measure_matrix_product(session.threads()) * session.threads();
     print(kernel_rates_table(session.profile(), session.graph(), peak));
+  } else if (!options.run.pipeline.gpu_ids.empty()) {
+    ProfileOptions measured;
+    measured.use_cache = options.run.pipeline.profile_cache;
+    measured.tensor_floats = options.run.model.tensor_floats;
+    Device& gpu = cuda_plugin().open(options.run.pipeline.gpu_ids.front());
+    const DeviceSpeed roof = measure_device_speed(gpu, options.run.model.precision, measured);
+    print(roofline_table(session.profile(), session.graph(), roof));
   }
   return 0;
 }

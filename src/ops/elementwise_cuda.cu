@@ -1,5 +1,9 @@
 // Element-wise kernels: a thread walks over elements, or groups of eight of them, that lie a grid
 // apart.
+//
+// Bytes for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s): what a kernel reads and
+// writes, 12.6 MB or 3 us for each tensor (8192, 768) of bfloat16, 50 MB or 12 us for each of the
+// Gelu's (8192, 3072); arithmetic, about 20 operations an element of a Gelu, hides behind them.
 #include "ops/elementwise_list_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/kernels_cuda_launch.h"

@@ -1,6 +1,8 @@
 // MatMul, its gradient, and the imports that become it.
 #include "ops/matmul.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/all_ops.h"
 #include "ops/einsum.h"
@@ -87,6 +89,18 @@ MatMulPlan matmul_plan(const KernelRequest& request) {
     out.b_offsets.resize(1);
   }
   return out;
+}
+
+bool takes_padded_rows(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  if (op != "MatMul" && op != "MatMulSums") return false;
+  const auto lies_in_rows = [](const TensorType& type) {
+    return type.layout == Layout::kRowMajor || type.layout == Layout::kPaddedRows;
+  };
+  return std::all_of(request.inputs.begin(), request.inputs.end(), lies_in_rows) &&
+         std::all_of(request.outputs.begin(), request.outputs.end(), lies_in_rows) &&
+         request.inputs[0].shape.rank() >= 2 && request.inputs[1].shape.rank() >= 2 &&
+         matmul_plan(request).products() == 1;
 }
 
 namespace {

@@ -50,6 +50,10 @@ struct MatMulPlan {
 /// one product with batch × M rows.
 MatMulPlan matmul_plan(const KernelRequest& request);
 
+/// Whether GPUs multiply the padded rows (Layout::kPaddedRows) of these operands or make such a
+/// result: one product, and nothing beside it but sums.
+bool takes_padded_rows(const KernelRequest& request);
+
 /// Elements of a packed b for products of floats or of bfloat16 numbers.
 std::int64_t packed_matrix_elements(DType operands, std::int64_t n, std::int64_t k);
 

@@ -115,7 +115,7 @@ class MatMulKernel final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const CudaQueue& queue) {
-  if (!is_row_major(request)) return nullptr;
+  if (!is_row_major(request) && !takes_padded_rows(request)) return nullptr;
   const DType operands = request.inputs[0].dtype, result = request.outputs[0].dtype;
   const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
   if (!is_stored_float(operands) || request.inputs[1].dtype != operands) return nullptr;

@@ -65,9 +65,11 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
       operation_.place(), rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(CUBLASLT_MATMUL_DESC_TRANSA, plan.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, plan.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  lay_out(b_, operands, plan.trans_b ? plan.k : plan.n, plan.trans_b ? plan.n : plan.k, b_step);
-  lay_out(a_, operands, plan.trans_a ? plan.m : plan.k, plan.trans_a ? plan.k : plan.m, a_step);
-  lay_out(y_, result_type_, plan.n, plan.m, plan.m * plan.n);
+  lay_out(b_, request.inputs[1], plan.trans_b ? plan.k : plan.n, plan.trans_b ? plan.n : plan.k,
+          b_step);
+  lay_out(a_, request.inputs[0], plan.trans_a ? plan.m : plan.k, plan.trans_a ? plan.k : plan.m,
+          a_step);
+  lay_out(y_, request.outputs[0], plan.n, plan.m, plan.m * plan.n);
   check(cublasLtMatmulPreferenceCreate(preference_.place()));
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
   // Products split along k and added up in any order would not give the same bits every time.
@@ -101,11 +103,13 @@ void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
 }
 
 /// A matrix that lies column after column.
-void ProductDescriptors::lay_out(MatrixLayout& layout, DType dtype, std::int64_t rows,
+void ProductDescriptors::lay_out(MatrixLayout& layout, const TensorType& type, std::int64_t rows,
                                  std::int64_t columns, std::int64_t step) {
-  check(cublasLtMatrixLayoutCreate(layout.place(), library_type(dtype),
+  // The library's columns are our rows, which may be padded.
+  const std::int64_t leading = type.layout == Layout::kPaddedRows ? type.row_stride() : rows;
+  check(cublasLtMatrixLayoutCreate(layout.place(), library_type(type.dtype),
                                    static_cast<std::uint64_t>(rows),
-                                   static_cast<std::uint64_t>(columns), rows));
+                                   static_cast<std::uint64_t>(columns), leading));
   const auto batch = static_cast<std::int32_t>(batch_);
   check(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
                                          sizeof batch));

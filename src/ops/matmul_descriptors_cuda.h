@@ -58,8 +58,8 @@ class ProductDescriptors {
   void prefer(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
     check(cublasLtMatmulPreferenceSetAttribute(preference_.get(), attribute, &value, sizeof value));
   }
-  void lay_out(MatrixLayout& layout, DType dtype, std::int64_t rows, std::int64_t columns,
-               std::int64_t step);
+  void lay_out(MatrixLayout& layout, const TensorType& type, std::int64_t rows,
+               std::int64_t columns, std::int64_t step);
 
   DType result_type_;
   std::int64_t columns_, batch_ = 1;

@@ -45,7 +45,8 @@ void describe_sums(const KernelRequest& request, ProductEpilogue& epilogue) {
   walk.kept = walk.kept_sizes[0] = operand[1];
   walk.kept_strides[0] = 1;
   walk.reduced = walk.reduced_sizes[0] = operand[0];
-  walk.reduced_strides[0] = operand[1];
+  walk.reduced_strides[0] =
+      request.inputs.at(static_cast<std::size_t>(epilogue.summed)).row_stride();
   epilogue.by_library = is_there(request.outputs, 0) && is_there(request.outputs, 1) &&
                         request.outputs[1].dtype == request.outputs[0].dtype;
 }

@@ -160,9 +160,13 @@ Made make_gather(const KernelRequest& request, const CudaQueue& queue) {
 Made make_gather_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!takes_types(request) || !is_stored_float(request.outputs[0].dtype)) return nullptr;
   const GatherShape shape = gather_shape(request, request.outputs[0].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_gather_gradient(shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
-  });
+  if (!sorts_indices(shape)) return nullptr;
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        launch_gather_gradient(shape, numbers_at(in, 0), in[1].data, places_at(out, 0),
+                               context.workspace, queue);
+      },
+      static_cast<std::size_t>(gather_gradient_workspace(shape)));
 }
 
 constexpr CudaKernelEntry kKernels[] = {

@@ -45,8 +45,11 @@ void launch_gather(const GatherShape& shape, const void* data, const void* indic
 void launch_gather(const GatherShape& shape, const Numbers& data, const void* indices,
                    const Places& y, const CudaQueue& queue);
 /// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: the same
-/// index adds in the order of the indices.
+/// index adds in the order of the indices. `workspace`: gather_gradient_workspace() bytes.
 void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const void* indices,
-                            const Places& dx, const CudaQueue& queue);
+                            const Places& dx, void* workspace, const CudaQueue& queue);
+std::int64_t gather_gradient_workspace(const GatherShape& shape);
+/// Whether an index and its position fit into one key.
+bool sorts_indices(const GatherShape& shape);
 
 }  // namespace pipetrain::movement

@@ -113,11 +113,20 @@ Pieces elementwise_pieces(const KernelRequest& request) {
 /// Operators that work on each sample by itself; `whole` inputs are read by all samples.
 const std::map<std::string_view, std::vector<std::size_t>>& sample_operators() {
   static const std::map<std::string_view, std::vector<std::size_t>> kOperators = {
-      {"Attention", {}},         {"AttentionGrad", {}}, {"AveragePool", {}},
-      {"AveragePoolGrad", {}},   {"Conv", {1, 2}},      {"ConvInputGrad", {1}},
-      {"ConvWeightGrad", {}},    {"LayerNorm", {1, 2}}, {"LayerNormInputGrad", {2}},
-      {"MaxPool", {}},           {"MaxPoolGrad", {}},   {"RmsNorm", {1}},
+      {"Attention", {}},
+      {"AttentionGrad", {}},
+      {"AveragePool", {}},
+      {"AveragePoolGrad", {}},
+      {"Conv", {1, 2}},
+      {"ConvInputGrad", {1}},
+      {"ConvWeightGrad", {}},
+      {"LayerNorm", {1, 2}},
+      {"LayerNormInputGrad", {2}},
+      {"MaxPool", {}},
+      {"MaxPoolGrad", {}},
+      {"RmsNorm", {1}},
       {"RmsNormInputGrad", {2}},
+      {"SoftmaxCrossEntropyGrad", {}},
   };
   return kOperators;
 }

@@ -343,6 +343,7 @@ std::unique_ptr<Kernel> by_layout(const KernelRequest& request) {
     case Layout::kBlocked16:
       return make_16(request);
     case Layout::kChannelsLast:
+    case Layout::kPaddedRows:
       break;
   }
   return nullptr;

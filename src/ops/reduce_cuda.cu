@@ -1,19 +1,26 @@
-// Reductions: a block for each result where the reduced elements lie side by side, else a thread
-// for each result and each piece of what is reduced. The order of a sum depends on shapes only.
+// Reductions: a block for each result where the reduced elements lie side by side, else the threads
+// of a block share results that lie side by side, and blocks what is reduced. The order of a sum
+// depends on shapes only.
+//
+// Bytes and operations of the bias gradients of GPT-2 124M with 8 x 1024 tokens where cuBLASLt does
+// not compute them (estimates, H200 at 4.3 TB/s, bfloat16): a layer's four read (8192, 6912), 113
+// MB, and add as many numbers: 26 us and two launches of 3 us each, 12 layers 0.4 ms.
 #include <cmath>
 #include <limits>
 
+#include "ops/columns_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/kernels_cuda_launch.h"
 #include "ops/reduce_launch_cuda.h"
-#include "ops/stored_access_cuda.h"
 
 namespace pipetrain {
 namespace reduce {
 namespace {
 
-constexpr std::int64_t kPiece = 64;    // elements that one thread reduces
+constexpr std::int64_t kPiece = 128;   // elements of one result that a block reduces, or more
 constexpr std::int64_t kPieces = 128;  // at most, of one result
+constexpr int kSharing = 8;            // threads that share a result of a block
+constexpr int kAhead = 4;              // elements that a thread reads before it combines them
 
 struct ProductOf {
   __device__ float operator()(float a, float b) const { return a * b; }
@@ -23,11 +30,11 @@ __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions
                                                   const std::int64_t* sizes,
                                                   const std::int64_t* strides) {
   std::int64_t offset = 0;
-  for (int d = dimensions - 1; d >= 0; --d) {
+  for (int d = dimensions - 1; d > 0; --d) {
     offset += i % sizes[d] * strides[d];
     i /= sizes[d];
   }
-  return offset;
+  return offset + i * strides[0];  // a matrix needs no division
 }
 
 template <class F>
@@ -47,22 +54,49 @@ __global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk wa
   }
 }
 
-/// y: (pieces, kept)
-template <class F>
+/// y: (pieces, kept). Every thread takes kWidth neighbouring results, of which kThreads threads
+/// take every kThreads-th element each.
+template <int kWidth, int kThreads, class F>
 __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk walk,
                                std::int64_t piece, Numbers x, Places y) {
+  constexpr int kSide = kBlock / kThreads;
+  __shared__ float parts[kThreads > 1 ? kThreads : 1][kThreads > 1 ? kSide * kWidth : 1];
+  const int mine = static_cast<int>(threadIdx.x) / kSide;
+  const int side = static_cast<int>(threadIdx.x) % kSide * kWidth;
   const std::int64_t first = blockIdx.y * piece;
   const std::int64_t last = first + piece < walk.reduced ? first + piece : walk.reduced;
-  for (std::int64_t out = first_of_thread(); out < walk.kept; out += step_of_thread()) {
-    const Numbers from =
-        x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
-    float value = start;
-    for (std::int64_t i = first; i < last; ++i) {
-      value = combine(
-          value,
-          from[offset_of(i, walk.reduced_dimensions, walk.reduced_sizes, walk.reduced_strides)]);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kSide * kWidth;
+  for (std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSide * kWidth;
+       begin < walk.kept; begin += step) {
+    const std::int64_t out = begin + side;
+    auto value = Columns<kWidth>::of(start);
+    if (out < walk.kept) {
+      const std::int64_t at =
+          offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
+      for (std::int64_t i = first + mine; i < last; i += kAhead * kThreads) {
+        Columns<kWidth> next[kAhead];
+        for (int j = 0; j < kAhead; ++j) {
+          if (i + j * kThreads < last)
+            next[j].load(x, at + offset_of(i + j * kThreads, walk.reduced_dimensions,
+                                           walk.reduced_sizes, walk.reduced_strides));
+        }
+        for (int j = 0; j < kAhead; ++j) {
+          if (i + j * kThreads < last) value.combine(combine, next[j]);
+        }
+      }
     }
-    y[blockIdx.y * walk.kept + out] = value / divisor;
+    if constexpr (kThreads > 1) {
+      __syncthreads();  // who is behind may still read the parts of the last round
+      for (int w = 0; w < kWidth; ++w) parts[mine][side + w] = value.values[w];
+      __syncthreads();
+      for (int other = 1; other < kThreads && mine == 0; ++other) {
+        for (int w = 0; w < kWidth; ++w)
+          value.values[w] = combine(value.values[w], parts[other][side + w]);
+      }
+    }
+    if (mine != 0 || out >= walk.kept) continue;
+    for (int w = 0; w < kWidth; ++w) value.values[w] /= divisor;
+    value.store(y, blockIdx.y * walk.kept + out);
   }
 }
 
@@ -72,6 +106,35 @@ std::int64_t pieces_of(const ReduceWalk& walk) {
 }
 
 bool by_rows(const ReduceWalk& walk) { return walk.innermost_is_reduced && walk.reduced >= 32; }
+
+/// Whether kWide results lie side by side in x, at multiples of kWide.
+bool moves_columns(const ReduceWalk& walk, const Numbers& x, const Places& y) {
+  const int innermost = walk.kept_dimensions - 1;
+  if (innermost < 0 || walk.kept_strides[innermost] != 1) return false;
+  bool multiples = walk.kept_sizes[innermost] % kWide == 0;
+  for (int d = 0; d < innermost; ++d) multiples = multiples && walk.kept_strides[d] % kWide == 0;
+  for (int d = 0; d < walk.reduced_dimensions; ++d)
+    multiples = multiples && walk.reduced_strides[d] % kWide == 0;
+  return multiples && moves_wide(x.data) && moves_wide(y.data);
+}
+
+/// y: (pieces, kept)
+template <class F>
+void run_columns(F combine, float start, float divisor, const ReduceWalk& walk, std::int64_t pieces,
+                 const Numbers& x, const Places& y, const CudaQueue& queue) {
+  const std::int64_t piece = (walk.reduced + pieces - 1) / pieces;
+  const auto launch = [&](auto kernel, int results) {
+    const dim3 grid(blocks_for(walk.kept, queue, results), static_cast<unsigned>(pieces));
+    PT_LAUNCH(kernel, grid, kBlock, queue.stream, combine, start, divisor, walk, piece, x, y);
+  };
+  if (walk.reduced < 2 * kSharing) {
+    launch(reduce_columns<1, 1, F>, kBlock);
+  } else if (moves_columns(walk, x, y)) {
+    launch(reduce_columns<kWide, kSharing, F>, kBlock / kSharing * kWide);
+  } else {
+    launch(reduce_columns<1, kSharing, F>, kBlock / kSharing);
+  }
+}
 
 template <class F>
 void run(F combine, float start, float divisor, const ReduceWalk& walk, const Numbers& x,
@@ -83,22 +146,14 @@ void run(F combine, float start, float divisor, const ReduceWalk& walk, const Nu
     return;
   }
   const std::int64_t pieces = pieces_of(walk);
-  const std::int64_t piece = (walk.reduced + pieces - 1) / pieces;
-  const dim3 grid(blocks_for(walk.kept, queue), static_cast<unsigned>(pieces));
-  if (pieces == 1) {
-    PT_LAUNCH(reduce_columns, grid, kBlock, queue.stream, combine, start, divisor, walk, piece, x,
-              y);
-    return;
-  }
-  PT_LAUNCH(reduce_columns, grid, kBlock, queue.stream, combine, start, 1.0f, walk, piece, x,
-            Places(workspace));
+  if (pieces == 1) return run_columns(combine, start, divisor, walk, 1, x, y, queue);
+  run_columns(combine, start, 1.0f, walk, pieces, x, Places(workspace), queue);
   ReduceWalk rest;
   rest.kept_dimensions = rest.reduced_dimensions = 1;
   rest.kept_sizes[0] = rest.kept = rest.reduced_strides[0] = walk.kept;
   rest.kept_strides[0] = 1;
   rest.reduced_sizes[0] = rest.reduced = pieces;
-  PT_LAUNCH(reduce_columns, blocks_for(walk.kept, queue), kBlock, queue.stream, combine, start,
-            divisor, rest, pieces, Numbers(workspace), y);
+  run_columns(combine, start, divisor, rest, 1, Numbers(workspace), y, queue);
 }
 
 }  // namespace

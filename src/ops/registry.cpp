@@ -68,7 +68,7 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
       [&] {
         std::unique_ptr<Kernel> kernel;
         if (backend == Backend::kCpu) check_processor();
-        if (op != "Reorder" && has_channels_last(request))
+        if (op != "Reorder" && has_layout_of_gpus(request))
           return make_row_major_kernel(backend, request);
         // A fused program says itself which of its steps are rounded.
         if (has_narrow(request) && !only_moves_narrow(request) && op != "Fused")

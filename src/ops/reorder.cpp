@@ -13,6 +13,7 @@ namespace pipetrain {
 std::int64_t channel_block(const TensorType& type) {
   switch (type.layout) {
     case Layout::kRowMajor:
+    case Layout::kPaddedRows:
       return 1;
     case Layout::kBlocked8:
       return 8;

@@ -34,11 +34,23 @@ Made make_softmax(const KernelRequest& request, const CudaQueue& queue) {
 
 Entropy entropy_of(const KernelRequest& request) {
   const CrossEntropy loss = cross_entropy_of(request.node.attributes, request.inputs[0].shape);
-  return {loss.rows, loss.classes, loss.ignore_index, static_cast<float>(loss.smoothing)};
+  return {loss.rows, loss.classes, request.inputs[0].row_stride(), loss.ignore_index,
+          static_cast<float>(loss.smoothing)};
+}
+
+/// Weights of classes are the CPU's alone, as are rows that 32 bits do not count. Logits and their
+/// gradient may have padded rows, both or none.
+bool takes_entropy(KernelRequest request) {
+  TensorType& x = request.inputs[0];
+  TensorType& y = request.outputs[0];
+  if (y.shape == x.shape && y.layout != x.layout) return false;
+  if (x.layout == Layout::kPaddedRows) x.layout = y.layout = Layout::kRowMajor;
+  return floats(request, 0) && request.inputs[0].shape[1] < (std::int64_t{1} << 30) &&
+         request.node.attributes.reals("class_weights", {}).empty();
 }
 
 Made make_cross_entropy(const KernelRequest& request, const CudaQueue& queue) {
-  if (!floats(request, 0)) return nullptr;
+  if (!takes_entropy(request)) return nullptr;
   const Entropy entropy = entropy_of(request);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
@@ -50,7 +62,7 @@ Made make_cross_entropy(const KernelRequest& request, const CudaQueue& queue) {
 }
 
 Made make_cross_entropy_gradient(const KernelRequest& request, const CudaQueue& queue) {
-  if (!floats(request, 0)) return nullptr;
+  if (!takes_entropy(request)) return nullptr;
   const Entropy entropy = entropy_of(request);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
     launch_cross_entropy_gradient(entropy, numbers_at(in, 0), in[1].as<std::int64_t>(),

@@ -1,5 +1,12 @@
-// Softmax, losses, norms and dropout. A block takes a row; sums go over its threads in a fixed
-// order.
+// Softmax, losses of equal shapes, norms and dropout. A block takes a row; sums go over its threads
+// in a fixed order.
+//
+// Bytes and operations for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s; a tensor
+// (8192, 768) of bfloat16 is 12.6 MB, and what a row reads again comes out of the cache):
+//   LayerNorm             reads one, writes one; 8 operations an element      6 us
+//   its input gradient    reads two, writes one; 12 operations                9 us
+//   its weights' gradient reads two; 5 operations; partial sums of 128 rows   6 us, 2 launches
+//   Dropout               reads one, writes one; 10 rounds of Philox each    45 us
 #include <cmath>
 #include <limits>
 
@@ -50,47 +57,6 @@ __global__ void softmax_gradient(Lines lines, bool logarithm, Numbers dy, Number
   }
 }
 
-/// A value and where it stands; the first of equal ones is the best.
-struct Best {
-  float value;
-  std::int32_t place;
-};
-struct BestOf {
-  __device__ Best operator()(Best a, Best b) const {
-    return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
-  }
-};
-
-__global__ void cross_entropy(Entropy s, Numbers x, const std::int64_t* labels, Places losses,
-                              Places hits, Places log_sums) {
-  for (std::int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
-    const Numbers logits = x + row * s.classes;
-    Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
-    float total = 0;
-    for (std::int64_t c = threadIdx.x; c < s.classes; c += kBlock) {
-      best = BestOf()(best, Best{logits[c], static_cast<std::int32_t>(c)});
-      total += logits[c];
-    }
-    best = over_block<kBlock>(best, BestOf());
-    total = over_block<kBlock>(total, SumOf());
-    float sum = 0;
-    for (std::int64_t c = threadIdx.x; c < s.classes; c += kBlock)
-      sum += std::exp(logits[c] - best.value);
-    sum = over_block<kBlock>(sum, SumOf());
-    if (threadIdx.x != 0) continue;
-    const float log_sum = best.value + std::log(sum);
-    const std::int64_t label = labels[row];
-    if (log_sums) log_sums[row] = log_sum;
-    const bool counts = label != s.ignored;
-    const bool known = label >= 0 && label < s.classes;
-    const float mean = total / static_cast<float>(s.classes);
-    const float target = known ? (1 - s.smoothing) * logits[label] + s.smoothing * mean
-                               : std::numeric_limits<float>::quiet_NaN();
-    losses[row] = counts ? log_sum - target : 0;
-    hits[row] = counts && best.place == label ? 1 : 0;
-  }
-}
-
 /// Sums of two lists, by one block.
 __global__ void add_two(Numbers a, Numbers b, std::int64_t count, Places sum_a, Places sum_b) {
   double first = 0, second = 0;
@@ -103,18 +69,6 @@ __global__ void add_two(Numbers a, Numbers b, std::int64_t count, Places sum_a, 
   if (threadIdx.x != 0) return;
   if (sum_a) sum_a[0] = static_cast<float>(first);
   if (sum_b) sum_b[0] = static_cast<float>(second);
-}
-
-__global__ void cross_entropy_gradient(Entropy s, Numbers x, const std::int64_t* labels,
-                                       Numbers log_sums, Numbers gy, Places dx) {
-  const float scale = gy[0];
-  for (std::int64_t i = first_of_thread(); i < s.rows * s.classes; i += step_of_thread()) {
-    const std::int64_t row = i / s.classes;
-    const std::int64_t label = labels[row];
-    const float target = (i % s.classes == label ? 1 - s.smoothing : 0.0f) +
-                         s.smoothing / static_cast<float>(s.classes);
-    dx[i] = label == s.ignored ? 0 : (std::exp(x[i] - log_sums[row]) - target) * scale;
-  }
 }
 
 __device__ __forceinline__ float loss_of(Pointwise kind, float x, float t) {
@@ -262,24 +216,9 @@ void launch_softmax_gradient(const Lines& lines, bool logarithm, const Numbers& 
             dy, y, dx);
 }
 
-void launch_cross_entropy(const Entropy& shape, const Numbers& x, const std::int64_t* labels,
-                          const Places& loss, const Places& correct, const Places& log_sums,
-                          float* workspace, const CudaQueue& queue) {
-  float* hits = workspace + shape.rows;
-  if (shape.rows > 0)
-    PT_LAUNCH(cross_entropy, blocks_of_rows(shape.rows, queue), kBlock, queue.stream, shape, x,
-              labels, workspace, hits, log_sums);
-  PT_LAUNCH(add_two, 1, kBlock, queue.stream, Numbers(workspace), Numbers(hits), shape.rows, loss,
-            correct);
-}
-
-void launch_cross_entropy_gradient(const Entropy& shape, const Numbers& x,
-                                   const std::int64_t* labels, const Numbers& log_sums,
-                                   const Numbers& gy, const Places& dx, const CudaQueue& queue) {
-  const std::int64_t count = shape.rows * shape.classes;
-  if (count == 0) return;
-  PT_LAUNCH(cross_entropy_gradient, blocks_for(count, queue), kBlock, queue.stream, shape, x,
-            labels, log_sums, gy, dx);
+void launch_two_sums(const Numbers& a, const Numbers& b, std::int64_t count, const Places& sum_a,
+                     const Places& sum_b, const CudaQueue& queue) {
+  PT_LAUNCH(add_two, 1, kBlock, queue.stream, a, b, count, sum_a, sum_b);
 }
 
 void launch_pointwise_loss(Pointwise kind, const Numbers& x, const Numbers& target,
@@ -288,8 +227,7 @@ void launch_pointwise_loss(Pointwise kind, const Numbers& x, const Numbers& targ
   float* hits = workspace + kPointwiseParts;
   PT_LAUNCH(pointwise_loss, kPointwiseParts, kBlock, queue.stream, kind, x, target, count,
             workspace, hits);
-  PT_LAUNCH(add_two, 1, kBlock, queue.stream, Numbers(workspace), Numbers(hits),
-            std::int64_t{kPointwiseParts}, loss, correct);
+  launch_two_sums(Numbers(workspace), Numbers(hits), kPointwiseParts, loss, correct, queue);
 }
 
 void launch_pointwise_gradient(Pointwise kind, const Numbers& x, const Numbers& target,

@@ -19,8 +19,9 @@ void launch_softmax(const Lines& lines, bool logarithm, const Numbers& x, const 
 void launch_softmax_gradient(const Lines& lines, bool logarithm, const Numbers& dy,
                              const Numbers& y, const Places& dx, const CudaQueue& queue);
 
+/// Logits and their gradient: rows begin `stride` elements apart.
 struct Entropy {
-  std::int64_t rows, classes, ignored;
+  std::int64_t rows, classes, stride, ignored;
   float smoothing;
 };
 /// A label that is no class makes the loss NaN. `workspace`: 2 * rows floats. `correct` and
@@ -31,6 +32,10 @@ void launch_cross_entropy(const Entropy& shape, const Numbers& x, const std::int
 void launch_cross_entropy_gradient(const Entropy& shape, const Numbers& x,
                                    const std::int64_t* labels, const Numbers& log_sums,
                                    const Numbers& gy, const Places& dx, const CudaQueue& queue);
+
+/// Sums of two lists; the sums may be null.
+void launch_two_sums(const Numbers& a, const Numbers& b, std::int64_t count, const Places& sum_a,
+                     const Places& sum_b, const CudaQueue& queue);
 
 enum class Pointwise { kBinaryCrossEntropy, kSquared, kAbsolute };
 /// Sums of losses and right answers (may be null). `workspace`: 2 * kPointwiseParts floats.

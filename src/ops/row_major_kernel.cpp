@@ -6,12 +6,34 @@
 namespace pipetrain {
 namespace {
 
-bool is_last(const TensorType& type) {
-  return type.dtype != DType::kUndefined && type.layout == Layout::kChannelsLast;
+bool is_of_gpus(const TensorType& type) {
+  return type.dtype != DType::kUndefined &&
+         (type.layout == Layout::kChannelsLast || type.layout == Layout::kPaddedRows);
 }
 
-/// Between (N, C, positions) and (N, positions, C).
+std::size_t row_major_bytes(TensorType type) {
+  type.layout = Layout::kRowMajor;
+  return type.bytes();
+}
+
+/// Between rows one after the other and padded ones, whose padding stays as it is.
+void copy_rows(const TensorType& type, const void* from, void* to, bool to_padded) {
+  const std::size_t size = size_of(type.dtype);
+  const std::size_t plain = static_cast<std::size_t>(type.shape[type.shape.rank() - 1]) * size;
+  const std::size_t padded = static_cast<std::size_t>(type.row_stride()) * size;
+  const std::int64_t rows = type.shape.count(0, type.shape.rank() - 1);
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(to);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(target, source, plain);
+    source += to_padded ? plain : padded;
+    target += to_padded ? padded : plain;
+  }
+}
+
+/// Between (N, C, positions) and (N, positions, C), or as copy_rows().
 void copy_reordered(const TensorType& type, const void* from, void* to, bool to_last) {
+  if (type.layout == Layout::kPaddedRows) return copy_rows(type, from, to, to_last);
   const std::size_t size = size_of(type.dtype);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(to);
@@ -35,7 +57,7 @@ class RowMajorKernel final : public Kernel {
     const auto plain = [&](std::vector<TensorType> types) {
       for (TensorType& type : types) {
         places_.push_back(bytes_);
-        if (is_last(type)) bytes_ += (type.bytes() + 63) / 64 * 64;
+        if (is_of_gpus(type)) bytes_ += (row_major_bytes(type) + 63) / 64 * 64;
         type.layout = Layout::kRowMajor;
       }
       return types;
@@ -51,7 +73,7 @@ class RowMajorKernel final : public Kernel {
     for (auto* tensors : {&in, &out}) {
       for (Tensor& tensor : *tensors) {
         std::byte* const copy = context.workspace + places_[place++];
-        if (!tensor || !is_last(tensor.type)) continue;
+        if (!tensor || !is_of_gpus(tensor.type)) continue;
         if (tensors == &in) copy_reordered(tensor.type, tensor.data, copy, /*to_last=*/false);
         tensor.data = copy;
         tensor.type.layout = Layout::kRowMajor;
@@ -61,7 +83,7 @@ class RowMajorKernel final : public Kernel {
     inner.workspace = context.workspace + bytes_;
     kernel_->run(in, out, inner);
     for (std::size_t i = 0; i < out.size(); ++i) {
-      if (outputs[i] && is_last(outputs[i].type))
+      if (outputs[i] && is_of_gpus(outputs[i].type))
         copy_reordered(outputs[i].type, out[i].data, outputs[i].data, /*to_last=*/true);
     }
   }
@@ -76,9 +98,9 @@ class RowMajorKernel final : public Kernel {
 
 }  // namespace
 
-bool has_channels_last(const KernelRequest& request) {
-  return std::any_of(request.inputs.begin(), request.inputs.end(), is_last) ||
-         std::any_of(request.outputs.begin(), request.outputs.end(), is_last);
+bool has_layout_of_gpus(const KernelRequest& request) {
+  return std::any_of(request.inputs.begin(), request.inputs.end(), is_of_gpus) ||
+         std::any_of(request.outputs.begin(), request.outputs.end(), is_of_gpus);
 }
 
 std::unique_ptr<Kernel> make_row_major_kernel(Backend backend, const KernelRequest& request) {

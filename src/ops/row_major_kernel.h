@@ -1,4 +1,5 @@
-// The CPU's kernels for nodes whose pictures lie channels last, a layout that they do not know.
+// The CPU's kernels for nodes whose tensors lie as only kernels of GPUs know them: pictures with
+// their channels last, matrices with padded rows.
 #pragma once
 
 #include <memory>
@@ -7,8 +8,8 @@
 
 namespace pipetrain {
 
-/// Whether a tensor of the node lies channels last.
-bool has_channels_last(const KernelRequest& request);
+/// Whether a tensor of the node lies so.
+bool has_layout_of_gpus(const KernelRequest& request);
 /// The kernel of the same node over row-major tensors, between copies in the workspace.
 std::unique_ptr<Kernel> make_row_major_kernel(Backend backend, const KernelRequest& request);
 

@@ -1,4 +1,8 @@
 // The loops of update_cpu.cpp, an element a turn, over the pieces of many tensors.
+//
+// Bytes and operations for the 124 M parameters of GPT-2 (estimates, H200 at 4.3 TB/s): Adam reads
+// parameter, gradient and two states and writes three of them, 28 bytes and 15 operations an
+// element: 3.5 GB, 0.8 ms.
 #include <cmath>
 
 #include "optim/update_launch_cuda.h"

@@ -120,7 +120,13 @@ class PrecisionPass {
     const auto fix = [&](ValueId id) {
       if (id) fixed_[at(root(id))] = true;
     };
-    for (const ValueId id : training_.outputs) fix(id);
+    std::set<ValueId> trained;  // logits
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name == "SoftmaxCrossEntropyGrad") trained.insert(root(node.inputs[0]));
+    }
+    for (const ValueId id : training_.outputs) {
+      if (!trained.contains(root(id))) fix(id);
+    }
     fix(training_.loss.loss_sum);
     fix(training_.loss.correct);
     for (const Accumulation& use : training_.accumulations) fix(use.contribution);

@@ -13,7 +13,8 @@ namespace pipetrain {
 ///
 ///   operands of a product    narrow; parameters keep their float master and are cast once per
 ///                            version (Part::kPrepare), inputs of the model where they are read
-///   results of a product     narrow, gradients of activations too
+///   results of a product     narrow, gradients of activations too; so are the logits that a
+///                            softmax cross-entropy is trained on, and their gradient
 ///   elementwise, movement,   as their operands: narrow if all are
 ///   pooling, norms
 ///   everything else          float: weight gradients, accumulators, optimizer, reductions,

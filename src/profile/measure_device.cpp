@@ -1,6 +1,7 @@
 #include "profile/measure_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/cache_directory.h"
@@ -8,8 +9,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/statistics.h"
+#include "graph/builder.h"
 #include "graph/op.h"
 #include "ops/host_kernel.h"
+#include "ops/registry.h"
 #include "optim/update.h"
 #include "profile/cost_cache.h"
 #include "profile/machine.h"
@@ -253,6 +256,33 @@ Profile measure_device_profile(const TrainingGraph& training, Device& device,
 std::optional<Profile> known_device_profile(const TrainingGraph& training, Device& device,
                                             const ProfileOptions& options) {
   return DeviceProfiler(training, device, options).run(/*only_known=*/true);
+}
+
+DeviceSpeed measure_device_speed(Device& device, DType operands, const ProfileOptions& options) {
+  // Matrices of twice the cache.
+  const double elements =
+      2.0 * static_cast<double>(device.cache_bytes()) / static_cast<double>(size_of(operands));
+  const std::int64_t n =
+      std::max<std::int64_t>(256, static_cast<std::int64_t>(std::sqrt(elements)) / 256 * 256);
+  TrainingGraph training;
+  GraphBuilder builder = make_builder(training.graph);
+  const auto input = [&](const char* name, DType dtype) {
+    Value value;
+    value.name = name;
+    value.type = {dtype, Shape{n, n}};
+    value.role = Role::kInput;
+    return builder.add_value(std::move(value));
+  };
+  builder.add("MatMul", {input("a", operands), input("b", operands)});
+  builder.add("Neg", {input("x", DType::kFloat32)});
+  // What nobody reads is not computed.
+  for (Node& node : training.graph.nodes) training.outputs.push_back(node.outputs[0]);
+  const Profile profile = measure_device_profile(training, device, options);
+  const auto cube = static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  const auto square = static_cast<double>(n) * static_cast<double>(n);
+  return {.name = device.name(),
+          .flops_per_second = 2 * cube / profile.node_seconds[0],
+          .bytes_per_second = 2 * sizeof(float) * square / profile.node_seconds[1]};
 }
 
 }  // namespace pipetrain

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "device/device.h"
+#include "profile/estimate.h"
 #include "profile/measure.h"
 
 namespace pipetrain {
@@ -23,5 +24,10 @@ Profile measure_device_profile(const TrainingGraph& training, Device& device,
 /// The same, if all of it has been measured before.
 std::optional<Profile> known_device_profile(const TrainingGraph& training, Device& device,
                                             const ProfileOptions& options = {});
+
+/// What the device reaches in a large product of `operands` (float32, bfloat16, float16) and in a
+/// large element-wise operation: the roof of all its kernels. Kept like other measurements.
+DeviceSpeed measure_device_speed(Device& device, DType operands,
+                                 const ProfileOptions& options = {});
 
 }  // namespace pipetrain

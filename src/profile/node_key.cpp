@@ -12,7 +12,7 @@ namespace {
 
 std::string type_text(const TensorType& type) {
   if (type.dtype == DType::kUndefined) return " -";
-  static constexpr const char* kLayouts[] = {"", "/8", "/16", "/last"};
+  static constexpr const char* kLayouts[] = {"", "/8", "/16", "/last", "/padded"};
   return fmt::format(" {}{}", type.text(), kLayouts[static_cast<std::size_t>(type.layout)]);
 }
 

@@ -31,6 +31,12 @@ std::vector<std::int64_t> Shape::strides() const {
 
 std::string Shape::text() const { return fmt::format("({})", fmt::join(dims_, ", ")); }
 
+std::int64_t TensorType::row_stride() const {
+  const std::int64_t columns = shape[shape.rank() - 1];
+  if (layout != Layout::kPaddedRows) return columns;
+  return (columns + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+}
+
 std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype), shape.text()); }
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {

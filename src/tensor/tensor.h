@@ -46,7 +46,10 @@ enum class Layout : std::uint8_t {
   kBlocked8,      // oneDNN's nChw8c; only where C is a multiple of 8
   kBlocked16,     // oneDNN's nChw16c; only where C is a multiple of 16
   kChannelsLast,  // (N, H, W, C): one block of all channels
+  kPaddedRows,    // row-major, rows (the last axis) filled up to multiples of kRowMultiple elements
 };
+/// Of 2 bytes or more: as many as a GPU's load or store of 16 bytes takes.
+constexpr std::int64_t kRowMultiple = 8;
 
 /// What is known of a value before any memory exists.
 struct TensorType {
@@ -55,7 +58,14 @@ struct TensorType {
   Layout layout = Layout::kRowMajor;
 
   std::int64_t count() const { return shape.count(); }
-  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
+  std::size_t bytes() const {
+    const bool padded = layout == Layout::kPaddedRows;
+    const std::int64_t elements =
+        padded ? shape.count(0, shape.rank() - 1) * row_stride() : count();
+    return static_cast<std::size_t>(elements) * size_of(dtype);
+  }
+  /// Elements from the beginning of a row (the last axis) to that of the next.
+  std::int64_t row_stride() const;
   /// "float32 (64, 10)"
   std::string text() const;
   friend bool operator==(const TensorType&, const TensorType&) = default;

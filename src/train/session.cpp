@@ -13,6 +13,7 @@
 #include "passes/fuse_products.h"
 #include "passes/gather_gradients.h"
 #include "passes/pack_weights.h"
+#include "passes/pad_rows.h"
 #include "profile/machine.h"
 #include "train/export.h"
 #include "train/predict.h"
@@ -228,6 +229,7 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
     fold_biases(*graph);
     fuse_elementwise(*graph, FusedTypes::kStored);
     fuse_products(*graph);
+    pad_logits(*graph);
     graph->graph.verify();
   }
   return graph;

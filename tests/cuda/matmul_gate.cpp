@@ -92,6 +92,39 @@ void look_at(const Case& c) {
     check(epilogue.sums.kept == (epilogue.summed == 1 ? plan.n : plan.m), what + ": other sums");
 }
 
+/// What lies from one row of an operand or a result to the next, when rows are padded.
+void look_at_padded_rows() {
+  const TensorType hidden{kBrain, {64, 768}}, table{kBrain, {50257, 768}},
+      logits{kBrain, {64, 50257}, Layout::kPaddedRows};
+  struct Padded {
+    const char* op;
+    Attributes attributes;
+    TensorType a, b, y;
+    std::uint64_t a_rows, b_rows, y_rows;
+  };
+  const TensorType dtable{kFloat, {50257, 768}};
+  const Padded cases[] = {
+      {"MatMul", {{"trans_b", std::int64_t{1}}}, hidden, table, logits, 768, 768, 50264},
+      {"MatMul", {}, logits, table, hidden, 50264, 768, 768},
+      {"MatMul", {{"trans_a", std::int64_t{1}}}, logits, hidden, dtable, 50264, 768, 768},
+      {"MatMulSums", summing(0, true), logits, hidden, dtable, 50264, 768, 768},
+  };
+  for (const Padded& c : cases) {
+    Node node;
+    node.op = find_op(c.op);
+    node.attributes = c.attributes;
+    const KernelRequest request{node, {c.a, c.b}, {c.y}};
+    const std::string what = std::string(c.op) + " " + c.attributes.to_text();
+    check(takes_padded_rows(request), what + ": not taken");
+    const ProductDescriptors descriptors(matmul_plan(request), request, /*tensor_floats=*/false);
+    check(size(descriptors.a(), CUBLASLT_MATRIX_LAYOUT_LD) == c.a_rows, what + ": rows of a");
+    check(size(descriptors.b(), CUBLASLT_MATRIX_LAYOUT_LD) == c.b_rows, what + ": rows of b");
+    check(size(descriptors.y(), CUBLASLT_MATRIX_LAYOUT_LD) == c.y_rows, what + ": rows of y");
+    if (request.node.op->name == "MatMulSums")
+      check(product_epilogue(request).sums.reduced_strides[0] == 50264, what + ": rows of sums");
+  }
+}
+
 int look_at_all() {
   const TensorType x{kBrain, {64, 768}}, w{kBrain, {768, 3072}}, bias{kFloat, {3072}},
       uneven{kBrain, {768, 3070}}, deep{kBrain, {4, 16, 768}}, dy{kBrain, {64, 3072}},
@@ -181,6 +214,7 @@ int look_at_all() {
        0},
   };
   for (const Case& c : cases) look_at(c);
+  look_at_padded_rows();
   return static_cast<int>(std::size(cases));
 }
 

@@ -41,6 +41,10 @@ def profile_and_plan(work):
     cache = {"PIPETRAIN_CACHE_DIR": str(work / "cache")}
     result = run([program, "profile", *flags, "-o", work / "profile.json"], **cache)
     check("recorded 0" in result.stdout and "weight grad" in result.stdout, "the table of a profile", result)
+    # The recorded devices move a byte a nanosecond, and pooling and the like do nothing else.
+    check("roofline: 1 GB/s" in result.stdout, "the rates of the device", result)
+    shares = re.findall(r"^\S+ +(?:MaxPool|BatchNorm|LayerNorm)\w* +\d+ .* (\d+) %$", result.stdout, re.MULTILINE)
+    check(len(shares) > 0 and all(20 <= int(share) <= 101 for share in shares), f"shares of the roofline: {shares}", result)
     profile = json.loads((work / "profile.json").read_text())
     check(profile["backend"] == "device" and profile["device"] == "recorded 0", "whose profile it is")
     timed = [node for node in profile["nodes"] if node["seconds"] > 0]

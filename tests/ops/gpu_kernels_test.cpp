@@ -93,7 +93,7 @@ TEST(GpuKernels, SumsAndRows) {
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
 }
 
-// 200 rows are pieces of 64 that are reduced by themselves first.
+// 200 rows are pieces of 128 that are reduced by themselves first.
 TEST(GpuKernels, ReductionsOfSeveralPieces) {
   for (const char* op : {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}) {
     check_cpu(op, {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {{{200, 3}}});

@@ -233,5 +233,24 @@ TEST(Narrow, ConvolutionsBetweenBlocks) {
   }
 }
 
+// A row's gradient depends on no other row.
+TEST(Narrow, TheGradientOfACrossEntropyIsComputedInPiecesOfRows) {
+  constexpr std::int64_t kRows = 6000, kClasses = 301;
+  const HostTensor x = rounded(random_tensor(f({kRows, kClasses}), 3, -4, 4), DType::kBFloat16);
+  const HostTensor labels = random_tensor({DType::kInt64, Shape{kRows}}, 4, 0, kClasses);
+  const auto loss = test::run_op("SoftmaxCrossEntropy", {}, {widened(x), labels}, Backend::kCpu);
+  Node node;
+  node.op = find_op("SoftmaxCrossEntropyGrad");
+  const HostTensor scale = HostTensor::scalar(0.25F);
+  const HostTensor whole = test::run_node(Backend::kCpu, node, {widened(x), labels, loss[2], scale},
+                                          {f({kRows, kClasses})})[0];
+  const KernelRequest request{
+      node, {x.type(), labels.type(), loss[2].type(), scale.type()}, {x.type()}};
+  omp_set_num_threads(1);
+  EXPECT_LT(make_kernel(Backend::kCpu, request)->workspace_bytes(), whole.type().bytes());
+  const auto pieces = test::run_node(Backend::kCpu, node, {x, labels, loss[2], scale}, {x.type()});
+  test::expect_same_bits(pieces[0], rounded(whole, DType::kBFloat16));
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -75,11 +75,13 @@ TEST(Precision, StoresWhatProductsReadAndMakeNarrow) {
   const std::map<std::string, DType> expected = {
       {"x rounded", kNarrow}, {"h", kNarrow},         {"n", kNarrow},
       {"r", kNarrow},         {"m", kNarrow},         {"sum", kNarrow},
-      {"s", kWide},           {"s rounded", kNarrow}, {"logits", kWide}};
+      {"s", kWide},           {"s rounded", kNarrow}, {"logits", kNarrow}};
   for (const auto& [name, dtype] : expected) {
     ASSERT_TRUE(forward.contains(name)) << name;
     EXPECT_EQ(forward.at(name), dtype) << name;
   }
+  const TrainingGraph evaluated = build(mixed_network(), kNarrow, /*gradients=*/false);
+  EXPECT_EQ(types_of(evaluated, Part::kForward).at("logits"), kWide);
 }
 
 TEST(Precision, StatisticsOfNormsStayFloat) {
@@ -130,7 +132,8 @@ TEST(Precision, FloatStaysWhereItIsPromised) {
       EXPECT_EQ(graph[statistic.batch_mean].type.dtype, kWide);
       EXPECT_EQ(graph[statistic.batch_variance].type.dtype, kWide);
     }
-    for (const ValueId id : training.outputs) EXPECT_EQ(graph[id].type.dtype, kWide);
+    const TrainingGraph evaluated = build(test::difficult_network(tied), kNarrow, false);
+    for (const ValueId id : evaluated.outputs) EXPECT_EQ(evaluated.graph[id].type.dtype, kWide);
     EXPECT_EQ(graph[training.loss.loss_sum].type.dtype, kWide);
     int products = 0;
     for (const Node& node : graph.nodes) {
@@ -146,6 +149,17 @@ TEST(Precision, FloatStaysWhereItIsPromised) {
     }
     EXPECT_GT(products, 10);
   }
+}
+
+// What a regression is trained on is what it promises.
+TEST(Precision, OutputsOfOtherLossesStayFloat) {
+  const OnnxModel model = mixed_network();
+  BuildOptions options;
+  options.lower.micro_batch = 3;
+  options.precision = kNarrow;
+  options.loss.loss = "mse";
+  const TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
+  for (const ValueId id : training.outputs) EXPECT_EQ(training.graph[id].type.dtype, kWide);
 }
 
 TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {

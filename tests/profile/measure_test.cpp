@@ -278,6 +278,23 @@ TEST(MeasureDevice, SaysWhatTheDevicesClockSays) {
               test::recorded_seconds((2 + slots) * kBytes) / kBytes, 1e-13);
 }
 
+// 256 x 256 fill the recorded device's cache more than twice.
+TEST(MeasureDevice, SpeedsOfALargeProductAndOfACopy) {
+  test::RecordedMachine machine(1, 3);
+  constexpr std::size_t kMatrix = std::size_t{256} * 256;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const DeviceSpeed speed = measure_device_speed(machine.device(0), dtype, quick());
+    const double product = 2.0 * 256 * 256 * 256 / speed.flops_per_second;
+    const double move = 2.0 * 4 * kMatrix / speed.bytes_per_second;
+    // The product has a workspace besides its three matrices.
+    EXPECT_GE(product * 1.0001, test::recorded_seconds(3 * kMatrix * size_of(dtype)));
+    EXPECT_LE(product, 2 * test::recorded_seconds(3 * kMatrix * size_of(dtype)));
+    EXPECT_NEAR(move, test::recorded_seconds(2 * kMatrix * 4), move * 1e-3);
+    EXPECT_EQ(speed.name, "recorded 0");
+  }
+  EXPECT_TRUE(machine.problems().empty()) << machine.problems().front();
+}
+
 TEST(MeasureDevice, RemembersWhatItsMakeTook) {
   const TemporaryDirectory folder;
   const TrainingGraph training = perceptron(8, 32, 1);

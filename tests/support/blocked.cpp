@@ -49,6 +49,34 @@ HostTensor to_layout(const HostTensor& tensor, Layout layout) {
   return out;
 }
 
+namespace {
+
+/// Copies row by row; the rows of either tensor may be padded.
+HostTensor with_rows_of(const HostTensor& tensor, Layout layout) {
+  const TensorType from = tensor.type(), to{from.dtype, from.shape, layout};
+  HostTensor out(to);
+  const std::size_t size = size_of(from.dtype);
+  const auto columns = static_cast<std::size_t>(from.shape[from.shape.rank() - 1]);
+  std::memset(out.view().data, 0xFF, to.bytes());
+  const std::size_t rows = columns == 0 ? 0 : static_cast<std::size_t>(from.count()) / columns;
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::memcpy(
+        out.view().as<std::byte>() + row * static_cast<std::size_t>(to.row_stride()) * size,
+        tensor.view().as<std::byte>() + row * static_cast<std::size_t>(from.row_stride()) * size,
+        columns * size);
+  }
+  return out;
+}
+
+}  // namespace
+
+HostTensor with_padded_rows(const HostTensor& tensor) {
+  return with_rows_of(tensor, Layout::kPaddedRows);
+}
+HostTensor without_padding(const HostTensor& tensor) {
+  return with_rows_of(tensor, Layout::kRowMajor);
+}
+
 std::vector<HostTensor> run_in_layouts(std::string_view op, const Attributes& attributes,
                                        const std::vector<HostTensor>& inputs,
                                        const std::vector<TensorType>& outputs) {

@@ -13,6 +13,9 @@ namespace pipetrain::test {
 TensorType in_layout(TensorType type, Layout layout);
 /// The same tensor (N, C, H, W) with its elements rearranged, by an index computation of its own.
 HostTensor to_layout(const HostTensor& tensor, Layout layout);
+/// The same tensor with padded rows, the padding all ones (NaN), and back.
+HostTensor with_padded_rows(const HostTensor& tensor);
+HostTensor without_padding(const HostTensor& tensor);
 /// Runs one canonical operator on the CPU with these output types instead of the inferred ones.
 std::vector<HostTensor> run_in_layouts(std::string_view op, const Attributes& attributes,
                                        const std::vector<HostTensor>& inputs,

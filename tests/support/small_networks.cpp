@@ -7,6 +7,7 @@
 #include "onnx_io/reader.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/fuse_products.h"
+#include "passes/pad_rows.h"
 
 namespace pipetrain::test {
 namespace {
@@ -185,6 +186,7 @@ std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64
   fold_biases(*training);
   fuse_elementwise(*training, FusedTypes::kStored);
   fuse_products(*training);
+  pad_logits(*training);
   return training;
 }
 

@@ -27,6 +27,18 @@ TEST(Shape, BroadcastsAsNumpyDoes) {
   EXPECT_THROW(broadcast({2, 3}, {2, 4}), Error);
 }
 
+TEST(TensorType, PaddedRowsBeginAtMultiples) {
+  TensorType type{DType::kBFloat16, {2, 3, 13}};
+  EXPECT_EQ(type.row_stride(), 13);
+  EXPECT_EQ(type.bytes(), 2 * 3 * 13 * 2U);
+  type.layout = Layout::kPaddedRows;
+  EXPECT_EQ(type.row_stride(), 16);
+  EXPECT_EQ(type.bytes(), 2 * 3 * 16 * 2U);
+  EXPECT_EQ(type.count(), 2 * 3 * 13);
+  type.shape = {4, 16};
+  EXPECT_EQ(type.bytes(), 4 * 16 * 2U);
+}
+
 TEST(Half, KnownBits) {
   // IEEE 754 binary16: 1, -2, 65504 (largest), 2^-24 (smallest subnormal), 2^-14 (smallest normal).
   const std::pair<std::uint16_t, float> known[] = {{0x3c00, 1.0F},     {0xc000, -2.0F},

@@ -1,0 +1,321 @@
+// The GPU's kernels over what op_check finds too large for the emulator: long rows, large
+// vocabularies, many indices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "graph/op.h"
+#include "support/blocked.h"
+#include "support/device_kernel.h"
+#include "support/emulated_kernels.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+HostTensor stored_as(const HostTensor& wide, DType dtype) {
+  if (!wide || dtype == DType::kFloat32 || wide.dtype() != DType::kFloat32) return wide;
+  HostTensor out(TensorType{dtype, wide.shape()});
+  for (std::size_t i = 0; i < wide.span<float>().size(); ++i) {
+    const float x = wide.span<float>()[i];
+    out.view().as<std::uint16_t>()[i] =
+        dtype == DType::kBFloat16 ? float_to_bfloat16(x) : float_to_half(x);
+  }
+  return out;
+}
+
+struct Case {
+  std::string op;
+  Attributes attributes;
+  std::vector<HostTensor> inputs;  // floats are rounded to `stored` where they are listed
+  std::vector<std::size_t> narrow = {0};
+  std::vector<std::size_t> narrow_results = {0};
+  double tolerance = 1e-5;
+};
+
+/// The kernel's results, which the order of threads must not change; nothing without a kernel.
+/// Writes behind results and workspace are failures.
+std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTensor>& inputs,
+                                   const std::vector<TensorType>& outputs) {
+  constexpr std::size_t kGuard = 64;
+  Device* const device = device_under_test();
+  KernelRequest request{node, {}, outputs};
+  std::vector<Tensor> in;
+  for (const HostTensor& input : inputs) {
+    request.inputs.push_back(input.type());
+    in.push_back(input.view());
+  }
+  const auto kernel = device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
+  if (!kernel) return {};
+  std::vector<HostTensor> first;
+  for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
+    set_emulated_order(order);
+    const Buffer workspace(kernel->workspace_bytes() + kGuard);
+    std::memset(workspace.data(), 0xFF, workspace.bytes());
+    std::vector<Buffer> buffers;
+    std::vector<Tensor> out;
+    for (const TensorType& type : outputs) {
+      buffers.emplace_back(type.bytes() + kGuard);
+      std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
+      out.push_back({type, buffers.back().data()});
+    }
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(in, out, context);
+    const auto intact = [](const Buffer& buffer, std::size_t bytes) {
+      return std::all_of(buffer.data() + bytes, buffer.data() + bytes + kGuard,
+                         [](std::byte b) { return b == std::byte{0xFF}; });
+    };
+    EXPECT_TRUE(intact(workspace, kernel->workspace_bytes())) << "writes behind its workspace";
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(intact(buffers[i], outputs[i].bytes())) << "writes behind output " << i;
+      HostTensor result(outputs[i]);
+      std::memcpy(result.view().data, out[i].data, outputs[i].bytes());
+      if (order == 0) {
+        first.push_back(result);
+      } else {
+        expect_same_bits(result, first[i], "another order of threads");
+      }
+    }
+  }
+  set_emulated_order(0);
+  return first;
+}
+
+/// In float32, bfloat16 and float16, against the reference kernel over the rounded numbers.
+void check_on_gpu(const Case& c) {
+  Node node;
+  node.op = find_op(c.op);
+  node.attributes = c.attributes;
+  node.name = "test";
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(c.op + " over " + std::string(name_of(dtype)));
+    std::vector<HostTensor> stored = c.inputs, rounded = c.inputs;
+    std::vector<TensorType> types;
+    for (const std::size_t i : c.narrow) {
+      stored[i] = stored_as(c.inputs[i], dtype);
+      rounded[i] = as_float(stored[i], DType::kFloat32);
+    }
+    for (const HostTensor& input : rounded) types.push_back(input.type());
+    std::vector<TensorType> outputs = infer_op(c.op, c.attributes, types);
+    const auto expected = run_node(Backend::kReference, node, rounded, outputs);
+    for (const std::size_t i : c.narrow_results) outputs[i].dtype = dtype;
+    const auto results = run_on_gpu(node, stored, outputs);
+    ASSERT_EQ(results.size(), expected.size()) << "no kernel";
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const DType result = outputs[i].dtype;
+      const double last = result == DType::kBFloat16 ? 0.004 : result == DType::kFloat16 ? 5e-4 : 0;
+      expect_close(as_float(results[i], DType::kFloat32), expected[i], c.tolerance + last,
+                   "output " + std::to_string(i));
+    }
+  }
+}
+
+// --- the gradient of Gather ---
+
+Case gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor indices) {
+  return {"GatherGrad",
+          {{"axis", axis}, {"shape", std::move(shape)}},
+          {std::move(dy), std::move(indices)}};
+}
+
+/// Every third from the end, one in four equal to another.
+HostTensor tokens(std::int64_t count, std::int64_t rows) {
+  std::vector<std::int64_t> out;
+  std::uint64_t state = 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    const auto row = static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(rows));
+    const std::int64_t index =
+        i % 4 == 3 ? (out[static_cast<std::size_t>(i / 2)] + rows) % rows : row;
+    out.push_back(i % 3 == 0 ? index - rows : index);
+  }
+  return int64s({count}, out);
+}
+
+TEST(GpuRows, GatherGradientOfALargeVocabulary) {
+  for (const std::int64_t count : {1, 5, 33}) {
+    const HostTensor dy = random_tensor({DType::kFloat32, {count, 24}}, 1);
+    check_on_gpu(gather_gradient(0, {50257, 24}, dy, tokens(count, 50257)));
+  }
+}
+
+// 1024 indices are sorted by a block, 8 x 1024 are merged at once.
+TEST(GpuRows, GatherGradientOfManyIndices) {
+  for (const std::int64_t count : {1023, 1024, 1025, 8192, 8193}) {
+    const HostTensor dy = random_tensor({DType::kFloat32, {count, 8}}, 2);
+    check_on_gpu(gather_gradient(0, {3001, 8}, dy, tokens(count, 3001)));
+  }
+}
+
+// Pieces are 32 positions: an index that fills several, one that ends with a piece, one alone.
+TEST(GpuRows, GatherGradientOfRepeatedIndices) {
+  for (const std::int64_t width : {1, 7, 8, 40, 1040}) {
+    for (const std::vector<std::int64_t>& repeats :
+         {std::vector<std::int64_t>{200}, {64, 32, 1, 31, 33, 95}, {31, 1, 32, 100}, {5, 70}}) {
+      std::vector<std::int64_t> list;
+      for (std::size_t row = 0; row < repeats.size(); ++row)
+        list.insert(list.end(), static_cast<std::size_t>(repeats[row]),
+                    static_cast<std::int64_t>(2 * row) - (row % 2 ? 17 : 0));
+      // Interleaved, so that sorting has something to do.
+      std::vector<std::int64_t> mixed(list.size());
+      for (std::size_t i = 0; i < list.size(); ++i) mixed[i * 101 % list.size()] = list[i];
+      const auto count = static_cast<std::int64_t>(list.size());
+      const HostTensor dy = random_tensor({DType::kFloat32, {count, width}}, 3);
+      check_on_gpu(gather_gradient(0, {17, width}, dy, int64s({count}, mixed)));
+    }
+  }
+}
+
+TEST(GpuRows, GatherGradientAlongOtherAxes) {
+  const HostTensor rows = int32s({2, 45}, [] {
+    std::vector<std::int32_t> out;
+    for (int i = 0; i < 90; ++i) out.push_back(i * i % 19 - (i % 2 ? 19 : 0));
+    return out;
+  }());
+  const HostTensor dy = random_tensor({DType::kFloat32, {3, 2, 45, 16}}, 4);
+  check_on_gpu(gather_gradient(1, {3, 19, 16}, dy, rows));
+  const HostTensor narrow = random_tensor({DType::kFloat32, {5, 2, 45}}, 5);
+  check_on_gpu(gather_gradient(1, {5, 19}, narrow, rows));
+}
+
+// Two large numbers that cancel, and a small one: only in the order of the positions is it left.
+TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
+  const HostTensor dy = floats({4, 1}, {3e8F, 7, -3e8F, 1});
+  Node node;
+  node.op = find_op("GatherGrad");
+  node.attributes = {{"axis", std::int64_t{0}}, {"shape", Ints{2, 1}}};
+  const auto dx = run_on_gpu(node, {dy, int64s({4}, {1, 0, -1, 1})}, {{DType::kFloat32, {2, 1}}});
+  ASSERT_EQ(dx.size(), 1U);
+  expect_values(dx[0], {2, 1}, {7, 1}, 0);
+}
+
+// --- reductions ---
+
+// Pieces are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
+TEST(GpuRows, SumsOfColumns) {
+  for (const std::int64_t rows : {2, 15, 16, 31, 128, 129, 1000}) {
+    for (const std::int64_t width : {1, 7, 8, 40, 264, 515}) {
+      if (rows * width > 70000) continue;
+      const HostTensor x = random_tensor({DType::kFloat32, {rows, width}}, 6, 0.5, 1.5);
+      check_on_gpu({"ReduceSum", {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {x}});
+    }
+  }
+}
+
+TEST(GpuRows, ReductionsOfOuterAxes) {
+  const HostTensor x = random_tensor({DType::kFloat32, {3, 140, 4, 24}}, 7, 0.5, 1);
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"}) {
+    for (const Ints& axes : {Ints{1}, Ints{0, 1}, Ints{0, 2}, Ints{1, 2}, Ints{0, 1, 2}})
+      check_on_gpu({op, {{"axes", axes}, {"keepdims", std::int64_t{1}}}, {x}});
+  }
+  const HostTensor few = random_tensor({DType::kFloat32, {20, 9}}, 7, 0.5, 1.5);
+  check_on_gpu({"ReduceProd", {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {few}});
+  check_on_gpu({"SumTo", {{"shape", Ints{24}}}, {x}});
+}
+
+// --- softmax cross-entropy ---
+
+void check_cross_entropy(const HostTensor& logits, const HostTensor& labels, double smoothing) {
+  const Attributes attributes = {{"ignore_index", std::int64_t{-100}},
+                                 {"label_smoothing", smoothing}};
+  SCOPED_TRACE(logits.type().text() + " smoothed by " + std::to_string(smoothing));
+  check_on_gpu({"SoftmaxCrossEntropy", attributes, {logits, labels}, {0}, {}});
+  const auto results = run_op("SoftmaxCrossEntropy", attributes, {logits, labels});
+  check_on_gpu({"SoftmaxCrossEntropyGrad",
+                attributes,
+                {logits, labels, results[2], HostTensor::scalar(0.25F)}});
+}
+
+// A warp takes a row of up to 512 classes, a block a longer one; rows begin at any element.
+TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
+  for (const std::int64_t classes : {1, 2, 7, 8, 9, 65, 511, 512, 513, 2051, 4096}) {
+    const std::int64_t rows = classes < 100 ? 19 : 5;
+    const HostTensor logits = random_tensor({DType::kFloat32, {rows, classes}}, 8, -6, 6);
+    std::vector<std::int64_t> labels;
+    for (std::int64_t row = 0; row < rows; ++row)
+      labels.push_back(row % 5 == 3 ? -100 : row == 1 ? classes - 1 : row * 37 % classes);
+    check_cross_entropy(logits, int64s({rows}, labels), 0);
+    if (classes > 1) check_cross_entropy(logits, int64s({rows}, labels), 0.1);
+  }
+}
+
+// What lies between two rows is neither read nor written.
+TEST(GpuRows, CrossEntropyOfPaddedRows) {
+  for (const std::int64_t classes : {5, 8, 13, 515, 2051}) {
+    const HostTensor logits = random_tensor({DType::kFloat32, {6, classes}}, 11, -4, 4);
+    const HostTensor labels = int64s({6}, {0, classes - 1, -100, 1, 2, 3});
+    const HostTensor scale = HostTensor::scalar(0.5F);
+    const Attributes attributes = {{"label_smoothing", 0.1}};
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const HostTensor plain = stored_as(logits, dtype), padded = with_padded_rows(plain);
+      const HostTensor wide = as_float(plain, DType::kFloat32);
+      const auto loss = run_op("SoftmaxCrossEntropy", attributes, {wide, labels});
+      Node node;
+      node.attributes = attributes;
+      node.op = find_op("SoftmaxCrossEntropy");
+      const auto results =
+          run_on_gpu(node, {padded, labels}, {loss[0].type(), loss[1].type(), loss[2].type()});
+      ASSERT_EQ(results.size(), 3U);
+      for (std::size_t i = 0; i < 3; ++i) expect_close(results[i], loss[i], 1e-5, "loss");
+      const auto slopes =
+          run_op("SoftmaxCrossEntropyGrad", attributes, {wide, labels, loss[2], scale});
+      node.op = find_op("SoftmaxCrossEntropyGrad");
+      const auto padded_slopes =
+          run_on_gpu(node, {padded, labels, loss[2], scale}, {padded.type()});
+      ASSERT_EQ(padded_slopes.size(), 1U);
+      const HostTensor dense = without_padding(padded_slopes[0]);
+      expect_close(as_float(dense, DType::kFloat32), slopes[0],
+                   dtype == DType::kFloat32 ? 1e-5 : 0.004, "gradient");
+      expect_same_bits(padded_slopes[0], with_padded_rows(dense), "padding");
+    }
+  }
+}
+
+TEST(GpuRows, CrossEntropyOfALargeVocabulary) {
+  const HostTensor logits = random_tensor({DType::kFloat32, {3, 50257}}, 9, -9, 9);
+  check_cross_entropy(logits, int64s({3}, {50256, 0, 12345}), 0);
+}
+
+// The greatest logit last, first, and all alike; some of minus infinity, as masks leave them.
+TEST(GpuRows, CrossEntropyScalesItsSumAsGreaterLogitsCome) {
+  constexpr std::int64_t kClasses = 3000;
+  HostTensor logits(TensorType{DType::kFloat32, {4, kClasses}});
+  const auto x = logits.span<float>();
+  for (std::size_t c = 0; c < kClasses; ++c) {
+    x[c] = static_cast<float>(c) / 32 - 40;
+    x[kClasses + c] = 50 - static_cast<float>(c) / 32;
+    x[2 * kClasses + c] = 7;
+    x[3 * kClasses + c] = c % 3 == 0 || c < 1500 ? -std::numeric_limits<float>::infinity() : 1;
+  }
+  check_cross_entropy(logits, int64s({4}, {2999, 0, 0, 2000}), 0);
+}
+
+TEST(GpuRows, ALogitThatIsNoNumberIsSeen) {
+  HostTensor logits = random_tensor({DType::kFloat32, {2, 700}}, 10);
+  logits.span<float>()[300] = std::numeric_limits<float>::quiet_NaN();
+  Node node;
+  node.op = find_op("SoftmaxCrossEntropy");
+  const std::vector<HostTensor> inputs = {logits, int64s({2}, {3, 4})};
+  const auto results = run_on_gpu(
+      node, inputs, infer_op("SoftmaxCrossEntropy", {}, {inputs[0].type(), inputs[1].type()}));
+  ASSERT_EQ(results.size(), 3U);
+  EXPECT_TRUE(std::isnan(results[0].span<float>()[0]));
+  EXPECT_TRUE(std::isnan(results[2].span<float>()[0]));
+  EXPECT_FALSE(std::isnan(results[2].span<float>()[1]));
+}
+
+TEST(GpuRows, WeightsOfClassesAreLeftToTheHost) {
+  Node node;
+  node.op = find_op("SoftmaxCrossEntropy");
+  node.attributes = {{"class_weights", Reals{1, 2, 3}}};
+  const std::vector<TensorType> inputs = {{DType::kFloat32, {2, 3}}, {DType::kInt64, Shape{2}}};
+  EXPECT_EQ(make_emulated_kernel({node, inputs, infer_op(node.op->name, node.attributes, inputs)}),
+            nullptr);
+}
+
+}  // namespace
+}  // namespace pipetrain::test
