@@ -64,8 +64,7 @@ std::shared_ptr<CompiledKernel> CudaKernelCompiler::compile(const std::string& s
     found->second = std::make_shared<LoadedKernel>(cubin(source), name);
   } catch (const Error& error) {
     cudaGetLastError();  // it is told here
-    log_warning("cuda", "{} runs as one kernel per operator: {}", printable(node),
-                error.message());
+    log_warning("cuda", "{} runs as one kernel per operator: {}", printable(node), error.message());
   }
   return found->second;
 }

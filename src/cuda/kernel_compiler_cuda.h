@@ -30,7 +30,7 @@ class CudaKernelCompiler final : public KernelCompiler {
   ByteCache cache_;
   std::mutex mutex_;
   std::unique_ptr<Nvrtc> nvrtc_;
-  bool absent_ = false;  // NVRTC cannot be loaded
+  bool absent_ = false;                                          // NVRTC cannot be loaded
   std::map<std::string, std::shared_ptr<CompiledKernel>> made_;  // by source; null: refused
 };
 
