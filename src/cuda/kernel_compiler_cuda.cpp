@@ -54,27 +54,35 @@ CudaKernelCompiler::CudaKernelCompiler(std::string capability)
     : capability_(std::move(capability)), cache_(kernel_folder(), kMostCached) {}
 
 std::shared_ptr<CompiledKernel> CudaKernelCompiler::compile(const std::string& source,
-                                                            const char* name) {
+                                                            const char* name,
+                                                            std::string_view node) {
   const std::lock_guard lock(mutex_);
-  const auto found = made_.find(source);
-  if (found != made_.end()) return found->second;
-  if (given_up_) return nullptr;
+  if (!find_compiler()) return nullptr;
+  const auto [found, fresh] = made_.try_emplace(source);
+  if (!fresh) return found->second;
   try {
-    auto kernel = std::make_shared<LoadedKernel>(cubin(source), name);
-    made_.emplace(source, kernel);
-    return kernel;
+    found->second = std::make_shared<LoadedKernel>(cubin(source), name);
   } catch (const Error& error) {
     cudaGetLastError();  // it is told here
-    given_up_ = true;
+    log_warning("cuda", "{} runs as one kernel per operator: {}", printable(node), error.message());
+  }
+  return found->second;
+}
+
+bool CudaKernelCompiler::find_compiler() {
+  if (nvrtc_ || absent_) return !absent_;
+  try {
+    nvrtc_ = std::make_unique<Nvrtc>();
+  } catch (const Error& error) {
+    absent_ = true;
     static std::atomic<bool> told = false;  // by whichever GPU came first
     if (!told.exchange(true))
       log_warning("cuda", "element-wise chains run node by node: {}", error.message());
-    return nullptr;
   }
+  return !absent_;
 }
 
 std::string CudaKernelCompiler::cubin(const std::string& source) {
-  if (!nvrtc_) nvrtc_ = std::make_unique<Nvrtc>();
   const std::string key = nvrtc_->fingerprint() + " " + capability_ + "\n" + source;
   if (auto known = cache_.find(key)) return *std::move(known);
   std::string made = nvrtc_->compile(source, capability_);

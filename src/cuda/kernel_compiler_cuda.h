@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "base/byte_cache.h"
 #include "cuda/nvrtc_cuda.h"
@@ -12,23 +13,25 @@
 
 namespace pipetrain {
 
-/// The compiler of one GPU. Without NVRTC, or where a kernel is refused, a warning says so once and
-/// there are no compiled kernels from then on.
+/// The compiler of one GPU. Without NVRTC there are no compiled kernels, which a warning says once;
+/// a kernel that cannot be compiled or loaded is missing alone, and a warning names its node.
 class CudaKernelCompiler final : public KernelCompiler {
  public:
   /// `capability`: "90"
   explicit CudaKernelCompiler(std::string capability);
-  std::shared_ptr<CompiledKernel> compile(const std::string& source, const char* name) override;
+  std::shared_ptr<CompiledKernel> compile(const std::string& source, const char* name,
+                                          std::string_view node) override;
 
  private:
+  bool find_compiler();
   std::string cubin(const std::string& source);
 
   std::string capability_;
   ByteCache cache_;
   std::mutex mutex_;
   std::unique_ptr<Nvrtc> nvrtc_;
-  bool given_up_ = false;
-  std::map<std::string, std::shared_ptr<CompiledKernel>> made_;  // by source
+  bool absent_ = false;                                          // NVRTC cannot be loaded
+  std::map<std::string, std::shared_ptr<CompiledKernel>> made_;  // by source; null: refused
 };
 
 }  // namespace pipetrain

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "device/queue_cuda.h"
 
@@ -20,9 +21,10 @@ class CompiledKernel {
 class KernelCompiler {
  public:
   virtual ~KernelCompiler() = default;
-  /// The kernel of this name in the source; null, and said once to the user, where it cannot be
-  /// had. Calls may come from several threads.
-  virtual std::shared_ptr<CompiledKernel> compile(const std::string& source, const char* name) = 0;
+  /// The kernel of this name in the source, for `node`; null, and said once to the user, where it
+  /// cannot be had. Calls may come from several threads.
+  virtual std::shared_ptr<CompiledKernel> compile(const std::string& source, const char* name,
+                                                  std::string_view node) = 0;
 };
 
 }  // namespace pipetrain

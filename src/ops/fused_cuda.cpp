@@ -168,7 +168,8 @@ std::unique_ptr<Kernel> make_fused(const KernelRequest& request, const CudaQueue
   if (queue.compiler) {
     const FusedSource source = fused_source(program, request.inputs, request.outputs);
     std::shared_ptr<CompiledKernel> kernel;
-    if (!source.text.empty()) kernel = queue.compiler->compile(source.text, "fused");
+    if (!source.text.empty())
+      kernel = queue.compiler->compile(source.text, "fused", request.node.name);
     if (kernel)
       return std::make_unique<CompiledProgram>(program, source, request.outputs[0].count(),
                                                std::move(kernel), queue);

@@ -173,6 +173,18 @@ Runtime::~Runtime() {
   for (auto& worker : workers_) {
     if (worker && worker->thread.joinable()) worker->thread.join();
   }
+  exchange_.reset();  // streams no longer wait for other ranks
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    for (Stream* stream : {worker->transfer.get(), worker->compute.get()}) {
+      try {
+        // A failed round leaves work behind that uses the memory of the stages.
+        if (stream) stream->synchronize();
+      } catch (const Error&) {
+        // Told when it happened, or of no interest any more.
+      }
+    }
+  }
   if (!remote_ || !remote_->aborted()) return;
   remote_.reset();
   // Messages that were under way may still read and write; the process is about to end.

@@ -275,11 +275,11 @@ class Runtime {
   std::vector<std::unique_ptr<Slices>> slices_;
   std::vector<const Program*> programs_;
   std::vector<StageCapacity> capacity_;
+  std::vector<std::unique_ptr<Worker>> workers_;       // outlive the stages in their streams
   std::vector<std::vector<Copy>> stages_;              // [stage][replica]
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stage]; null: one replica
   std::vector<Link> links_;         // every pair of stages between which some variant hands values
   std::vector<ArenaBytes> memory_;  // [stage]
-  std::vector<std::unique_ptr<Worker>> workers_;
   LossScale loss_scale_;
   std::unique_ptr<Barrier> barrier_;
   std::unique_ptr<Exchange> exchange_;       // null: copies

@@ -75,7 +75,9 @@ class Training {
                       : sample_weights(settings_.sample_weights, *session.data().train,
                                        session.graph().loss.classes)}),
         loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
-                static_cast<std::uint64_t>(session.total_steps()), session.data().workers) {
+                static_cast<std::uint64_t>(session.total_steps()), session.data().workers,
+                // Asynchronous rounds copy each mini-batch into memory of their own.
+                session.asynchronous() ? TakeMemory() : session.batch_memory()) {
     const double warmup = settings_.warmup_is_fraction
                               ? settings_.warmup * static_cast<double>(session.total_steps())
                               : settings_.warmup;

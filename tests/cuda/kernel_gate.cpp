@@ -24,13 +24,13 @@
 namespace pipetrain {
 namespace {
 
-/// Makes and runs a kernel; what the GPU was asked to start.
-std::string started(Device& device) {
+/// Makes and runs a kernel of two steps; what the GPU was asked to start.
+std::string started(Device& device, const char* second_step = "Tanh") {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
   check(told != nullptr, "the fakes are not there");
   told();
   FusedProgram program;
-  program.steps = {{"Add", {0, 1}, {}}, {"Tanh", {2}, {}}};
+  program.steps = {{"Add", {0, 1}, {}}, {second_step, {2}, {}}};
   program.results = {1};
   Node node;
   node.op = find_op("Fused");
@@ -158,6 +158,23 @@ void run_all(const std::filesystem::path& folder) {
   check(get_file(cubin) == kept && std::filesystem::last_write_time(cubin) > made,
         "the damaged kernel was not replaced");
   check(get_file(log).empty(), get_file(log));
+
+  // A kernel that cannot be loaded is missing alone.
+  const auto fail =
+      reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
+  check(fail != nullptr, "the fakes are not there");
+  const std::string steps = "own kernel\nown kernel\n";
+  fail("load");
+  check(started(plugin.open(0), "Sigmoid") == steps, "a kernel that cannot be loaded");
+  fail("");
+  check(started(plugin.open(0), "Sigmoid") == steps, "a kernel that could not be loaded");
+  check(started(plugin.open(0), "Sqrt") == one, "a kernel after one that could not be loaded");
+  check(started(plugin.open(0)) == one, "a kernel from before");
+  const std::string words = get_file(log);
+  check(words.find("warning: chain runs as one kernel per operator: the GPU failed to load a "
+                   "kernel: ") != std::string::npos,
+        words);
+  check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
 /// What there is without NVRTC, and what is said.

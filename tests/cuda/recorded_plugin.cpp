@@ -31,6 +31,7 @@ class Recorded final : public pipetrain::DevicePlugin {
     return text;
   }
   std::uint64_t operations() const { return machine_.operations(); }
+  auto pageable_copies() const { return machine_.pageable_copies(); }
 
  private:
   pipetrain::test::RecordedMachine machine_{kDevices, 1};
@@ -46,8 +47,12 @@ pipetrain::DevicePlugin* plugin() {
   static const bool registered =
       std::atexit([] {
         const std::string problems = recorded().problems();
-        std::fprintf(stderr, "recorded devices: %llu operations\n%s",
-                     static_cast<unsigned long long>(recorded().operations()), problems.c_str());
+        const auto [copies, bytes] = recorded().pageable_copies();
+        std::fputs(fmt::format("recorded devices: {} operations, {} copies from pageable memory of "
+                               "{} bytes\n{}",
+                               recorded().operations(), copies, bytes, problems)
+                       .c_str(),
+                   stderr);
         std::fflush(stderr);
         if (!problems.empty()) std::_Exit(kFoundProblems);
       }) == 0;

@@ -30,9 +30,13 @@ def run(arguments, code=0, **environment):
 
 
 def train(folder, *flags):
-    run([program, "train", "--model", model, "--data", data, "--batch-size", 64, "--max-steps", 3, "--seed", 3, "--run-dir", folder,
-         "--save-every", "never", *flags])
+    train_and_tell(folder, *flags)
     return (folder / "trained.onnx").read_bytes()
+
+
+def train_and_tell(folder, *flags, steps=3, **environment):
+    return run([program, "train", "--model", model, "--data", data, "--batch-size", 64, "--max-steps", steps, "--seed", 3,
+                "--run-dir", folder, "--save-every", "never", *flags], **environment)
 
 
 def profile_and_plan(work):
@@ -76,7 +80,18 @@ def times_of_a_run(work):
         check(len(spans) >= 64 and all(event["dur"] >= 1 for event in spans), f"{len(spans)} {side} spans in the trace")
 
 
+def copies_of_a_step(work):
+    """A step of synchronous training copies its mini-batch from page-locked memory, and nothing else."""
+    told = []
+    for number, steps in enumerate((2, 2, 5)):  # the first one measures kernels as well
+        result = train_and_tell(work / f"copies-{number}", "--gpu-ids", "0,0", "--schedule", "1f1b", steps=steps,
+                                RECORDED_ALL_KERNELS="1", PIPETRAIN_CACHE_DIR=str(work / "copies-cache"))
+        told.append(re.search(r"(\d+) copies from pageable memory of (\d+) bytes", result.stderr).groups())
+    check(told[1] == told[2], f"copies and bytes from pageable memory in 2 and 5 steps: {told[1:]}", result)
+
+
 with tempfile.TemporaryDirectory() as folder:
     timed = profile_and_plan(pathlib.Path(folder))
     times_of_a_run(pathlib.Path(folder))
+    copies_of_a_step(pathlib.Path(folder))
 print(f"on recorded devices: {checks} checks, {len(timed)} nodes timed")

@@ -28,7 +28,8 @@ namespace {
 /// Kernels by the host's compiler, from the sources that NVRTC compiles for GPUs.
 class HostCompiler final : public KernelCompiler {
  public:
-  std::shared_ptr<CompiledKernel> compile(const std::string& source, const char*) override {
+  std::shared_ptr<CompiledKernel> compile(const std::string& source, const char*,
+                                          std::string_view) override {
     const auto found = kernels_.find(source);
     if (found != kernels_.end()) return found->second;
     if (is_noting) noted_.emplace(source, static_cast<int>(noted_.size()));

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -351,6 +352,10 @@ class RecordedStreams {
     const std::lock_guard lock(mutex_);
     return uploaded_;
   }
+  std::pair<std::uint64_t, std::uint64_t> pageable_copies() const {
+    const std::lock_guard lock(mutex_);
+    return {pageable_copies_, pageable_bytes_};
+  }
   std::uint64_t groups() const {
     const std::lock_guard lock(mutex_);
     return groups_;
@@ -466,6 +471,10 @@ class RecordedStreams {
     Block* block = block_of(range);
     if (!block) {
       if (kernel) complain(what + " is given memory of no device");
+      if (!kernel && !range.writes) {
+        ++pageable_copies_;
+        pageable_bytes_ += range.bytes;
+      }
       return;
     }
     Block& in = *block;
@@ -618,6 +627,7 @@ class RecordedStreams {
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   bool exchanges_aborted_ = false;
   std::uint64_t operations_ = 0, compared_ = 0, uploaded_ = 0, groups_ = 0, exchanged_ = 0, random_;
+  std::uint64_t pageable_copies_ = 0, pageable_bytes_ = 0;
   int waiting_ = 0;
   double host_time_ = 0;  // the latest that somebody has waited for
   bool parted_ = false;
@@ -662,6 +672,14 @@ class RecordedStream final : public Stream, public WorkRecorder {
         recordings_(recordings),
         records_(recordings.allowed),
         index_(streams.open(&device)) {}
+  ~RecordedStream() override {
+    if (users_.use_count() > 1)
+      streams_.complain_of("a stream is destroyed before kernels or recordings of it");
+  }
+  RecordedStream(const RecordedStream&) = delete;
+  RecordedStream& operator=(const RecordedStream&) = delete;
+  /// What is made for the stream keeps this.
+  const std::shared_ptr<int>& users() const { return users_; }
   Device& device() override { return device_; }
   void copy(void* to, const void* from, std::size_t bytes) override {
     put({{static_cast<const std::byte*>(to), bytes, true},
@@ -699,6 +717,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
     expect_no_recording();
     if (!records_) return false;
     recording_ = std::make_unique<Recording>();
+    recording_->user = users_;
     return true;
   }
   std::unique_ptr<RecordedWork> end_recording() override {
@@ -725,6 +744,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
       double extra;
     };
     std::vector<Work> work;
+    std::shared_ptr<int> user;
   };
   void expect_no_recording() {
     if (recording_) streams_.complain_of("a stream that records is asked for something else");
@@ -737,6 +757,7 @@ class RecordedStream final : public Stream, public WorkRecorder {
   Recordings& recordings_;
   bool records_;
   std::size_t index_;
+  std::shared_ptr<int> users_ = std::make_shared<int>();
 };
 
 template <class T>
@@ -753,6 +774,7 @@ class RecordedKernel final : public Kernel {
   RecordedKernel(RecordedStream& stream, const KernelRequest& request,
                  std::unique_ptr<Kernel> kernel)
       : stream_(stream),
+        user_(stream.users()),
         kernel_(std::move(kernel)),
         what_(fmt::format("{} of {}", request.node.op->name, request.node.name)) {}
   void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
@@ -776,6 +798,7 @@ class RecordedKernel final : public Kernel {
 
  private:
   RecordedStream& stream_;
+  std::shared_ptr<int> user_;
   std::unique_ptr<Kernel> kernel_;
   std::string what_;
   bool is_compiled_ = false;
@@ -783,7 +806,8 @@ class RecordedKernel final : public Kernel {
 
 /// Some operators have none: their operands go through the host.
 std::unique_ptr<Kernel> kernel_of_cpu(const KernelRequest& request) {
-  if (request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad") return nullptr;
+  const bool lacks = request.node.op->name == "Softmax" || request.node.op->name == "ReluGrad";
+  if (lacks && !std::getenv("RECORDED_ALL_KERNELS")) return nullptr;
   return make_kernel(Backend::kCpu, request);
 }
 
@@ -996,6 +1020,9 @@ std::uint64_t RecordedMachine::replayed() const {
 std::vector<std::string> RecordedMachine::problems() const {
   streams_->check_turns();
   return streams_->problems();
+}
+std::pair<std::uint64_t, std::uint64_t> RecordedMachine::pageable_copies() const {
+  return streams_->pageable_copies();
 }
 std::uint64_t RecordedMachine::groups() const { return streams_->groups(); }
 std::uint64_t RecordedMachine::exchanged() const { return streams_->exchanged(); }

@@ -1,9 +1,10 @@
 // Devices that are not there: streams that do their work late and in an order that only events
 // decide, on memory that only the device itself may touch. Everything that was put into them is
 // checked: who reads what another writes without an event between them, whose memory a kernel is
-// given, what is freed while work may still use it, and what can never go on. Each stream has a
-// clock of its own, by which work takes a microsecond, and a nanosecond for each byte of its
-// operands that is not in the device's cache; the first run of a kernel takes long.
+// given, what is freed while work may still use it, what outlives its stream, and what can never go
+// on. Each stream has a clock of its own, by which work takes a microsecond, and a nanosecond for
+// each byte of its operands that is not in the device's cache; the first run of a kernel takes
+// long.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/communicator.h"
@@ -65,6 +67,8 @@ class RecordedMachine {
   std::uint64_t compared() const;
   /// Bytes that streams have copied from memory of the host.
   std::uint64_t uploaded() const;
+  /// Copies from host memory that no device has given, which the host itself must do; and bytes.
+  std::pair<std::uint64_t, std::uint64_t> pageable_copies() const;
   /// Groups that were issued, and sends, receives and sums in them that were done.
   std::uint64_t groups() const;
   std::uint64_t exchanged() const;
