@@ -48,7 +48,7 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
     request.inputs.push_back(input.type());
     in.push_back(input.view());
   }
-  const auto kernel = device ? make_kernel_on(*device, request) : make_emulated_kernel(request);
+  const auto kernel = make_gpu_kernel(request);
   if (!kernel) return {};
   std::vector<HostTensor> first;
   for (int order = 0; order < (device ? 3 : emulated_orders()); ++order) {
