@@ -13,12 +13,24 @@
 namespace pipetrain {
 namespace {
 
+/// What the deterministic gradient may need beside its operands: its workspace grows with samples,
+/// heads and the square of the length.
+constexpr std::size_t kMostWorkspace = std::size_t{512} << 20;
+constexpr std::int64_t kNarrowBytes = 2;
+
+std::byte* moved(void* data, std::int64_t bytes) {
+  return data ? static_cast<std::byte*>(data) + bytes : nullptr;
+}
+
+/// Some samples, or some heads of a sample, after the other: they share a workspace.
 class SdpaKernel final : public Kernel {
  public:
-  /// `unread_bytes`: of the largest result that nobody may read.
-  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, bool gradient, std::size_t unread_bytes,
-             cudnnHandle_t handle)
+  /// `graph` is of the shapes `part`; `unread_bytes`: of the largest result that nobody may read.
+  SdpaKernel(std::shared_ptr<const SdpaGraph> graph, const SdpaShapes& whole,
+             const SdpaShapes& part, bool gradient, std::size_t unread_bytes, cudnnHandle_t handle)
       : graph_(std::move(graph)),
+        whole_(whole),
+        part_(part),
         gradient_(gradient),
         unread_bytes_((unread_bytes + 255) / 256 * 256),
         handle_(handle) {}
@@ -35,16 +47,53 @@ class SdpaKernel final : public Kernel {
                                                         from(0), to(0),   to(1),   to(2)}
                                           : SdpaTensors{from(0), from(1), from(2), to(0),  to(1),
                                                         nullptr, nullptr, nullptr, nullptr};
-    graph_->run(handle_, tensors, context.workspace + unread_bytes_);
+    for (std::int64_t sample = 0; sample < whole_.batch; sample += part_.batch) {
+      for (std::int64_t head = 0; head < whole_.key_heads; head += part_.key_heads)
+        graph_->run(handle_, part_of(tensors, sample, head), context.workspace + unread_bytes_);
+    }
   }
   std::size_t workspace_bytes() const override { return unread_bytes_ + graph_->workspace_bytes(); }
 
  private:
+  /// The tensors from a sample and a head of the keys on.
+  SdpaTensors part_of(const SdpaTensors& t, std::int64_t sample, std::int64_t key_head) const {
+    const std::int64_t head = key_head * (whole_.heads / whole_.key_heads);
+    const auto skipped = [&](const SdpaShapes::Steps& steps, std::int64_t heads) {
+      return (sample * steps.batch + heads * steps.head) * kNarrowBytes;
+    };
+    const std::int64_t q = skipped(whole_.q, head), k = skipped(whole_.k, key_head),
+                       v = skipped(whole_.v, key_head), y = skipped(whole_.y, head);
+    const std::int64_t lse =
+        (sample * whole_.heads + head) * whole_.queries * static_cast<std::int64_t>(sizeof(float));
+    return {moved(t.q, q),  moved(t.k, k),  moved(t.v, v),  moved(t.y, y), moved(t.lse, lse),
+            moved(t.dy, y), moved(t.dq, q), moved(t.dk, k), moved(t.dv, v)};
+  }
+
   std::shared_ptr<const SdpaGraph> graph_;
+  SdpaShapes whole_, part_;
   bool gradient_;
   std::size_t unread_bytes_;
   cudnnHandle_t handle_;
 };
+
+/// Of samples, or of the heads of one, so few that they need about 1 / `times` as much. False when
+/// there is but one head.
+bool take_fewer(SdpaShapes* part, std::size_t times) {
+  const auto fewer = [&](std::int64_t count) {
+    std::int64_t out = std::max<std::int64_t>(1, count / static_cast<std::int64_t>(times));
+    while (count % out != 0) --out;
+    return out;
+  };
+  if (part->batch > 1) {
+    part->batch = fewer(part->batch);
+    return true;
+  }
+  if (part->key_heads == 1) return false;
+  const std::int64_t shared = part->heads / part->key_heads;
+  part->key_heads = fewer(part->key_heads);
+  part->heads = part->key_heads * shared;
+  return true;
+}
 
 /// What a plan depends on.
 struct SdpaKey {
@@ -124,15 +173,19 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
     auto graph = std::make_shared<SdpaGraph>(key.shapes, key.gradient, key.keeps_lse);
     return graph->build(handle, reason) ? graph : nullptr;
   };
-  auto graph = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>()
-                   .find({*shapes, gradient, keeps_lse}, build)
-                   .graph;
+  auto& plans = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>();
+  SdpaShapes part = *shapes;
+  auto graph = plans.find({part, gradient, keeps_lse}, build).graph;
+  while (graph && graph->workspace_bytes() > kMostWorkspace &&
+         take_fewer(&part, graph->workspace_bytes() / kMostWorkspace + 1))
+    graph = plans.find({part, gradient, keeps_lse}, build).graph;
   // Where the library has none for this GPU there is always the own kernel.
   if (!graph) return nullptr;
   std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
   for (std::size_t i = 0; gradient && i < 3; ++i)
     unread_bytes = std::max(unread_bytes, request.outputs[i].bytes());
-  return std::make_unique<SdpaKernel>(std::move(graph), gradient, unread_bytes, handle);
+  return std::make_unique<SdpaKernel>(std::move(graph), *shapes, part, gradient, unread_bytes,
+                                      handle);
 }
 
 }  // namespace pipetrain

@@ -2,11 +2,14 @@
 // and notes what is asked of it. Descriptors know their type, and those that others name.
 #include <cudnn.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;
@@ -19,11 +22,14 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type;
   cudnnHandle_t handle = nullptr;  // of an operation graph; of what is made of it
   bool lacks = false;              // an address of a tensor
+  std::vector<void*> data = {};    // of a pack of tensors
 };
 
 std::mutex mutex;
 std::string events;
 bool offers = true;
+std::int64_t workspace = 0;  // of every plan
+std::set<void*> read;        // data that plans were run on
 
 /// Also to the end of the file that FAKE_CUDNN_EVENTS names.
 void note(const std::string& event) {
@@ -44,6 +50,12 @@ const char* fake_cudnn_events() {
   return told.c_str();
 }
 void fake_cudnn_offers(int plans) { offers = plans != 0; }
+void fake_cudnn_workspace(std::int64_t bytes) { workspace = bytes; }
+/// Whether a plan was run on a tensor that begins here.
+int fake_cudnn_was_given(void* data) {
+  const std::lock_guard lock(mutex);
+  return read.contains(data);
+}
 
 size_t cudnnGetVersion() { return CUDNN_VERSION; }
 const char* cudnnGetErrorString(cudnnStatus_t status) {
@@ -94,6 +106,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
     content->handle = *static_cast<const cudnnHandle_t*>(values);
   for (int64_t i = 0; name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS && i < count; ++i)
     content->lacks = content->lacks || !static_cast<void* const*>(values)[i];
+  if (name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) {
+    auto* const* const data = static_cast<void* const*>(values);
+    content->data.assign(data, data + count);
+  }
   if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) return CUDNN_STATUS_SUCCESS;
   for (int64_t i = 0; i < count; ++i) {
     const auto* named = static_cast<Descriptor* const*>(values)[i];
@@ -115,7 +131,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     there = 1;
   } else if (type == CUDNN_TYPE_INT64) {  // workspaces, indices
     there = 1;
-    if (values && count > 0) *static_cast<int64_t*>(values) = 0;
+    const bool is_workspace = name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE ||
+                              name == CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE;
+    if (values && count > 0) *static_cast<int64_t*>(values) = is_workspace ? workspace : 0;
   } else if (type == CUDNN_TYPE_INT32) {
     there = 1;
     if (values && count > 0) *static_cast<int32_t*>(values) = 0;
@@ -139,6 +157,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     note("a plan is run without a tensor");
     return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   }
+  const std::vector<void*>& data = static_cast<const Descriptor*>(tensors)->data;
+  read.insert(data.begin(), data.end());
   if (!handle->stream) note("a plan is run without a stream");
   if (static_cast<const Descriptor*>(plan)->handle != handle)
     note("a plan is run with another handle");

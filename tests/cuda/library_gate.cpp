@@ -1,12 +1,14 @@
 // How the plugin comes to plans of cuDNN, on GPUs and a cuDNN that are not there (fake_gpus.cpp,
 // fake_cudnn.cpp): equal nodes share a plan, a later stream has those of an earlier one, and what
-// the library has no plan for runs on the CPU.
+// the library has no plan for runs on the CPU; attention in parts keeps its workspace small.
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -110,6 +112,59 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
   }
 }
 
+/// The gradient of attention in parts that need less memory: three samples, two heads of keys.
+void run_attention(Device& device) {
+  const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
+  const auto needs =
+      reinterpret_cast<void (*)(std::int64_t)>(dlsym(RTLD_DEFAULT, "fake_cudnn_workspace"));
+  const auto given = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "fake_cudnn_was_given"));
+  check(told && needs && given, "the fakes are not there");
+  Node node;
+  node.op = find_op("AttentionGrad");
+  node.name = "attention";
+  for (const std::int64_t gigabytes : {0, 1}) {
+    const std::int64_t steps = 64 << gigabytes;  // no plan from before
+    const TensorType q{DType::kBFloat16, Shape{3, 4, steps, 64}},
+        k{DType::kBFloat16, Shape{3, 2, steps, 64}}, lse{DType::kFloat32, Shape{3, 4, steps}}, none;
+    const KernelRequest request{node, {q, q, k, k, none, none, q, lse}, {q, k, k}};
+    needs(gigabytes << 30);
+    const auto stream = device.make_stream();
+    const auto kernel = device.make_kernel(*stream, request);
+    check(kernel != nullptr, "there is no kernel");
+    std::string events = told();
+    check(events == (gigabytes == 0 ? "plan\n" : "plan\nplan\nplan\n"), "attention: " + events);
+    std::vector<DeviceMemory> memory;
+    std::vector<Tensor> in, out;
+    for (auto [types, tensors] : {std::pair(&request.inputs, &in), {&request.outputs, &out}}) {
+      for (const TensorType& type : *types) {
+        if (type.dtype == DType::kUndefined) {
+          tensors->emplace_back();
+          continue;
+        }
+        memory.push_back(device.allocate(type.bytes()));
+        tensors->push_back({type, memory.back().data()});
+      }
+    }
+    const std::unique_ptr<std::byte[]> workspace(new std::byte[kernel->workspace_bytes() + 1]);
+    RunContext context;
+    context.workspace = workspace.get();
+    kernel->run(in, out, context);
+    events = told();
+    const std::string six = "run\nrun\nrun\nrun\nrun\nrun\n";
+    check(events == (gigabytes == 0 ? "run\n" : six), "attention: " + events);
+    for (const auto* tensors : {&in, &out}) {
+      for (const Tensor& tensor : *tensors) {
+        if (!tensor) continue;
+        const std::size_t parts = gigabytes == 0 ? 1 : 6, bytes = tensor.bytes() / parts;
+        for (std::size_t part = 0; part < parts; ++part)
+          check(given(static_cast<std::byte*>(tensor.data) + part * bytes) != 0,
+                "attention does not come to a part of a tensor");
+      }
+    }
+  }
+  needs(0);
+}
+
 void run_all(const std::filesystem::path& folder) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
   const auto offers = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_offers"));
@@ -152,6 +207,7 @@ void run_all(const std::filesystem::path& folder) {
                second = device.make_kernel(*two, sixteen.request());
     expect("plan\nplan\n", "what no stream has kept");
   }
+  run_attention(device);
   const auto launches = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
   check(launches != nullptr, "the fakes are not there");
   run_unread(told, launches);
