@@ -73,7 +73,10 @@ Geometry geometry_of(const Attributes& attributes, const TensorType& q, const Te
   out.left = attributes.integer("left", -1);
   out.right = attributes.integer("right", -1);
   if (mask.dtype == DType::kUndefined) return out;
-  PT_CHECK(mask.dtype == DType::kBool || mask.dtype == q.dtype, kModel,
+  // Mixed precision leaves a mask as it is.
+  const bool is_narrow = q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16;
+  const bool is_wider = is_narrow && mask.dtype == DType::kFloat32;
+  PT_CHECK(mask.dtype == DType::kBool || mask.dtype == q.dtype || is_wider, kModel,
            "the mask of Attention must be bool or {}, got {}", name_of(q.dtype), mask.text());
   const Shape full{out.batch, out.heads, out.queries, out.keys};
   const std::size_t missing = 4 - std::min<std::size_t>(4, mask.shape.rank());
