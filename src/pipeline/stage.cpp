@@ -35,7 +35,6 @@ Stage::Stage(int index, std::vector<StageVariant> variants, Backend backend,
       write(parameter.name, variant.training->graph[parameter.value].data);
     }
   }
-  upload_running();
 }
 
 Stage::~Stage() = default;
@@ -56,8 +55,9 @@ void Stage::move(void* to, const void* from, std::size_t bytes) const {
   std::memcpy(to, from, bytes);
 }
 
-void Stage::upload_running() const {
-  if (!on_device_) return;
+/// Training changes them with every update; they are read by evaluation.
+void Stage::upload_running() {
+  if (!on_device_ || !std::exchange(running_changed_, false)) return;
   for (const auto& [name, memory] : on_device_->running)
     move(memory.data(), running_.at(name).view().data, memory.bytes());
 }
@@ -305,6 +305,7 @@ void Stage::run(Compiled& variant, std::vector<StageStep>& steps, StageUnit& uni
   const StageBases& bases = list.bases();
   if (on_device_ && variant.reads_loss_scale)
     on_device_->device().set(on_device_->compute(), bases.loss_scale, loss_scale_);
+  if (variant.reads_running) upload_running();
   const auto put_in = [&] {
     list.run_dependent();
     if (shared_work_ && list.count() > 1) {
@@ -603,7 +604,7 @@ void Stage::apply_statistics() {
     state.moments.apply(state.momentum, {state.mean, state.channels},
                         {state.variance, state.channels});
   }
-  upload_running();
+  running_changed_ = true;
 }
 
 void Stage::forget_statistics() {
@@ -649,7 +650,7 @@ bool Stage::write(const std::string& name, const HostTensor& value) {
   const auto found = running_.find(name);
   if (found == running_.end()) return false;
   std::memcpy(found->second.view().data, value.view().data, found->second.type().bytes());
-  upload_running();
+  running_changed_ = true;
   return true;
 }
 

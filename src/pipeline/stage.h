@@ -207,7 +207,7 @@ class Stage {
   /// Copies between the stage's memory and the host.
   void move(void* to, const void* from, std::size_t bytes) const;
   HostTensor download(const TensorType& type, const void* data) const;
-  void upload_running() const;
+  void upload_running();
 
   int index_;
   StageCapacity capacity_;
@@ -236,6 +236,7 @@ class Stage {
   std::vector<int> completion_;                // accumulations in the order of their completion
   std::vector<std::size_t> completed_as_;      // by accumulation: place in completion_
   std::map<std::string, HostTensor> running_;  // running statistics by name
+  bool running_changed_ = true;                // since the device was given them
   std::unique_ptr<StageDevice> on_device_;     // null: in host memory
   Buffer arena_;
   Buffer workspace_memory_;

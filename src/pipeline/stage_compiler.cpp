@@ -150,6 +150,7 @@ class StageCompiler {
           if (!input) continue;
           const ValueId root = root_of(compiled, input);
           if (graph[root].role != Role::kState) continue;
+          compiled.reads_running = true;
           std::byte* host = running_statistic(graph[root]);
           compiled.constants[static_cast<std::size_t>(root.index)] =
               stage_.on_device_ ? device_statistic(graph[root]) : host;

@@ -74,7 +74,7 @@ void Stage::set_content(const StageContent& content) {
     PT_CHECK(found != nullptr, kUsage, "the checkpoint has no \"{}\"", printable(name));
     std::memcpy(value.view().data, found, value.type().bytes());
   }
-  upload_running();
+  running_changed_ = true;
   for (const ParameterState& parameter : parameters_) {
     float* states[] = {parameter.state0, parameter.state1};
     for (int slot = 0; slot < 2; ++slot) {

@@ -84,8 +84,9 @@ struct Stage::Compiled {
   std::vector<StageUpdatePiece> update_pieces;
   bool has_loss = false;
   bool reads_loss_scale = false;
-  PageBlock activations;   // slots, edges and temporaries of all variants: the first holds them
-  std::int64_t units = 0;  // forwards since the times of kernels were taken
+  bool reads_running = false;  // running statistics
+  PageBlock activations;       // slots, edges and temporaries of all variants: the first holds them
+  std::int64_t units = 0;      // forwards since the times of kernels were taken
 };
 
 struct Stage::ParameterState {
