@@ -129,9 +129,10 @@ __global__ void cross_entropy(Entropy s, bool moves_wide, Numbers x, const std::
     if (log_sums) log_sums[row] = log_sum;
     const bool counts = label != s.ignored;
     const bool known = label >= 0 && label < s.classes;
-    const float mean = total / static_cast<float>(s.classes);
-    const float target = known ? (1 - s.smoothing) * logits[place.skew + label] + s.smoothing * mean
-                               : std::numeric_limits<float>::quiet_NaN();
+    float target = known ? (1 - s.smoothing) * logits[place.skew + label]
+                         : std::numeric_limits<float>::quiet_NaN();
+    // Logits of other classes may be minus infinity.
+    if (s.smoothing > 0) target += s.smoothing * (total / static_cast<float>(s.classes));
     losses[row] = counts ? log_sum - target : 0;
     hits[row] = counts && best.place == label ? 1 : 0;
   }

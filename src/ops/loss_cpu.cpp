@@ -97,8 +97,10 @@ class CrossEntropyCpu final : public Kernel {
         const float* logits = x + row * loss_.classes;
         const WeightedRow weighted = weighted_row(loss_, logits, label);
         const auto smoothing = static_cast<float>(loss_.smoothing);
-        losses[row] = (1 - smoothing) * weighted.of_label * (result.log_sum - logits[label]) +
-                      smoothing * (weighted.mean * result.log_sum - weighted.mean_of_x);
+        losses[row] = (1 - smoothing) * weighted.of_label * (result.log_sum - logits[label]);
+        // Logits of other classes may be minus infinity.
+        if (smoothing > 0)
+          losses[row] += smoothing * (weighted.mean * result.log_sum - weighted.mean_of_x);
       }
       correct[row] = result.correct ? 1.0f : 0.0f;
       if (log_sums) log_sums[row] = result.log_sum;

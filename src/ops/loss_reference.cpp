@@ -39,8 +39,9 @@ void cross_entropy(const CrossEntropy& loss, Tensors in, Tensors out) {
     const double log_sum = static_cast<double>(*best) + std::log(sum);
     if (log_sums) log_sums[row] = static_cast<T>(log_sum);
     if (labels[row] == loss.ignore_index) continue;
-    loss_sum += (1 - loss.smoothing) * weight(labels[row]) * (log_sum - x[labels[row]]) +
-                loss.smoothing * (mean_weight * log_sum - mean);
+    loss_sum += (1 - loss.smoothing) * weight(labels[row]) * (log_sum - x[labels[row]]);
+    // Logits of other classes may be minus infinity.
+    if (loss.smoothing > 0) loss_sum += loss.smoothing * (mean_weight * log_sum - mean);
     correct += best - x == labels[row] ? 1 : 0;
   }
   store<T>(out, 0, loss_sum);

@@ -5,6 +5,7 @@ recorded_test.py PIPETRAIN FOLDER_OF_THE_RECORDED_PLUGIN SOURCES
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile

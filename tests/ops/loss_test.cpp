@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 
 #include "support/op_check.h"
 
@@ -89,6 +90,23 @@ TEST(SoftmaxCrossEntropy, WeightedClasses) {
       const auto gradient = run_op("SoftmaxCrossEntropyGrad", attributes,
                                    {logits(), labels(), out[2], HostTensor::scalar(0.5f)}, backend);
       expect_values(gradient[0], {3, 3}, one.gradient);
+    }
+  }
+}
+
+// As masks leave them: log(e^1 + e^2) - 1.
+TEST(SoftmaxCrossEntropy, LogitsOfOtherClassesMayBeMinusInfinity) {
+  const HostTensor masked = floats({1, 3}, {1, -std::numeric_limits<float>::infinity(), 2});
+  for (const Attributes& attributes :
+       {Attributes{}, Attributes{{"class_weights", Reals{1, 2, 3}}}}) {
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const auto out =
+          run_op("SoftmaxCrossEntropy", attributes, {masked, int64s({1}, {0})}, backend);
+      expect_values(out[0], {}, {1.3132616875182228});
+      const auto gradient =
+          run_op("SoftmaxCrossEntropyGrad", attributes,
+                 {masked, int64s({1}, {0}), out[2], HostTensor::scalar(1.0f)}, backend);
+      expect_values(gradient[0], {1, 3}, {-0.7310585786300049, 0, 0.7310585786300049});
     }
   }
 }

@@ -328,6 +328,14 @@ HostTensor narrowed(const HostTensor& tensor, DType narrow) {
   return out;
 }
 
+/// Whether a GPU must have a kernel: where there is a hand-written one of the operator, which takes
+/// floats. What only NVIDIA's libraries have may be missing for some shapes and types.
+bool must_have_kernel(std::string_view op, const std::vector<HostTensor>& inputs) {
+  const std::vector<std::string_view> own = emulated_operators();
+  return std::find(own.begin(), own.end(), op) != own.end() && inputs[0] &&
+         inputs[0].dtype() == DType::kFloat32;
+}
+
 /// Indices of operands and results.
 struct Slots {
   std::set<std::size_t> operands, results;
@@ -372,9 +380,12 @@ void check_stored_narrow(const Make& make, const Node& node, const std::vector<H
     if (outputs[i].dtype == DType::kFloat32 && (!slots || slots->results.contains(i)))
       narrow_outputs[i].dtype = narrow;
   }
-  for (const auto& types : {narrow_outputs, outputs}) {
+  for (const bool is_narrow : {true, false}) {
+    const std::vector<TensorType>& types = is_narrow ? narrow_outputs : outputs;
     const std::vector<HostTensor> results = run_made(make, node, stored, types, context);
-    EXPECT_FALSE(results.empty()) << "no kernel of a GPU over " << name_of(narrow);
+    if (is_narrow)
+      EXPECT_FALSE(results.empty() && must_have_kernel(node.op->name, inputs))
+          << "no kernel of a GPU over " << name_of(narrow);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::string where =
           fmt::format("output {} as {} of the GPU's kernel over {}{}", i, name_of(types[i].dtype),
@@ -482,8 +493,7 @@ void check_emulated(std::string_view op, const Attributes& attributes,
   if (!device && elements > kMostEmulated) return;
   const std::unique_ptr<Kernel> kernel = make_gpu_kernel(request_of(node, inputs, outputs));
   if (!kernel) {
-    const auto own = emulated_operators();
-    EXPECT_FALSE(std::binary_search(own.begin(), own.end(), op)) << "no kernel of a GPU";
+    EXPECT_FALSE(must_have_kernel(op, inputs)) << "no kernel of a GPU";
     return;
   }
   std::vector<HostTensor> first;
