@@ -91,9 +91,13 @@ class GpuCheck(unittest.TestCase):
         self.finds("crash-at-exit", (2, "--only", "optimizers"), "optim_tests ended by SIGABRT")
 
     def test_a_kernel_that_never_ran_is_found(self):
-        said = self.finds("missing-kernel", (2, "--only", "norms-1"), r"LayerNorm \w+: 0 kernels ran, \d+ are listed")
+        said = self.finds("missing-kernel", (2, "--only", "norms-1"), r"\d+ tests fail: LayerNorm\.")
         self.assertIn("again with CUDA_LAUNCH_BLOCKING=1", said)
         self.assertIn("=== stage 2: norms", (self.out / "failures.log").read_text())
+
+    def test_tests_that_run_no_kernel_are_found(self):
+        folder = self.fake_build(ops_tests="echo '[  PASSED  ] 40 tests.'")
+        self.finds("", (2, "--only", "norms-1"), r"BatchNorm bfloat16: 0 kernels ran, \d+ are listed", folder=folder)
 
     def test_graphs_that_were_never_made_are_found(self):
         self.finds("no-recordings", (4, "--only", "graphs"), "no pass became a CUDA graph")
