@@ -20,7 +20,7 @@ class Configure(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def configure(self, *flags):
-        command = [CMAKE, "-S", SOURCES, "-B", str(self.folder / "build"), *flags]
+        command = [CMAKE, "-G", "Ninja", "-S", SOURCES, "-B", str(self.folder / "build"), *flags]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def refused(self, done, *says):
