@@ -173,6 +173,8 @@ Runtime::~Runtime() {
   for (auto& worker : workers_) {
     if (worker && worker->thread.joinable()) worker->thread.join();
   }
+  const bool aborted = remote_ && remote_->aborted();
+  remote_.reset();    // its thread hands failures on to the exchange
   exchange_.reset();  // streams no longer wait for other ranks
   for (const auto& worker : workers_) {
     if (!worker) continue;
@@ -185,8 +187,7 @@ Runtime::~Runtime() {
       }
     }
   }
-  if (!remote_ || !remote_->aborted()) return;
-  remote_.reset();
+  if (!aborted) return;
   // Messages that were under way may still read and write; the process is about to end.
   static auto& kept = *new std::vector<std::vector<std::vector<Copy>>>();
   static std::mutex guard;
