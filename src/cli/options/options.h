@@ -95,6 +95,7 @@ struct OptionSpec {
   std::function<void(const std::string&)> set;
   std::function<std::string()> get;  // what it is now: the default before parsing
   PathUse path = PathUse::kNone;
+  std::function<bool(const std::string&)> names_file;  // of a value that may also be a name
   bool repeatable = false;
   std::string optional_value;  // of a switch: what may stand after "="
   std::string environment;     // the variable that says it where the command line does not

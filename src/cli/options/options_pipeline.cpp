@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cli/options/option_table.h"
+#include "pipeline/schedule/schedule_file.h"
 
 namespace pipetrain {
 
@@ -65,6 +66,7 @@ void describe_pipeline(Table& table, Options& options) {
                 "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands);
   schedule.in_short_help = true;
   schedule.path = PathUse::kRead;
+  schedule.names_file = names_schedule_file;
   schedule.set = [&options](const std::string& v) {
     options.run.pipeline.schedule = v;
     options.schedule_given = true;
