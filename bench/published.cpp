@@ -18,9 +18,9 @@
 #include "base/error.h"
 #include "partition/pipedream_graph.h"
 #include "partition/topology_file.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/simulate.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "pipeline/simulate/simulate.h"
 #include "published_words.h"
 
 namespace pipetrain {

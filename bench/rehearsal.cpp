@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/statistics.h"
 #include "passes/linearise.h"
-#include "pipeline/check.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/warm_up.h"
+#include "pipeline/program/check.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "pipeline/schedule/warm_up.h"
 #include "train/session.h"
 
 namespace pipetrain {

@@ -16,11 +16,11 @@
 
 #include "base/error.h"
 #include "base/vectors.h"
-#include "cli/config_file.h"
-#include "cli/option_documents.h"
-#include "cli/options.h"
-#include "cli/run_together.h"
-#include "device/processes.h"
+#include "cli/commands/option_documents.h"
+#include "cli/commands/run_together.h"
+#include "cli/options/config_file.h"
+#include "cli/options/options.h"
+#include "processes/processes.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // What kernels on a GPU put their work into: a CUDA stream, and how wide the device is.
 #pragma once
 
-#include "cuda_launch.h"
+#include "gpu/launch.h"
 
 namespace pipetrain {
 

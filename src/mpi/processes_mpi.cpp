@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "device/build_id.h"
-#include "device/processes.h"
+#include "processes/processes.h"
 
 namespace pipetrain {
 namespace {

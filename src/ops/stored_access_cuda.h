@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "cuda_halves.h"
+#include "gpu/halves.h"
 #include "ops/stored_cuda.h"
 
 namespace pipetrain {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
-#include "pipeline/generate.h"
+#include "pipeline/schedule/generate.h"
 #include "train/session.h"
 
 namespace pipetrain {

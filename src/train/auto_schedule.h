@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "pipeline/search.h"
+#include "pipeline/schedule/search.h"
 #include "train/config.h"
 
 namespace pipetrain {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "data/loader.h"
-#include "pipeline/runtime.h"
+#include "data/loading/loader.h"
+#include "pipeline/runtime/runtime.h"
 #include "train/session.h"
 
 namespace pipetrain {

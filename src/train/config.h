@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/open_data.h"
+#include "data/loading/open_data.h"
 #include "graph/op.h"
 #include "ops/registry.h"
 #include "optim/learning_rate.h"

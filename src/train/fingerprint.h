@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "data/dataset.h"
+#include "data/rows/dataset.h"
 #include "onnx_io/model.h"
 
 namespace pipetrain {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
-#include "data/raw_data.h"
+#include "data/rows/dataset.h"
+#include "data/rows/raw_data.h"
 #include "train/config.h"
 #include "train/metrics.h"
 #include "train/session.h"

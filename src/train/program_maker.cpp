@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "pipeline/check.h"
-#include "pipeline/complete.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/schedule_file.h"
-#include "pipeline/warm_up.h"
+#include "pipeline/program/check.h"
+#include "pipeline/program/complete.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "pipeline/schedule/schedule_file.h"
+#include "pipeline/schedule/warm_up.h"
 
 namespace pipetrain {
 namespace {

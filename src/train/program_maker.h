@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "partition/plan.h"
-#include "pipeline/program.h"
-#include "pipeline/simulate.h"
+#include "pipeline/program/program.h"
+#include "pipeline/simulate/simulate.h"
 #include "train/config.h"
 
 namespace pipetrain {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/program_cut.h"
-#include "pipeline/stage_content.h"
+#include "pipeline/program/program_cut.h"
+#include "pipeline/stage/stage_content.h"
 #include "train/checkpoint.h"
 #include "train/session.h"
 

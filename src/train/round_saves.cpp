@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "pipeline/program_cut.h"
+#include "pipeline/program/program_cut.h"
 
 namespace pipetrain {
 

@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "pipeline/program.h"
-#include "pipeline/stage_content.h"
+#include "pipeline/program/program.h"
+#include "pipeline/stage/stage_content.h"
 #include "train/session.h"
 
 namespace pipetrain {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "data/class_labels.h"
+#include "data/rows/class_labels.h"
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "data/batch_memory.h"
-#include "data/open_data.h"
+#include "data/loading/batch_memory.h"
+#include "data/loading/open_data.h"
 #include "onnx_io/model.h"
 #include "partition/plan.h"
 #include "passes/build.h"
-#include "pipeline/program.h"
-#include "pipeline/runtime.h"
-#include "pipeline/simulate.h"
+#include "pipeline/program/program.h"
+#include "pipeline/runtime/runtime.h"
+#include "pipeline/simulate/simulate.h"
 #include "profile/profile.h"
 #include "train/config.h"
 #include "train/program_maker.h"

@@ -4,8 +4,8 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "device/process_group.h"
 #include "partition/topology_file.h"
+#include "processes/process_group.h"
 #include "profile/machine.h"
 #include "train/fingerprint.h"
 #include "train/session.h"

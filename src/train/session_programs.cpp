@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/plugin.h"
-#include "device/process_group.h"
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
+#include "processes/process_group.h"
 #include "train/session.h"
 
 namespace pipetrain {

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/statistics.h"
-#include "device/process_group.h"
 #include "passes/gather_gradients.h"
+#include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "train/batch_source.h"
 #include "train/predict.h"

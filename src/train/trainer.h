@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "pipeline/runtime.h"
+#include "pipeline/runtime/runtime.h"
 #include "train/metrics.h"
 #include "train/saving.h"
 #include "train/session.h"

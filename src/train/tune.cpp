@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/statistics.h"
-#include "pipeline/generate.h"
+#include "pipeline/schedule/generate.h"
 #include "profile/machine.h"
 #include "train/auto_schedule.h"
 #include "train/session.h"

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "data/loader.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/oracle.h"
+#include "data/loading/loader.h"
+#include "pipeline/runtime/oracle.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
 #include "train/batch_source.h"
 
 namespace pipetrain {

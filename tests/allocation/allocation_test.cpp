@@ -9,10 +9,10 @@
 #include <new>
 
 #include "passes/linearise.h"
-#include "pipeline/check.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/runtime.h"
+#include "pipeline/program/check.h"
+#include "pipeline/runtime/runtime.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
 #include "support/small_networks.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/schedule_command.h"
+#include "cli/commands/schedule_command.h"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "cli/trace_command.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
-#include "pipeline/simulate.h"
-#include "pipeline/trace.h"
+#include "cli/commands/trace_command.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "pipeline/simulate/simulate.h"
+#include "pipeline/view/trace.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {

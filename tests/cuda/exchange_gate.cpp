@@ -15,10 +15,10 @@
 #include "base/index.h"
 #include "device/plugin.h"
 #include "gate_check.h"
-#include "pipeline/channel.h"
-#include "pipeline/exchange.h"
-#include "pipeline/generate.h"
-#include "pipeline/lower.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/lower.h"
+#include "pipeline/transport/channel.h"
+#include "pipeline/transport/exchange.h"
 
 namespace pipetrain {
 namespace {

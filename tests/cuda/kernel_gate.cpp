@@ -18,7 +18,7 @@
 #include "ops/fused.h"
 #include "ops/kernel.h"
 #include "ops/registry.h"
-#include "pipeline/stage_recordings.h"
+#include "pipeline/stage/stage_recordings.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_launch.h"
+#include "gpu/launch.h"
 
 namespace pipetrain::emulator {
 namespace {

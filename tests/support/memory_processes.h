@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/processes.h"
+#include "processes/processes.h"
 
 namespace pipetrain::test {
 

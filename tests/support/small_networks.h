@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "passes/build.h"
-#include "pipeline/runtime.h"
+#include "pipeline/runtime/runtime.h"
 
 namespace pipetrain::test {
 

@@ -1,0 +1,301 @@
+#include "cli/commands/commands.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/commands/schedule_command.h"
+#include "cli/commands/trace_command.h"
+#include "cli/output/report.h"
+#include "device/plugin.h"
+#include "onnx_io/new_head.h"
+#include "partition/plan_file.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/schedule_file.h"
+#include "processes/process_group.h"
+#include "zoo/zoo.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string names_of_networks() {
+  std::string out;
+  for (const ZooNetwork& network : zoo_networks())
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", network.name);
+  return out;
+}
+
+}  // namespace
+
+const std::vector<CommandSpec>& commands() {
+  static const std::vector<CommandSpec> list = {
+      {"train", "[MODEL]",
+       "train a model through pipeline stages (what is done when no command is named)",
+       train_command, /*computes=*/true},
+      {"inspect", "MODEL", "what a model is, and whether and how it can be trained",
+       inspect_command},
+      {"profile", "MODEL", "measure the kernels of a training step", profile_command,
+       /*computes=*/true},
+      {"plan", "MODEL", "where the model is cut, and what step time and memory that predicts",
+       plan_command, /*computes=*/true},
+      {"simulate", "MODEL", "compare schedules and numbers of micro-batches on a plan",
+       simulate_command, /*computes=*/true},
+      {"verify", "MODEL", "whether a schedule gives the bits that one device gives", verify_command,
+       /*computes=*/true},
+      {"tune", "MODEL",
+       "find the fastest way to train by short runs, and write it as a configuration; takes the "
+       "options of train",
+       tune_command, /*computes=*/true},
+      {"schedule", "list|show|export|check [NAME|FILE]",
+       "show, export or check a schedule, without a model", show_schedule_command},
+      {"trace", "diff FILE", "trace diff: why a measured step took longer than predicted",
+       compare_traces_command},
+      {"report", "RUN", "a run as one HTML page: curves, stages, a step, slowest kernels",
+       report_run_command},
+      {"eval", "MODEL", "loss and accuracy of a model on data", eval_command, /*computes=*/true},
+      {"predict", "MODEL", "a model's outputs for data, as npz, CSV or JSON Lines", predict_command,
+       /*computes=*/true},
+      {"export", "CHECKPOINT",
+       "write a checkpoint's weights into the model, also while it is trained", export_command},
+      {"new", "NAME", "write an untrained model: " + names_of_networks(), new_command},
+      {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
+       "what a data set is, the same in another format, or one to try things with", data_command},
+      {"doctor", "", "what this machine offers", doctor_command},
+      {"completion", "bash|zsh|fish", "print what makes a shell complete commands and options",
+       completion_command},
+      {"help", "[COMMAND]", "what a command does and takes", help_command},
+  };
+  return list;
+}
+
+/// The GPUs that the stages run on: those that were named, or the first of the machine. Error
+/// (kResource) when they are not there.
+void choose_gpus(PipelineConfig& pipeline, int count) {
+  const auto there = static_cast<int>(cuda_plugin().devices().size());
+  if (pipeline.gpu_ids.empty()) {
+    PT_CHECK(count <= there, kResource,
+             "this machine has {}; one GPU can stand for several: --gpu-ids {}", there,
+             fmt::join(std::vector<int>(static_cast<std::size_t>(count), 0), ","));
+    for (int id = 0; id < count; ++id) pipeline.gpu_ids.push_back(id);
+  }
+  for (const int id : pipeline.gpu_ids)
+    PT_CHECK(id < there, kResource, "there is no GPU {}: this machine has {}", id, there);
+}
+
+/// The same for each of several processes: the GPUs of its own devices. Those of one machine that
+/// see the same GPUs take one after another.
+void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup& processes) {
+  const auto there = static_cast<int>(cuda_plugin().devices().size());
+  PT_CHECK(count >= processes.size(), kUsage,
+           "{} processes were started for {} GPU{}; give --gpus {} or more, or start fewer",
+           processes.size(), count, count == 1 ? "" : "s", processes.size());
+  const auto process_of = [&](int device) { return device * processes.size() / count; };
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string mine =
+      fmt::format("{} {} {}", processes.processes().host(), visible ? visible : "", there);
+  const std::vector<std::string> all = processes.all_gather(mine);
+  int next = 0;
+  for (int device = 0; device < count; ++device) {
+    const int process = process_of(device);
+    if (process < processes.rank() && all[static_cast<std::size_t>(process)] == mine) ++next;
+  }
+  ByteWriter chosen;
+  for (int device = 0; device < count; ++device) {
+    if (process_of(device) != processes.rank()) continue;
+    const int id =
+        pipeline.gpu_ids.empty() ? next++ : pipeline.gpu_ids[static_cast<std::size_t>(device)];
+    PT_CHECK(id < there, kResource,
+             "device {} of the run is GPU {} of {}, which has {}; fewer processes on that machine "
+             "or other --gpu-ids would do",
+             device, id, printable(processes.processes().host()), there);
+    chosen.put(id);
+    chosen.put_text(cuda_plugin().identity(id));
+  }
+  // NCCL lets two processes share a GPU only where it takes them for two machines.
+  const char* nccl_host = std::getenv("NCCL_HOSTID");
+  const std::vector<std::string> hosts = processes.all_gather(
+      fmt::format("{} {}", processes.processes().host(), nccl_host ? nccl_host : ""));
+  const std::vector<std::string> all_chosen = processes.all_gather(chosen.take());
+  std::map<std::pair<std::string, std::string>, int> process_of_gpu;
+  pipeline.gpu_ids.clear();
+  for (int process = 0; process < processes.size(); ++process) {
+    const auto p = static_cast<std::size_t>(process);
+    for (ByteReader reader(all_chosen[p]); !reader.at_end();) {
+      pipeline.gpu_ids.push_back(reader.get<int>());
+      const auto [place, is_first] =
+          process_of_gpu.emplace(std::pair(hosts[p], std::string(reader.get_text())), process);
+      PT_CHECK(is_first || place->second == process, kUsage,
+               "processes {} and {} would share GPU {} of {}, which NCCL does not allow; give each "
+               "process its own GPU, or start one process: --gpu-ids {} makes several devices of "
+               "one GPU",
+               place->second, process, pipeline.gpu_ids.back(),
+               printable(hosts[p].substr(0, hosts[p].find(' '))),
+               fmt::join(std::vector<int>(static_cast<std::size_t>(count), pipeline.gpu_ids.back()),
+                         ","));
+    }
+  }
+}
+
+void resolve_device(Options& options, const std::string& command, ProcessGroup* processes) {
+  PipelineConfig& pipeline = options.run.pipeline;
+  const std::string& device = options.device;
+  const std::string start =
+      fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
+                  pipeline.devices ? printable(options.run.model.path) : "x.onnx");
+  const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
+  PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
+           "--gpu-ids names GPUs, --device says {}", device);
+  PT_CHECK(pipeline.edge != "nccl" || !adds_in_one_order(pipeline), kUsage,
+           "--deterministic adds up the gradients of more than two replicas in their order, which "
+           "NCCL does not; leave out --edge nccl");
+  const auto ids = static_cast<int>(pipeline.gpu_ids.size());
+  PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
+           "--gpu-ids names {} devices, --gpus says {}", ids, options.gpus);
+  if (ids > 0) options.gpus = ids;
+  if (device == "cuda" || ids > 0 ||
+      (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
+    try {
+      if (processes) {
+        options.gpus = options.gpus > 0 ? options.gpus : processes->size();
+        choose_gpus_of_processes(pipeline, options.gpus, *processes);
+      } else {
+        choose_gpus(pipeline, std::max(options.gpus, 1));
+      }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+      const int count = std::max(options.gpus, 1);
+      const std::string asked = ids > 0            ? "--gpu-ids"
+                                : options.gpus > 0 ? fmt::format("--gpus {}", options.gpus)
+                                                   : "--device cuda";
+      PT_FAIL(
+          kResource,
+          "{} GPU{} asked for ({}), but {}\n"
+          "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
+          "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
+          count, count == 1 ? "" : "s", asked, error.message(), start, count, rest,
+          printable(options.run.model.path), count);
+    }
+  }
+  PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,
+           "--edge nccl is for stages on GPUs: --device cuda or --gpu-ids");
+  const bool computes = command != "plan" && command != "simulate" && command != "inspect";
+  PT_CHECK(!options.run.model.tensor_floats || !pipeline.gpu_ids.empty() || !computes, kUsage,
+           "--precision tf32 is how GPUs multiply floats; on the CPU it is fp32, bf16 or fp16");
+  PT_CHECK(
+      options.run.optimization.loss_scale == 0 || options.run.model.precision == DType::kFloat16,
+      kUsage, "--loss-scale goes with --precision fp16; the other types need none");
+  int devices = 0;
+  for (const int count : pipeline.replicas) devices += count;
+  PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
+           "--replicas takes {} devices, --gpus says {}", devices, options.gpus);
+  pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
+  pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
+}
+
+void resolve_plan(Options& options) {
+  PipelineConfig& pipeline = options.run.pipeline;
+  if (pipeline.plan_path.empty()) return;
+  PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
+           "--plan {} says where stages begin and how many devices each has; leave out {}",
+           printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
+  PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
+           "--plan {} says which stages run the forward again; leave out --recompute",
+           printable(pipeline.plan_path));
+  const PlanChoice plan = read_plan_outline(pipeline.plan_path);
+  if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
+  if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
+    pipeline.micro_batches = *plan.micro_batches;
+  if (names_schedule_file(pipeline.schedule)) return;
+  int stages = 0;
+  for (const DeviceRange& range : plan.devices) stages += range.count;
+  const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));
+  PT_CHECK(options.gpus == 0 || options.gpus == devices, kUsage,
+           "--plan {} is for {} device{}, --gpus says {}; leave out --gpus, or make another plan",
+           printable(pipeline.plan_path), devices, devices == 1 ? "" : "s", options.gpus);
+  options.gpus = devices;
+}
+
+void resolve_model(Options& options, const std::string& command) {
+  std::string& path = options.run.model.path;
+  if (path.empty() && !options.arguments.empty()) {
+    path = options.arguments.front();
+    options.arguments.erase(options.arguments.begin());
+  }
+  PT_CHECK(options.arguments.empty(), kUsage, "what is \"{}\"? see: pipetrain {} --help",
+           printable(options.arguments.front()), command);
+  PT_CHECK(!path.empty(), kUsage,
+           "no model given; use --model FILE, or make one: pipetrain new mlp -o mlp.onnx");
+}
+
+void replace_classifier(Options& options, const std::string& to) {
+  const std::string from = options.run.model.path;
+  const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
+                                    options.run.optimization.seed);
+  log_info("train", "note     {} has a new head in {}: \"{}\"{} for {} classes instead of {}",
+           printable(from), printable(to), printable(head.weight),
+           head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
+           options.num_classes, head.classes_before);
+  options.run.model.path = to;
+}
+
+void check_folder_of(const std::string& output) {
+  const fs::path folder = fs::path(output).parent_path();
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, kResource,
+           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
+           std::strerror(errno));
+}
+
+void resolve_verbosity(const Options& options) {
+  set_log_level(options.quiet     ? LogLevel::kError
+                : options.verbose ? LogLevel::kDebug
+                                  : LogLevel::kInfo);
+}
+
+int show_schedule_command(Options& options) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  ScheduleCommandOptions schedule;
+  schedule.arguments = options.arguments;
+  schedule.stages = options.gpus > 0 ? options.gpus : schedule.stages;
+  if (pipeline.micro_batches > 0) schedule.micro_batches = static_cast<int>(pipeline.micro_batches);
+  schedule.replicas = fmt::format("{}", fmt::join(pipeline.replicas, ","));
+  if (options.gpus == 0 && !pipeline.replicas.empty())
+    schedule.stages = static_cast<int>(pipeline.replicas.size());
+  schedule.chunks = pipeline.chunks;
+  schedule.memory_units = pipeline.memory_units;
+  schedule.times = options.times;
+  schedule.latency = options.latency;
+  schedule.costs = options.costs;
+  schedule.width = options.width;
+  schedule.svg = options.svg;
+  schedule.csv = options.csv;
+  schedule.output = options.output;
+  schedule.color = options.color;
+  schedule.json = options.json;
+  return schedule_command(schedule);
+}
+
+int report_run_command(Options& options) {
+  PT_CHECK(options.arguments.size() == 1, kUsage,
+           "report takes the folder of one run, as in: pipetrain report runs/latest");
+  return report_command({options.arguments[0], options.output, options.curves});
+}
+
+int compare_traces_command(Options& options) {
+  return trace_command({options.arguments, options.causes, options.json});
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,51 @@
+// The subcommands. Each gets parsed options, prints its result to stdout and messages to stderr,
+// and returns the exit code.
+#pragma once
+
+#include "cli/options/options.h"
+#include "train/auto_schedule.h"
+
+namespace pipetrain {
+
+class ProcessGroup;
+
+int train_command(Options& options);
+int inspect_command(Options& options);
+int profile_command(Options& options);
+int plan_command(Options& options);
+int simulate_command(Options& options);
+int eval_command(Options& options);
+int predict_command(Options& options);
+int export_command(Options& options);
+int verify_command(Options& options);
+int tune_command(Options& options);
+int show_schedule_command(Options& options);
+int compare_traces_command(Options& options);
+int report_run_command(Options& options);
+int new_command(Options& options);
+int data_command(Options& options);
+int doctor_command(Options& options);
+int completion_command(Options& options);
+int help_command(Options& options);
+
+/// Decides what the stages run on. Error (kResource) with commands that would work when it is not
+/// there.
+/// `processes`: that train together, each on GPUs of its own machine; null: one.
+void resolve_device(Options& options, const std::string& command,
+                    ProcessGroup* processes = nullptr);
+/// Takes the model from --model or from the first argument; refuses what is left over.
+void resolve_model(Options& options, const std::string& command);
+/// Lets the simulator choose what the command line leaves open within the scope, and says what it
+/// chose. Error (kResource) when nothing fits.
+void choose_schedule(Options& options, const SearchScope& scope, bool print_table);
+/// Takes schedule, micro-batches and devices from a plan file where the command line does not say
+/// them.
+void resolve_plan(Options& options);
+/// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
+void replace_classifier(Options& options, const std::string& to);
+/// Refuses an output whose folder is not there (kUsage) or takes no files (kResource).
+void check_folder_of(const std::string& output);
+/// Sets the level of messages.
+void resolve_verbosity(const Options& options);
+
+}  // namespace pipetrain

@@ -1,0 +1,104 @@
+// pipetrain data: what a data set is; the same in another format; made-up ones.
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stale_files.h"
+#include "cli/commands/commands.h"
+#include "data/formats/made_data.h"
+#include "data/formats/write_data.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::size_t kGlyphs = 10000;
+constexpr std::size_t kSpiralPoints = 2000;
+
+// The one argument behind "inspect" and the like.
+std::string argument_of(const Options& options, const char* usage) {
+  PT_CHECK(options.arguments.size() == 2, kUsage, "as in: pipetrain data {}", usage);
+  return options.arguments[1];
+}
+
+void check_data_target(const Options& options, const char* usage) {
+  PT_CHECK(!options.output.empty() && options.output != "-", kUsage,
+           "name a file with --output, as in: pipetrain data {}", usage);
+  const std::filesystem::path path(options.output);
+  const std::filesystem::path folder = path.parent_path();
+  PT_CHECK(folder.empty() || std::filesystem::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(options.overwrite || !std::filesystem::exists(path), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(options.output));
+}
+
+RawData made_data(const std::string& kind, const Options& options) {
+  const std::uint64_t seed = options.run.optimization.seed;
+  const auto samples = static_cast<std::size_t>(options.samples);
+  RawData out;
+  out.path = kind;
+  if (kind == "glyphs") {
+    const auto size = static_cast<std::size_t>(options.image > 0 ? options.image : 28);
+    const std::size_t train = samples ? samples : kGlyphs;
+    // A seed of their own, so that more training samples do not change those held out.
+    out.train = make_glyphs(train, seed, size);
+    out.held_out = make_glyphs(std::max<std::size_t>(1, train / 5), ~seed, size);
+    return out;
+  }
+  if (kind == "spirals") {
+    out.train = make_spirals(samples ? samples : kSpiralPoints, seed);
+    return out;
+  }
+  PT_CHECK(kind == "bytes", kUsage,
+           "there is nothing to make called \"{}\"; there are glyphs (pictures of digits), spirals "
+           "(points of two classes) and bytes (tokens of texts)",
+           printable(kind));
+  PT_CHECK(!options.from.empty(), kUsage,
+           "name the texts, as in: pipetrain data make bytes --from /usr/share/common-licenses -o "
+           "text.bin");
+  DataOptions text;
+  text.format = "text";
+  return read_source(options.from, text);
+}
+
+int write_to_output(const RawData& data, const Options& options) {
+  const WriteDataOptions how{.image = static_cast<std::size_t>(options.image),
+                             .channels = static_cast<std::size_t>(options.channels),
+                             .how = options.run.data.bind.image};
+  delete_stale_temporaries(options.output);
+  const std::string written = write_data(data, options.output, how);
+  log_info("data", "wrote {}: {}", printable(options.output), written);
+  return 0;
+}
+
+}  // namespace
+
+int data_command(Options& options) {
+  resolve_verbosity(options);
+  PT_CHECK(!options.arguments.empty(), kUsage,
+           "data inspect PATH, data convert PATH --output FILE, or data make "
+           "glyphs|spirals|bytes --output FILE");
+  const std::string& what = options.arguments[0];
+  if (what == "inspect") {
+    const std::string path = argument_of(options, "inspect images/");
+    std::fputs(describe(read_source(path, options.run.data)).c_str(), stdout);
+    return 0;
+  }
+  if (what == "convert") {
+    constexpr const char* kConvert = "convert images/ --output images.npz";
+    const std::string path = argument_of(options, kConvert);
+    check_data_target(options, kConvert);
+    return write_to_output(read_source(path, options.run.data), options);
+  }
+  if (what == "make") {
+    constexpr const char* kMake = "make glyphs --output glyphs.npz";
+    const std::string kind = argument_of(options, kMake);
+    check_data_target(options, kMake);
+    return write_to_output(made_data(kind, options), options);
+  }
+  const std::string near = nearest(what, {"inspect", "convert", "make"});
+  PT_FAIL(kUsage, "data has no \"{}\"{}; one of: inspect, convert, make", printable(what),
+          near.empty() ? "" : fmt::format(", did you mean {}?", near));
+}
+
+}  // namespace pipetrain

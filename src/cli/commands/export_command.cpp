@@ -1,0 +1,94 @@
+// pipetrain export: the weights of a checkpoint as the model's file.
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stale_files.h"
+#include "cli/commands/commands.h"
+#include "cli/options/resume_command_line.h"
+#include "train/export.h"
+#include "train/fingerprint.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Training may delete a checkpoint while it is read: then there is a newer one.
+FoundCheckpoint read_steadily(const fs::path& from) {
+  constexpr int kAttempts = 5;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return find_checkpoint(from);
+    } catch (const Error& error) {
+      if (attempt == kAttempts || error.kind() != ErrorKind::kData) throw;
+    }
+  }
+}
+
+/// Lines of a file; none where there is no such file.
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+int export_command(Options& options) {
+  resolve_verbosity(options);
+  if (options.from.empty() && !options.arguments.empty()) {
+    options.from = options.arguments.front();
+    options.arguments.erase(options.arguments.begin());
+  }
+  PT_CHECK(!options.from.empty(), kUsage,
+           "no checkpoint given; use --from CHECKPOINT, or --from and the folder of a run");
+  PT_CHECK(!options.output.empty(), kUsage,
+           "where to? give --output FILE, or - for standard output");
+  const std::string output = options.output;
+  const bool to_stdout = output == "-", overwrite = options.overwrite;
+  PT_CHECK(overwrite || to_stdout || !fs::exists(output), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(output));
+  if (!to_stdout) delete_stale_temporaries(output);
+  const FoundCheckpoint found = read_steadily(options.from);
+  for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
+  take_over(found, "export", options);
+  resolve_model(options, "export");
+  const LoadedModel model = load_model(options.run.model);
+  PT_CHECK(fingerprint(model.file) == found.checkpoint.run.model_fingerprint, kUsage,
+           "{} is not the network that the checkpoint is of; give its file with --model",
+           printable(options.run.model.path));
+  check_one_file(model.file, output);
+  const auto read = [&](const std::string& name) {
+    const auto average = found.checkpoint.optimizer.find(std::string(kAverageKey) + name);
+    if (average != found.checkpoint.optimizer.end()) return average->second;
+    const auto tensor = found.checkpoint.weights.find(name);
+    return tensor == found.checkpoint.weights.end() ? HostTensor() : tensor->second;
+  };
+  const fs::path file =
+      to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
+                : fs::path(output);
+  const OnnxMetadata metadata =
+      describe_training(found.checkpoint.step > 0, options.run.data.path == "synthetic",
+                        lines_of(found.path.parent_path().parent_path() / "classes.txt"));
+  for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
+    log_info("export", "note     {}", change);
+  if (to_stdout) {
+    std::cout << std::ifstream(file, std::ios::binary).rdbuf();
+    std::cout.flush();
+    const bool arrived = std::cout.good();
+    fs::remove(file);
+    PT_CHECK(arrived, kResource, "cannot write to standard output: it is full or closed");
+  }
+  log_info("export", "saved    {} from {} (step {})", to_stdout ? "standard output" : output,
+           found.path.string(), found.checkpoint.step);
+  return 0;
+}
+
+}  // namespace pipetrain

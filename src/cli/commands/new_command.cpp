@@ -1,0 +1,110 @@
+// pipetrain new: an ONNX file for people who have none yet.
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cli/commands/commands.h"
+#include "zoo/zoo.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Up to here drawing the weights takes seconds and the model is one file: a protobuf message holds
+// no more than 2 GB.
+constexpr std::int64_t kMostWeightsByDefault = 450'000'000;
+
+std::string list_of_networks() {
+  std::string out;
+  for (const ZooNetwork& network : zoo_networks()) {
+    out += fmt::format("\n  {:<10}{}", network.name, network.summary);
+  }
+  return out;
+}
+
+const ZooNetwork& network_named(const std::vector<std::string>& arguments) {
+  PT_CHECK(!arguments.empty(), kUsage,
+           "name a network, as in: pipetrain new mlp -o mlp.onnx; there are{}", list_of_networks());
+  PT_CHECK(arguments.size() == 1, kUsage, "what is \"{}\"? see: pipetrain new --help",
+           printable(arguments[1]));
+  if (const ZooNetwork* found = find_zoo_network(arguments[0])) return *found;
+  std::vector<std::string> names;
+  for (const ZooNetwork& network : zoo_networks()) names.emplace_back(network.name);
+  const std::string near = nearest(arguments[0], names);
+  PT_FAIL(kUsage, "there is no network \"{}\"{}; there are{}", printable(arguments[0]),
+          near.empty() ? "" : fmt::format(", did you mean {}?", near), list_of_networks());
+}
+
+bool has_weights(const Options& options, const ZooModel& model) {
+  if (options.weights != "auto") return options.weights == "random";
+  return model.trained_numbers <= kMostWeightsByDefault;
+}
+
+void check_target(const fs::path& path, bool overwrite) {
+  const fs::path folder = path.parent_path();
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
+           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(!fs::is_directory(path), kUsage, "--output: \"{}\" is a folder; name a file in it",
+           printable(path.string()));
+  PT_CHECK(overwrite || !fs::exists(path), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(path.string()));
+}
+
+void write_to_standard_output(const ZooModel& model, bool with_weights) {
+  PT_CHECK(with_weights && model.trained_numbers <= kMostWeightsByDefault, kUsage,
+           "a model whose weights stand in a file beside it cannot go to standard output; name a "
+           "file with --output");
+  const std::string bytes = model.onnx.bytes();
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
+  PT_CHECK(written && std::fflush(stdout) == 0, kResource,
+           "cannot write the model to standard output");
+}
+
+}  // namespace
+
+int new_command(Options& options) {
+  resolve_verbosity(options);
+  const ZooNetwork& network = network_named(options.arguments);
+  const bool to_standard_output = options.output == "-";
+  const fs::path path =
+      options.output.empty() ? std::string(network.name) + ".onnx" : options.output;
+  if (!to_standard_output) check_target(path, options.overwrite);
+
+  const ZooModel model = build_zoo_network(network, {.image = options.image,
+                                                     .channels = options.channels,
+                                                     .classes = options.classes,
+                                                     .width = options.width,
+                                                     .depth = options.depth,
+                                                     .heads = options.heads,
+                                                     .vocab = options.vocab,
+                                                     .context = options.context,
+                                                     .seed = options.run.optimization.seed});
+  const bool with_weights = has_weights(options, model);
+  if (to_standard_output) {
+    write_to_standard_output(model, with_weights);
+    return 0;
+  }
+  const bool has_data_file = !with_weights || model.trained_numbers > kMostWeightsByDefault;
+  if (has_data_file) check_target(path.string() + ".data", options.overwrite);
+  const std::uint64_t hole = with_weights ? 0 : model.onnx.write_hollow(path);
+  if (with_weights) model.onnx.write(path);
+  const std::string file = printable(path.string());
+  log_info("new", "wrote {}: {}, {} trained numbers, {}", file, network.name, model.trained_numbers,
+           model.signature);
+  if (with_weights) {
+    log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file,
+             network.data);
+    return 0;
+  }
+  log_info("new",
+           "its weights are zeros: {}.data is a hole of {} that takes no disk; the model is for "
+           "planning (--weights random draws and stores them)",
+           file, bytes_text(hole));
+  log_info("new", "next: pipetrain plan --model {}", file);
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,443 @@
+#include "cli/commands/option_documents.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/commands/commands.h"
+#include "cli/options/option_table.h"
+#include "cli/output/output.h"
+
+namespace pipetrain {
+namespace {
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+std::string two_columns(const Rows& rows, std::size_t width) {
+  std::string out;
+  for (const auto& [left, right] : rows) {
+    out += left.size() < width ? fmt::format("  {:<{}}{}\n", left, width, right)
+                               : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, right);
+  }
+  return out;
+}
+
+std::string usage_of(const OptionSpec& spec) {
+  std::string names;
+  for (const std::string& alias : spec.aliases) {
+    if (alias.size() == 2) names = alias + ", ";
+  }
+  names += spec.name;
+  if (!spec.optional_value.empty()) names += "[=" + spec.optional_value + "]";
+  return spec.is_switch() ? names : names + " " + spec.value;
+}
+
+std::string default_of(const OptionSpec& spec) {
+  const std::string value = spec.get ? spec.get() : "";
+  const bool shows = !value.empty() && value != "false" && value != "-1" &&
+                     !(value == "0" && spec.help.find("0:") == std::string::npos);
+  return shows ? value : "";
+}
+
+std::string help_of(const OptionSpec& spec) {
+  const std::string value = default_of(spec);
+  return value.empty() ? spec.help : fmt::format("{} [{}]", spec.help, value);
+}
+
+std::vector<const OptionSpec*> parts_of(const OptionSpec& spec, const std::string& command) {
+  std::vector<const OptionSpec*> parts;
+  for (const OptionSpec& part : spec.parts) {
+    if (part.applies_to(command)) parts.push_back(&part);
+  }
+  return parts;
+}
+
+/// How a setting behind the colon is written.
+std::string part_usage(const OptionSpec& part) {
+  return fmt::format(":{}={}", part.key, part.is_switch() ? "true|false" : part.value);
+}
+
+const CommandSpec& command_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const CommandSpec& command : commands()) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  const std::string near = nearest(name, names);
+  PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(name),
+          near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
+}
+
+constexpr std::string_view kExamples[][2] = {
+    {"pipetrain --model net.onnx --data train.npz --gpus 4", "train, 4 stages"},
+    {"pipetrain --model net.onnx --data train.npz --gpus 4 --device cpu", "the same on CPU stages"},
+    {"pipetrain plan --model net.onnx --gpus 4", "where it would be cut, how fast"},
+    {"pipetrain inspect net.onnx", "can it be trained, what is trained"},
+};
+
+constexpr std::string_view kExitCodes[][2] = {
+    {"0", "done, stopped early, or --max-time is over"},
+    {"1", "internal error"},
+    {"2", "usage: a wrong option, value or configuration"},
+    {"3", "the model cannot be read or trained"},
+    {"4", "data are missing, damaged or out of range"},
+    {"5", "not enough resources: devices, memory, disk"},
+    {"6", "diverged: the loss is not finite"},
+    {"7", "a device failed during the run"},
+    {"8", "eval --assert is not met"},
+    {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},
+};
+
+constexpr std::string_view kEnvironment[][2] = {
+    {"PIPETRAIN_DEVICE", "what --device says when it is not given"},
+    {"PIPETRAIN_CONFIG", "a configuration file, as --config"},
+    {"PIPETRAIN_CUDA_LIBRARIES",
+     "a folder to look into first for CUDA's libraries; then: the system's loader, a CUDA toolkit, "
+     "the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH"},
+    {"PIPETRAIN_RUNS_DIR", "where folders of runs are made; runs"},
+    {"PIPETRAIN_CACHE_DIR",
+     "where times of kernels and kernels compiled for GPUs are kept; $XDG_CACHE_HOME/pipetrain"},
+    {"PIPETRAIN_NCCL", "the library for exchanges between GPUs; libnccl.so.2"},
+    {"PIPETRAIN_NVRTC", "the library that compiles kernels for GPUs; libnvrtc.so.13"},
+    {"PIPETRAIN_CUDA_GRAPHS", "on: passes of stages on GPUs become CUDA graphs"},
+    {"PIPETRAIN_VECTORS",
+     "AVX2: kernels and bits of a CPU without AVX-512, on one that has it; none: what is said on "
+     "one that is too old"},
+    {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colours"},
+};
+
+constexpr std::string_view kSignals[][2] = {
+    {"INT, TERM, HUP", "finish the step, save and end; a second one ends at once"},
+    {"USR1", "save and go on"},
+    {"USR2", "print where the run stands"},
+};
+
+constexpr std::string_view kSyntax =
+    "Options may stand before or after the command; _ stands for -; --name value and --name=value "
+    "are the same; a switch takes --no-name or =true, =false; -- ends the options. Numbers may end "
+    "in k, M, KiB, MiB, GiB. What stands indented below an option is part of its value behind a "
+    "colon, as in --optimizer sgd:momentum=0.9,nesterov=true, and also an option by itself. "
+    "Precedence: command line, environment, later and earlier configuration files, a checkpoint "
+    "that is resumed, defaults.";
+
+// --- roff ---
+
+std::string roff(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c == '\\') {
+      out += "\\e";
+    } else if (c == '-') {
+      out += "\\-";
+    } else if (c == '\'') {
+      out += "\\(aq";
+    } else if (c < 0x80) {
+      out += text[i];
+    } else {
+      // UTF-8: the first byte tells how many follow.
+      const int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+      unsigned code = c & (0x3fu >> more);
+      for (int k = 0; k < more && i + 1 < text.size(); ++k)
+        code = code << 6 | (static_cast<unsigned char>(text[++i]) & 0x3fu);
+      out += fmt::format("\\[u{:04X}]", code);
+    }
+  }
+  if (!out.empty() && out[0] == '.') out = "\\&" + out;
+  return out;
+}
+
+std::string roff_item(std::string_view term, std::string_view text) {
+  return fmt::format(".TP\n.B \"{}\"\n{}\n", roff(term), roff(text));
+}
+
+// --- Markdown ---
+
+std::string markdown(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '*') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string markdown_code(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return "`" + out + "`";
+}
+
+// --- completions ---
+
+/// For bash and zsh, which share a function: tables by command, and what may follow an option.
+std::string bash_completion(const std::vector<OptionSpec>& specs) {
+  std::string names, options, values, files;
+  for (const CommandSpec& command : commands()) {
+    names += (names.empty() ? "" : " ") + command.name;
+    std::vector<std::string> of_command;
+    for (const OptionSpec& spec : specs) {
+      if (spec.applies_to(command.name)) of_command.push_back(spec.name);
+    }
+    options += fmt::format("    {}) options=\"{}\" ;;\n", command.name, fmt::join(of_command, " "));
+  }
+  for (const OptionSpec& spec : specs) {
+    std::string all = spec.name;
+    for (const std::string& alias : spec.aliases) all += "|" + alias;
+    const std::vector<std::string> words = spec.words();
+    if (spec.is_switch()) continue;
+    if (spec.path != PathUse::kNone)
+      files += (files.empty() ? "" : "|") + all;
+    else
+      values += fmt::format("    {}) values=\"{}\" ;;\n", all, fmt::join(words, " "));
+  }
+  return fmt::format(R"(# Completion of pipetrain for bash. Generated by: pipetrain completion bash
+_pipetrain() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command=train options values i
+  local commands="{}"
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case " $commands " in *" ${{COMP_WORDS[i]}} "*) command="${{COMP_WORDS[i]}}"; break ;; esac
+  done
+  COMPREPLY=()
+  case "$before" in
+    {}) COMPREPLY=($(compgen -f -- "$word")); return ;;
+{}  esac
+  if [[ -n ${{values+set}} ]]; then COMPREPLY=($(compgen -W "$values" -- "$word")); return; fi
+  case "$command" in
+{}  esac
+  if [[ $word == -* ]]; then COMPREPLY=($(compgen -W "$options" -- "$word")); return; fi
+  if [[ $COMP_CWORD -eq 1 ]]; then COMPREPLY=($(compgen -W "$commands" -- "$word")); fi
+  case "$command" in
+    completion) COMPREPLY=($(compgen -W "bash zsh fish" -- "$word")) ;;
+    help) COMPREPLY=($(compgen -W "$commands" -- "$word")) ;;
+    *) COMPREPLY+=($(compgen -f -- "$word")) ;;
+  esac
+}}
+complete -o filenames -F _pipetrain pipetrain
+)",
+                     names, files, values, options);
+}
+
+/// One word in single quotes of a shell; `extra` characters get a backslash.
+std::string shell_text(std::string_view text, std::string_view extra = "") {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'')
+      out += "'\\''";
+    else if (extra.find(c) != std::string_view::npos)
+      out += std::string("\\") + c;
+    else
+      out += c;
+  }
+  return out + "'";
+}
+
+std::string zsh_completion(const std::vector<OptionSpec>& specs) {
+  std::string out =
+      "#compdef pipetrain\n# Completion of pipetrain for zsh. Generated by: pipetrain completion "
+      "zsh\n_pipetrain() {\n  local -a commands options\n  commands=(\n";
+  for (const CommandSpec& command : commands())
+    out += fmt::format("    {}\n", shell_text(command.name + ":" + command.summary));
+  out +=
+      "  )\n  local command=train word\n  for word in ${words[2,CURRENT-1]}; do\n"
+      "    if [[ -n ${commands[(r)$word:*]} ]]; then command=$word; break; fi\n  done\n"
+      "  case $command in\n";
+  for (const CommandSpec& command : commands()) {
+    out += fmt::format("    {})\n      options=(\n", command.name);
+    for (const OptionSpec& spec : specs) {
+      if (!spec.applies_to(command.name)) continue;
+      const std::vector<std::string> words = spec.words();
+      std::string text = spec.repeatable ? "*" : "";
+      text += spec.name + (spec.is_switch() ? "" : "=") + "[" + spec.help + "]";
+      std::string escaped;
+      for (const char c : text) escaped += c == ':' ? std::string("\\:") : std::string(1, c);
+      if (!spec.is_switch()) {
+        escaped += ":value:";
+        if (spec.path != PathUse::kNone)
+          escaped += "_files";
+        else if (!words.empty())
+          escaped += fmt::format("({})", fmt::join(words, " "));
+      }
+      out += fmt::format("        {}\n", shell_text(escaped));
+    }
+    out += "      ) ;;\n";
+  }
+  return out +
+         "  esac\n  if (( CURRENT == 2 )) && [[ ${words[2]} != -* ]]; then\n"
+         "    _describe command commands\n    _files\n    return\n  fi\n"
+         "  _arguments -s $options '*:file:_files'\n}\n_pipetrain \"$@\"\n";
+}
+
+std::string fish_completion(const std::vector<OptionSpec>& specs) {
+  std::string out = "# Completion of pipetrain for fish. Generated by: pipetrain completion fish\n";
+  std::string names;
+  for (const CommandSpec& command : commands()) {
+    names += " " + command.name;
+    out += fmt::format("complete -c pipetrain -n __fish_use_subcommand -a {} -d {}\n", command.name,
+                       shell_text(command.summary, "\\"));
+  }
+  for (const OptionSpec& spec : specs) {
+    std::string condition;
+    if (spec.commands != "*") {
+      condition = fmt::format("__fish_seen_subcommand_from {}", spec.commands);
+      if (spec.applies_to("train"))
+        condition += fmt::format("; or not __fish_seen_subcommand_from{}", names);
+      condition = " -n " + shell_text(condition);
+    }
+    out += fmt::format("complete -c pipetrain{} -l {}", condition, spec.name.substr(2));
+    for (const std::string& alias : spec.aliases) {
+      if (alias.size() == 2) out += fmt::format(" -s {}", alias[1]);
+    }
+    if (!spec.is_switch()) out += spec.path != PathUse::kNone ? " -r" : " -x";
+    const std::vector<std::string> words = spec.words();
+    if (!spec.is_switch() && !words.empty())
+      out += fmt::format(" -a {}", shell_text(fmt::format("{}", fmt::join(words, " "))));
+    out += fmt::format(" -d {}\n", shell_text(spec.help, "\\"));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string short_help() {
+  Options options;
+  Rows rows;
+  for (const OptionSpec& spec : describe_options(options)) {
+    if (spec.in_short_help) rows.emplace_back(usage_of(spec), help_of(spec));
+  }
+  std::string names;
+  for (const CommandSpec& command : commands()) names += " " + command.name;
+  std::string out = "pipetrain: train an ONNX model through pipeline stages.\n\n";
+  for (const auto& [command, meaning] : kExamples)
+    out += fmt::format("  {:<67}{}\n", command, meaning);
+  return out + "\n" + two_columns(rows, 34) + "\nCommands:" + names +
+         "\nAll options: pipetrain train --help · manual: man pipetrain\n";
+}
+
+std::string full_help(const std::string& name) {
+  Options options;
+  const CommandSpec& command = command_named(name);
+  std::string out =
+      fmt::format("pipetrain {}: {}\n\n  pipetrain {}{}{} [OPTIONS]\n", name, command.summary, name,
+                  command.arguments.empty() ? "" : " ", command.arguments);
+  std::string group;
+  Rows rows;
+  const auto flush = [&] {
+    if (!rows.empty()) out += fmt::format("\n{}\n{}", group, two_columns(rows, 40));
+    rows.clear();
+  };
+  for (const OptionSpec& spec : describe_options(options)) {
+    if (!spec.applies_to(name)) continue;
+    if (spec.group != group) flush();
+    group = spec.group;
+    rows.emplace_back(usage_of(spec), help_of(spec));
+    for (const OptionSpec* part : parts_of(spec, name))
+      rows.emplace_back("    " + part_usage(*part),
+                        fmt::format("{} ({})", help_of(*part), part->name));
+  }
+  flush();
+  out += "\nExit codes: ";
+  for (const auto& [code, meaning] : kExitCodes)
+    out += fmt::format("{}{} {}", code == "0" ? "" : "; ", code, meaning);
+  return out + ".\n";
+}
+
+std::string manual_page() {
+  Options options;
+  const std::vector<OptionSpec> specs = describe_options(options);
+  std::string out = fmt::format(
+      ".TH PIPETRAIN 1 \"\" \"pipetrain {}\" \"User Commands\"\n.SH NAME\npipetrain \\- train an "
+      "ONNX model through pipeline stages\n.SH SYNOPSIS\n.B pipetrain\n.RI [ COMMAND ]\n"
+      ".RI [ ARGUMENTS ]\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n{}\n.SH COMMANDS\n",
+      roff(PIPETRAIN_VERSION), roff(kSyntax));
+  for (const CommandSpec& command : commands())
+    out += roff_item(command.name + (command.arguments.empty() ? "" : " ") + command.arguments,
+                     command.summary);
+  out += ".SH OPTIONS\n";
+  std::string group;
+  for (const OptionSpec& spec : specs) {
+    if (spec.group != group) out += fmt::format(".SS {}\n", roff(group = spec.group));
+    out += roff_item(usage_of(spec), help_of(spec));
+    if (spec.commands != "*") out += fmt::format(".br\nCommands: {}\n", roff(spec.commands));
+    for (const OptionSpec& part : spec.parts) {
+      out += fmt::format(".RS\n{}.RE\n",
+                         roff_item(part_usage(part), help_of(part) + " (" + part.name + ")"));
+    }
+  }
+  const auto list = [&](const char* title, const auto& items) {
+    out += fmt::format(".SH {}\n", title);
+    for (const auto& [term, text] : items) out += roff_item(term, text);
+  };
+  list("EXIT STATUS", kExitCodes);
+  list("ENVIRONMENT", kEnvironment);
+  list("SIGNALS", kSignals);
+  out += ".SH EXAMPLES\n";
+  for (const auto& [command, meaning] : kExamples) out += roff_item(command, meaning);
+  return out;
+}
+
+std::string reference_markdown() {
+  Options options;
+  const std::vector<OptionSpec> specs = describe_options(options);
+  std::string out = fmt::format(
+      "# Commands and options\n\nGenerated from the option table by `pipetrain help --markdown`; a "
+      "test compares them.\n\n{}\n\n| command | |\n|---|---|\n",
+      markdown(kSyntax));
+  for (const CommandSpec& command : commands()) {
+    out += fmt::format("| {} | {} |\n",
+                       markdown_code("pipetrain " + command.name +
+                                     (command.arguments.empty() ? "" : " ") + command.arguments),
+                       markdown(command.summary));
+  }
+  std::string group;
+  for (const OptionSpec& spec : specs) {
+    if (spec.group != group) {
+      group = spec.group;
+      out +=
+          fmt::format("\n## {}\n\n| option | | default | commands |\n|---|---|---|---|\n", group);
+    }
+    out +=
+        fmt::format("| {} | {} | {} | {} |\n", markdown_code(usage_of(spec)), markdown(spec.help),
+                    markdown(default_of(spec)), spec.commands == "*" ? "all" : spec.commands);
+    for (const OptionSpec& part : spec.parts) {
+      out += fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(part)),
+                         markdown_code(part.name), markdown(part.help), markdown(default_of(part)));
+    }
+  }
+  const auto list = [&](const char* title, const auto& items) {
+    out += fmt::format("\n## {}\n\n| | |\n|---|---|\n", title);
+    for (const auto& [term, text] : items)
+      out += fmt::format("| {} | {} |\n", markdown(term), markdown(text));
+  };
+  list("Exit codes", kExitCodes);
+  list("Environment", kEnvironment);
+  list("Signals", kSignals);
+  return out;
+}
+
+std::string completion_script(const std::string& shell) {
+  Options options;
+  const std::vector<OptionSpec> specs = describe_options(options);
+  if (shell == "bash") return bash_completion(specs);
+  if (shell == "zsh") return zsh_completion(specs);
+  if (shell == "fish") return fish_completion(specs);
+  PT_FAIL(kUsage, "completion takes bash, zsh or fish, not \"{}\"", printable(shell));
+}
+
+int completion_command(Options& options) {
+  PT_CHECK(options.arguments.size() == 1, kUsage,
+           "which shell? pipetrain completion bash, zsh or fish");
+  print(completion_script(options.arguments[0]));
+  return 0;
+}
+
+int help_command(Options& options) {
+  if (options.man)
+    print(manual_page());
+  else if (options.markdown)
+    print(reference_markdown());
+  else
+    print(options.arguments.empty() ? short_help() : full_help(options.arguments[0]));
+  return 0;
+}
+
+}  // namespace pipetrain

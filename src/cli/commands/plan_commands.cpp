@@ -1,0 +1,278 @@
+// pipetrain profile, plan, simulate: products that a person can read and a script can edit.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/pipedream_plan.h"
+#include "cli/output/kernel_rates.h"
+#include "cli/output/output.h"
+#include "cli/output/terminal.h"
+#include "device/plugin.h"
+#include "partition/plan_dot.h"
+#include "partition/plan_file.h"
+#include "pipeline/program/check.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/simulate/critical_path.h"
+#include "pipeline/simulate/memory_use.h"
+#include "pipeline/simulate/simulate.h"
+#include "pipeline/view/render.h"
+#include "pipeline/view/svg.h"
+#include "profile/link_measure.h"
+#include "profile/measure_device.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void prepare(Options& options, const std::string& command) {
+  resolve_verbosity(options);
+  resolve_model(options, command);
+  resolve_plan(options);
+  resolve_device(options, command);
+  // A topology that is named stands for devices that are not at hand.
+  options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> out;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+/// When the fullest device holds most, by the plan's numbers, and of what.
+std::string fullest_device(const Session& session) {
+  const Program& program = session.predicted_program();
+  std::vector<StageBytes> stages;
+  const auto bytes = [](std::size_t count) { return static_cast<std::int64_t>(count); };
+  for (const StagePlan& stage : session.the_plan().stages) {
+    StageBytes& out = stages.emplace_back();
+    out.activations = bytes(stage.saved_bytes);
+    if (stage.recompute && stage.first > 0)
+      out.kept_inputs = bytes(session.costs().forward_bytes[static_cast<std::size_t>(stage.first)]);
+    out.working = bytes(stage.memory.transient_bytes);
+    out.weights = bytes(stage.memory.weight_bytes) / std::max(1, stage.weight_versions);
+    out.fixed = bytes(stage.memory.gradient_bytes + stage.memory.optimizer_bytes);
+  }
+  const std::vector<DeviceBytes> peaks = peak_bytes(program, stages);
+  const auto most =
+      std::max_element(peaks.begin(), peaks.end(),
+                       [](const DeviceBytes& a, const DeviceBytes& b) { return a.peak < b.peak; });
+  const auto device = static_cast<std::size_t>(most - peaks.begin());
+  const auto text = [](std::int64_t count) { return bytes_text(static_cast<std::size_t>(count)); };
+  return fmt::format(
+      "most  {} on device {}{}: weights and optimizer {}, activations {}, received {}, working "
+      "{}\n",
+      text(most->peak), device,
+      most->index < 0
+          ? ""
+          : fmt::format(
+                " at {}",
+                to_text(program, program.device[device][static_cast<std::size_t>(most->index)])),
+      text(most->weights), text(most->activations), text(most->buffers), text(most->working));
+}
+
+}  // namespace
+
+int profile_command(Options& options) {
+  prepare(options, "profile");
+  Session session(options.run);
+  session.open();
+  session.plan();
+  const std::string document =
+      profile_text(session.profile(), session.graph(), options.run.model.path);
+  if (!options.output.empty() && options.output != "-")
+    write_profile(options.output, session.profile(), session.graph(), options.run.model.path);
+  if (options.json || options.output == "-") {
+    print(document);
+    return 0;
+  }
+  std::string table = fmt::format("{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "node", "forward",
+                                  "input grad", "weight grad", "params", "saved");
+  for (const ChainCost& element : session.costs().elements) {
+    table += fmt::format(
+        "{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", printable(element.name).substr(0, 31),
+        seconds_text(element.forward_seconds), seconds_text(element.input_gradient_seconds),
+        seconds_text(element.weight_gradient_seconds), bytes_text(element.parameter_bytes),
+        bytes_text(element.saved_bytes));
+  }
+  print(table);
+  print(fmt::format("{} a micro-batch of {} on {} ({} thread{} a stage, {} busy at once)\n",
+                    seconds_text(session.profile().total_seconds(session.graph())),
+                    session.micro_batch(), session.profile().device, session.threads(),
+                    session.threads() == 1 ? "" : "s", session.profile().busy_threads));
+  if (session.profile().backend == "cpu") {
+    const double peak = measure_matrix_product(session.threads()) * session.threads();
+    print(kernel_rates_table(session.profile(), session.graph(), peak));
+  } else if (!options.run.pipeline.gpu_ids.empty()) {
+    ProfileOptions measured;
+    measured.use_cache = options.run.pipeline.profile_cache;
+    measured.tensor_floats = options.run.model.tensor_floats;
+    Device& gpu = cuda_plugin().open(options.run.pipeline.gpu_ids.front());
+    const DeviceSpeed roof = measure_device_speed(gpu, options.run.model.precision, measured);
+    print(roofline_table(session.profile(), session.graph(), roof));
+  }
+  return 0;
+}
+
+int plan_command(Options& options) {
+  if (!options.pipedream_profile.empty()) {
+    PT_CHECK(
+        options.svg.empty() && options.dot.empty() && !options.schedule_given, kUsage,
+        "--pipedream-profile plans a profile, not a model: it takes neither --svg nor --dot nor "
+        "--schedule");
+    PipeDreamPlanOptions plan;
+    plan.profile = options.pipedream_profile;
+    plan.devices = options.gpus;
+    plan.topology = options.run.pipeline.topology;
+    plan.bytes_per_second = options.bandwidth;
+    const std::vector<int>& replicas = options.run.pipeline.replicas;
+    if (!replicas.empty()) {
+      PT_CHECK(std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
+               "--pipedream-profile takes --replicas auto, or 1,1,… for so many stages of one "
+               "device each");
+      plan.stages = static_cast<int>(replicas.size());
+      plan.replication = false;
+      if (plan.devices == 0) plan.devices = plan.stages;
+    }
+    plan.compat = !options.compat.empty();
+    plan.fewer_machines = options.fewer_machines;
+    if (!options.activation_compression.empty())
+      plan.activation_compression = std::strtod(options.activation_compression.c_str(), nullptr);
+    plan.output = options.output;
+    plan.json = options.json;
+    resolve_verbosity(options);
+    return plan_pipedream_profile(plan);
+  }
+  prepare(options, "plan");
+  PipelineConfig& pipeline = options.run.pipeline;
+  const bool open = pipeline.plan_path.empty() && pipeline.split.empty() &&
+                    pipeline.replicas.empty() && !pipeline.plan_replicas;
+  const bool document = options.json || !options.output.empty();
+  if (pipeline.schedule == "auto" || (open && !options.schedule_given && !document)) {
+    choose_schedule(options,
+                    {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
+                     .fewer_devices = true},
+                    !document);
+  } else if (open && !options.schedule_given && options.gpus > 1) {
+    log_info("plan", "note     a plan for a file is that of train: 1f1b; --schedule auto searches");
+  }
+  Session session(options.run);
+  session.open();
+  session.plan();
+  const Simulation& prediction = session.prediction();
+  const std::string title = std::filesystem::path(options.run.model.path).filename().string();
+  if (!options.svg.empty()) {
+    write_file(options.svg, plan_svg(session.the_plan(), session.predicted_program(),
+                                     prediction.events, title, pipeline.memory_limit_bytes));
+  }
+  if (!options.dot.empty())
+    write_file(options.dot, plan_dot(session.the_plan(), session.costs(), title));
+  if (!options.output.empty() && options.output != "-")
+    write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(),
+               options.run.model.path, session.order());
+  if (options.json || options.output == "-") {
+    print(plan_text(session.the_plan(), session.costs(), session.plan_request(),
+                    options.run.model.path, session.order()));
+    return 0;
+  }
+  print(plan_table(session));
+  constexpr std::size_t kMostLines = 16;
+  for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
+  for (std::size_t i = 0; i < std::min(kMostLines, session.the_plan().cut_reasons.size()); ++i)
+    print("cut   " + session.the_plan().cut_reasons[i] + "\n");
+  if (session.the_plan().cut_reasons.size() > kMostLines)
+    print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
+  print(fullest_device(session));
+  print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
+                    seconds_text(session.the_plan().lower_bound_seconds),
+                    session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
+                    seconds_text(session.the_plan().planning_seconds)));
+  if (!session.asynchronous()) {
+    print("the step is\n" + to_text(session.predicted_program(),
+                                    critical_path(session.predicted_program(),
+                                                  session.predicted_costs(), prediction.events),
+                                    4));
+  }
+  if (session.devices() <= 32)
+    print(render_rows(session.predicted_program(), prediction.events, 100));
+  return 0;
+}
+
+int simulate_command(Options& options) {
+  prepare(options, "simulate");
+  Json rows = Json::array();
+  std::string table =
+      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory of each stage | weights "
+      "in a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
+  PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
+           "--jitter is a share such as 0.05, from 0 to 2, not {}", options.jitter);
+  for (const std::string& schedule : split_list(options.schedules)) {
+    std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
+    if (counts[0] == 0 && schedule.rfind("pipedream", 0) != 0) counts = {2, 4, 8, 16};
+    for (const std::int64_t count : counts) {
+      RunConfig config = options.run;
+      config.pipeline.schedule = schedule;
+      config.pipeline.micro_batches = schedule.rfind("pipedream", 0) == 0 ? 0 : count;
+      if (count > config.optimization.batch_size) continue;
+      Session session(config);
+      session.open();
+      session.plan();
+      const double step = session.predicted_step_seconds();
+      double bubble = session.prediction().bubble;
+      if (session.asynchronous() && step > 0) {
+        double busy = 0;
+        for (const StagePlan& stage : session.the_plan().stages)
+          busy += stage.forward_seconds + stage.backward_seconds + stage.step_seconds;
+        bubble = 1 - busy / (step * session.stages());
+      }
+      std::string memory;
+      Json bytes = Json::array();
+      for (int s = 0; s < session.stages(); ++s) {
+        const std::size_t total = session.predicted_memory(s).total();
+        memory += (memory.empty() ? "" : ", ") + bytes_text(total);
+        bytes.push_back(total);
+      }
+      // How times that scatter spread the step: in proportion to the round that was timed.
+      Jitter jitter;
+      jitter.compute = options.jitter;
+      jitter.seed = config.optimization.seed;
+      const JitterResult spread =
+          simulate_jitter(session.predicted_program(), session.predicted_costs(), jitter);
+      const double scale = step / session.prediction().makespan;
+      table += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
+                           schedule, session.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
+                           spread.p95 * scale * 1e3, bubble * 100, memory,
+                           session.asynchronous() ? "older versions" : "same");
+      rows.push_back({{"schedule", schedule},
+                      {"micro_batches", session.micro_batches()},
+                      {"step_ms", step * 1e3},
+                      {"p50_ms", spread.p50 * scale * 1e3},
+                      {"p95_ms", spread.p95 * scale * 1e3},
+                      {"bubble", bubble},
+                      {"peak_bytes", bytes}});
+    }
+  }
+  print(options.json ? Json{{"schema", "pipetrain.simulation/1"},
+                            {"stages", options.run.pipeline.devices},
+                            {"rows", rows}}
+                               .dump(2) +
+                           "\n"
+                     : table);
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,224 @@
+// pipetrain predict: a model's outputs for data, row by row.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stale_files.h"
+#include "cli/commands/commands.h"
+#include "cli/output/output.h"
+#include "cli/output/output_table.h"
+#include "data/rows/good_rows.h"
+#include "data/rows/row_source.h"
+#include "onnx_io/reader.h"
+#include "train/export.h"
+#include "train/predict.h"
+
+namespace pipetrain {
+namespace {
+
+/// The form of the output: what --to says, or the end of the file's name, or JSON Lines.
+std::string form_of(const Options& options) {
+  if (!options.to.empty()) return options.to;
+  for (const char* form : {"npz", "csv", "jsonl"}) {
+    if (options.output.ends_with(std::string(".") + form)) return form;
+  }
+  PT_CHECK(options.output.empty() || options.output == "-", kUsage,
+           "in which form? name the output .npz, .csv or .jsonl, or give --to");
+  return "jsonl";
+}
+
+/// Rows to a file or to standard output, as they are made.
+class RowWriter {
+ public:
+  explicit RowWriter(const std::string& path) {
+    if (!path.empty() && path != "-") file_.emplace(path);
+  }
+  void write(const std::string& text) {
+    if (file_) {
+      file_->write(text);
+    } else {
+      print(text);
+      std::fflush(stdout);
+    }
+  }
+  void finish() {
+    if (file_) file_->commit();
+  }
+
+ private:
+  std::optional<AtomicFile> file_;
+};
+
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// What stands behind the outputs of a row: the file that it comes from where the data are files,
+/// and the likeliest class where classes have names.
+class RowWords {
+ public:
+  RowWords(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
+           const TrainingGraph& graph)
+      : class_names_(trained_classes(model)) {
+    if (const auto* good = dynamic_cast<const GoodRows*>(bound.dataset.get())) rows_ = good->rows();
+    for (const RawColumn& column : raw.columns) {
+      if (column.source && !column.source->name(0).empty()) files_ = column.source;
+      if (class_names_.empty()) class_names_ = column.class_names;
+    }
+    for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
+      const TensorType& type = graph.graph[graph.outputs[k]].type;
+      const bool one_each = type.dtype == DType::kFloat32 && type.shape.rank() == 2 &&
+                            type.shape[1] == static_cast<std::int64_t>(class_names_.size());
+      if (one_each && type.shape[1] > 1) scores_ = k;
+    }
+    if (files_) names_.push_back("file");
+    if (scores_) names_.insert(names_.end(), {"class", "class_name"});
+    for (std::string& name : names_) {
+      while (std::ranges::count(graph.output_names, name) > 0) name += "_";
+    }
+  }
+
+  std::string header() const {
+    std::string out;
+    for (const std::string& name : names_) out += "," + name;
+    return out;
+  }
+
+  std::string csv(std::size_t sample, const std::vector<HostTensor>& outputs,
+                  std::size_t row) const {
+    std::string out;
+    if (files_) out += "," + csv_text(file(sample));
+    if (!scores_) return out;
+    const std::optional<std::size_t> likeliest = class_of(outputs, row);
+    return out + (likeliest ? fmt::format(",{},{}", *likeliest, csv_text(class_names_[*likeliest]))
+                            : ",,");
+  }
+
+  std::string json(std::size_t sample, const std::vector<HostTensor>& outputs,
+                   std::size_t row) const {
+    std::vector<std::string> values;
+    if (files_) values.push_back(json_text(file(sample)));
+    if (scores_) {
+      const std::optional<std::size_t> likeliest = class_of(outputs, row);
+      values.push_back(likeliest ? fmt::format("{}", *likeliest) : "null");
+      values.push_back(likeliest ? json_text(class_names_[*likeliest]) : "null");
+    }
+    std::string out;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      out += "," + json_text(names_[i]) + ":" + values[i];
+    return out;
+  }
+
+ private:
+  std::string file(std::size_t sample) const {
+    return files_->name(rows_.empty() ? sample : rows_[sample]);
+  }
+
+  /// The largest of a row, of equal ones the first; none where a value is no number.
+  std::optional<std::size_t> class_of(const std::vector<HostTensor>& outputs,
+                                      std::size_t row) const {
+    const auto scores = outputs[*scores_].span<const float>().subspan(row * class_names_.size(),
+                                                                      class_names_.size());
+    if (std::ranges::any_of(scores, [](float x) { return std::isnan(x); })) return {};
+    return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
+  }
+
+  std::vector<std::size_t> rows_;  // behind the samples; empty: all of them in order
+  std::vector<std::string> class_names_;
+  std::shared_ptr<const RowSource> files_;
+  std::optional<std::size_t> scores_;  // the output that has a value for each class
+  std::vector<std::string> names_;     // of the columns
+};
+
+/// Pieces of an array one behind the other.
+HostTensor joined(const std::vector<HostTensor>& pieces) {
+  std::vector<std::int64_t> dims = pieces[0].type().shape.dims();
+  dims[0] = 0;
+  for (const HostTensor& piece : pieces) dims[0] += piece.type().shape[0];
+  HostTensor out(TensorType{pieces[0].dtype(), Shape(dims)});
+  auto* to = static_cast<std::byte*>(out.view().data);
+  for (const HostTensor& piece : pieces) {
+    const auto* from = static_cast<const std::byte*>(piece.view().data);
+    to = std::copy(from, from + piece.type().bytes(), to);
+  }
+  return out;
+}
+
+}  // namespace
+
+int predict_command(Options& options) {
+  resolve_verbosity(options);
+  resolve_model(options, "predict");
+  options.gpus = 0;
+  resolve_device(options, "predict");
+  PT_CHECK(options.run.data.path != "synthetic", kUsage,
+           "predict needs --data PATH, or - for "
+           "standard input");
+  const std::string form = form_of(options);
+  if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
+  const RawData raw = read_source(options.run.data.path, options.run.data);
+  const OnnxModel model = read_onnx(options.run.model.path);
+  const Predictor predictor(options.run.model, options.run.pipeline.backend,
+                            options.run.optimization.batch_size, shapes_of_samples(model, raw));
+  const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);
+  for (const std::string& note : bound.notes) log_info("predict", "{}", note);
+  std::shared_ptr<const Dataset> data = bound.dataset;
+  if (options.run.data.limit > 0) data = first_samples(data, options.run.data.limit);
+  const TrainingGraph& graph = predictor.graph();
+  for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
+    const Shape& shape = graph.graph[graph.outputs[k]].type.shape;
+    PT_CHECK(shape.rank() >= 1 && shape[0] == predictor.batch(), kModel,
+             "output \"{}\" of shape {} has no row for each sample",
+             printable(graph.output_names[k]), shape.text());
+  }
+  const RowWords words(raw.train, bound, model, graph);
+  RowWriter rows(form == "npz" ? "" : options.output);
+  std::vector<std::vector<HostTensor>> pieces(graph.outputs.size());
+  const auto batch = static_cast<std::size_t>(predictor.batch());
+  for (std::size_t first = 0; first < data->size(); first += batch) {
+    const std::size_t samples = std::min(batch, data->size() - first);
+    std::vector<HostTensor> outputs = predictor.run(*data, first, samples);
+    if (form == "npz") {
+      for (std::size_t k = 0; k < outputs.size(); ++k) pieces[k].push_back(std::move(outputs[k]));
+      continue;
+    }
+    std::string text;
+    if (form == "csv" && first == 0)
+      text += csv_header(graph.output_names, outputs) + words.header() + "\n";
+    for (std::size_t row = 0; row < samples; ++row) {
+      if (form == "csv") {
+        text += csv_values(outputs, row) + words.csv(first + row, outputs, row) + "\n";
+        continue;
+      }
+      text += "{";
+      for (std::size_t k = 0; k < outputs.size(); ++k) {
+        text += fmt::format("{}{}:{}", k ? "," : "", json_text(graph.output_names[k]),
+                            json_values(outputs[k].view(), row));
+      }
+      text += words.json(first + row, outputs, row) + "}\n";
+    }
+    rows.write(text);
+  }
+  if (form == "npz") {
+    std::vector<std::pair<std::string, HostTensor>> arrays;
+    for (std::size_t k = 0; k < pieces.size(); ++k)
+      arrays.emplace_back(graph.output_names[k], joined(pieces[k]));
+    const std::string text = npz_text(arrays);
+    if (options.output.empty() || options.output == "-") {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+    } else {
+      write_file(options.output, text);
+    }
+  }
+  rows.finish();
+  log_info("predict", "{} sample{}", data->size(), data->size() == 1 ? "" : "s");
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,71 @@
+#include "cli/commands/run_together.h"
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "processes/process_group.h"
+
+namespace pipetrain {
+namespace {
+
+/// How long the others are given to end what they do, a kernel or the writing of a file.
+constexpr double kGraceSeconds = 5;
+
+[[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
+  group.say_failed(error);
+  const bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
+  if (group.leads()) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    if (error.kind() == ErrorKind::kInternal)
+      std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
+    std::fflush(nullptr);
+    group.wait_for_failures(kGraceSeconds);
+  } else {
+    if (!others_know) {
+      std::fprintf(stderr, "process %d: error: %s\n", group.rank(), error.what());
+      std::fflush(nullptr);
+    }
+    // Process 0 ends all, when it has said what there is to say.
+    if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
+  }
+  group.processes().abort(static_cast<int>(error.kind()));
+  std::_Exit(static_cast<int>(error.kind()));
+}
+
+}  // namespace
+
+void let_the_first_speak() {
+  try {
+    if (launch_of_environment().rank == 0) return;
+  } catch (const Error&) {
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+}
+
+int run_together(const std::function<int(ProcessGroup*)>& body) {
+  Processes* processes = join_processes();
+  if (!processes) return body(nullptr);
+  // It stays until the process ends: messages may still be under way in its memory.
+  auto& group = *new ProcessGroup(*processes);
+  try {
+    if (!group.leads()) set_log_level(LogLevel::kError);
+    const int code = body(&group);
+    group.leave();
+    return code;
+  } catch (const Error& error) {
+    end_together(group, error);
+  } catch (const std::bad_alloc&) {
+    end_together(group, Error(ErrorKind::kResource, "not enough memory"));
+  } catch (const std::exception& error) {
+    end_together(group, Error(ErrorKind::kInternal, error.what()));
+  }
+}
+
+}  // namespace pipetrain

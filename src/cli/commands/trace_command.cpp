@@ -1,0 +1,98 @@
+#include "cli/commands/trace_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/document.h"
+#include "base/error.h"
+#include "pipeline/view/trace.h"
+#include "pipeline/view/trace_diff.h"
+
+namespace pipetrain {
+namespace {
+
+/// One side of the comparison: the steps of a file on the wanted side, or where it has none, all.
+struct Side {
+  const TraceFile& file;
+  std::vector<const TraceStep*> steps;
+
+  Side(const TraceFile& trace, TraceSide wanted, bool strict) : file(trace) {
+    for (const TraceStep& step : trace.steps) {
+      if (step.side == wanted) steps.push_back(&step);
+    }
+    if (!steps.empty() || strict) return;
+    for (const TraceStep& step : trace.steps) steps.push_back(&step);
+  }
+  const Program& program(const TraceStep& step) const { return file.programs[step.program]; }
+};
+
+/// The step to hold a measured one against: the same number if it is there, else the first of the
+/// same schedule. Null: none.
+const TraceStep* partner(const Side& predicted, const Program& program, std::int64_t number) {
+  const TraceStep* found = nullptr;
+  for (const TraceStep* step : predicted.steps) {
+    if (predicted.program(*step) != program) continue;
+    if (step->step == number) return step;
+    if (!found) found = step;
+  }
+  return found;
+}
+
+Json json_of(const StepDifference& difference) {
+  Json causes = Json::array();
+  for (const DifferenceCause& cause : difference.causes) {
+    Json entry = {{"cause", to_text(cause.kind)}, {"seconds", cause.seconds}};
+    if (cause.stage >= 0) entry["stage"] = cause.stage;
+    if (cause.from_stage >= 0) entry["from_stage"] = cause.from_stage;
+    if (cause.device >= 0) entry["device"] = cause.device;
+    if (cause.predicted_mean > 0 || cause.measured_mean > 0) {
+      entry["predicted_mean_seconds"] = cause.predicted_mean;
+      entry["measured_mean_seconds"] = cause.measured_mean;
+    }
+    entry["text"] = cause.text();
+    causes.push_back(std::move(entry));
+  }
+  Json json = {{"steps", difference.steps},
+               {"predicted_seconds", difference.predicted_seconds},
+               {"measured_seconds", difference.measured_seconds},
+               {"predicted_bubble", difference.predicted_bubble},
+               {"measured_bubble", difference.measured_bubble}};
+  if (difference.theoretical_bubble) json["theoretical_bubble"] = *difference.theoretical_bubble;
+  json["causes"] = std::move(causes);
+  return json;
+}
+
+}  // namespace
+
+int trace_command(const TraceCommandOptions& options) {
+  const std::vector<std::string>& words = options.arguments;
+  PT_CHECK(!words.empty() && words[0] == "diff" && (words.size() == 2 || words.size() == 3), kUsage,
+           "trace takes diff and one or two trace files, as in: pipetrain trace diff "
+           "predicted.json measured.json");
+  const bool one_file = words.size() == 2;
+  const TraceFile first = read_trace(words[1]);
+  const TraceFile second = one_file ? TraceFile{} : read_trace(words[2]);
+  const Side predicted(first, TraceSide::kPredicted, one_file);
+  const Side measured(one_file ? first : second, TraceSide::kMeasured, one_file);
+  PT_CHECK(!predicted.steps.empty() && !measured.steps.empty(), kUsage,
+           "{} has no {} step; give a second trace file, or one of a run with --trace",
+           printable(words[1]), predicted.steps.empty() ? "predicted" : "measured");
+
+  std::vector<StepDifference> differences;
+  for (const TraceStep* step : measured.steps) {
+    const Program& program = measured.program(*step);
+    const TraceStep* before = partner(predicted, program, step->step);
+    if (before) differences.push_back(explain(program, before->events, step->events));
+  }
+  PT_CHECK(!differences.empty(), kUsage,
+           "{} and {} hold no steps of the same schedule, stages and micro-batches",
+           printable(words[1]), printable(words.back()));
+  const StepDifference mean = mean_of(differences);
+  const std::string text = options.json ? document_text("pipetrain.difference/1", json_of(mean))
+                                        : difference_text(mean, std::max(options.causes, 0));
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,244 @@
+// pipetrain tune: candidates as they are measured, and the best one as a configuration file.
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cli/commands/commands.h"
+#include "cli/options/config_file.h"
+#include "cli/output/output.h"
+#include "profile/machine.h"
+#include "train/saving.h"
+#include "train/signals.h"
+#include "train/tune.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Json = nlohmann::ordered_json;
+
+bool is_given(const Options& options, const std::string& name) {
+  return std::any_of(options.settings.begin(), options.settings.end(),
+                     [&](const Assignment& s) { return s.first == name; });
+}
+
+std::string precision_text(const TuneCandidate& candidate) {
+  return candidate.config.model.precision == DType::kBFloat16 ? "bf16" : "fp32";
+}
+
+std::string schedule_text(const TuneCandidate& candidate) {
+  return candidate.devices > 1 ? candidate.config.pipeline.schedule : "one stage";
+}
+
+int replicas_of(const TuneCandidate& candidate) {
+  const std::vector<int>& replicas = candidate.config.pipeline.replicas;
+  return replicas.empty() ? 1 : replicas.front();
+}
+
+/// Prints a line as soon as a candidate has been measured.
+class Lines final : public TuneObserver {
+ public:
+  Lines(std::FILE* to, bool numeric, const Signals& signals)
+      : to_(to), numeric_(numeric), signals_(signals) {}
+  void on_search(int threads, std::size_t ways) override {
+    log_debug("tune", "{} ways with up to {} thread{} a stage", ways, threads,
+              threads == 1 ? "" : "s");
+  }
+  void on_candidate(int index, const TuneCandidate& candidate) override {
+    std::string out;
+    if (index == 0) {
+      out = fmt::format("{:>3}  {:<20}{:>8}{:>9}{:>7}{:>11}{}{:>12}{:>12}{:>12}\n", "", "schedule",
+                        "devices", "threads", "micro", "recompute", numeric_ ? "  type" : "",
+                        "predicted", "samples/s", "memory");
+    }
+    out += fmt::format("{:>3}  {:<20}{:>8}{:>9}{:>7}{:>11}{}{:>12.5g}", index,
+                       schedule_text(candidate), candidate.devices, candidate.threads,
+                       candidate.micro_batches, candidate.recompute ? "yes" : "no",
+                       numeric_ ? "  " + precision_text(candidate) : "", candidate.predicted);
+    if (candidate.failure.empty()) {
+      out += fmt::format("{:>12.5g}{:>12}{}\n", candidate.measured,
+                         bytes_text(candidate.peak_bytes), index == 0 ? "  as given" : "");
+    } else {
+      out += "  cannot: " + candidate.failure.substr(0, candidate.failure.find('\n')) + "\n";
+    }
+    std::fputs(out.c_str(), to_);
+    std::fflush(to_);
+  }
+  bool stop() override { return signals_.stop() != 0; }
+
+ private:
+  std::FILE* to_;
+  bool numeric_;
+  const Signals& signals_;
+};
+
+/// The options of the run as given, with what makes it the candidate.
+Options options_of_candidate(const Options& options, const TuneCandidate& candidate) {
+  const PipelineConfig& pipeline = candidate.config.pipeline;
+  const bool whole = candidate.micro_batches == 1 && pipeline.schedule.starts_with("pipedream") &&
+                     pipeline.schedule != "pipedream-2bw";
+  std::vector<Assignment> chosen = {
+      {"--model", options.run.model.path},
+      {"--gpus", fmt::format("{}", candidate.devices)},
+      {"--device", pipeline.gpu_ids.empty()
+                       ? (pipeline.backend == Backend::kReference ? "reference" : "cpu")
+                       : "cuda"},
+      {"--schedule", candidate.devices > 1 ? pipeline.schedule : "1f1b"},
+      {"--threads", fmt::format("{}", candidate.threads)},
+      {"--recompute", candidate.recompute ? "all" : "none"}};
+  if (!whole) chosen.emplace_back("--micro-batches", fmt::format("{}", candidate.micro_batches));
+  if (candidate.config.model.precision != options.run.model.precision)
+    chosen.emplace_back("--precision", precision_text(candidate));
+  if (replicas_of(candidate) > 1)
+    chosen.emplace_back("--replicas", fmt::format("{}", fmt::join(pipeline.replicas, ",")));
+  if (!pipeline.gpu_ids.empty())
+    chosen.emplace_back("--gpu-ids", fmt::format("{}", fmt::join(pipeline.gpu_ids, ",")));
+  Options out = options;
+  out.settings = overlay(options.settings, chosen);
+  // Where this configuration goes is no part of it, and one of these says the other.
+  std::erase_if(out.settings, [&](const Assignment& s) {
+    return s.first == "--output" || s.first == "--micro-batch-size" ||
+           (whole && s.first == "--micro-batches");
+  });
+  if (pipeline.chunks > 2 && candidate.devices > 1)
+    out.settings.emplace_back("--schedule", fmt::format(":virtual-stages={}", pipeline.chunks));
+  return out;
+}
+
+std::string configuration(const Options& options, const TuneResult& result) {
+  const TuneCandidate& best = result.candidates[static_cast<std::size_t>(result.best)];
+  const TuneCandidate& own = result.candidates.front();
+  return config_text(options_of_candidate(options, best), "train", /*all=*/false) +
+         fmt::format(
+             "\n# {:.5g} samples/s measured ({:.5g} predicted), {:.5g} as given; on {}, {} cores\n",
+             best.measured, best.predicted, own.measured, processor_name(), available_cores());
+}
+
+std::string document(const TuneResult& result) {
+  Json rows = Json::array();
+  for (const TuneCandidate& candidate : result.candidates) {
+    Json row = {{"schedule", candidate.config.pipeline.schedule},
+                {"devices", candidate.devices},
+                {"replicas", replicas_of(candidate)},
+                {"threads", candidate.threads},
+                {"micro_batches", candidate.micro_batches},
+                {"recompute", candidate.recompute},
+                {"precision", precision_text(candidate)},
+                {"predicted_samples_per_s", candidate.predicted},
+                {"samples_per_s", candidate.measured},
+                {"peak_bytes", candidate.peak_bytes}};
+    if (!candidate.failure.empty()) row["failure"] = candidate.failure;
+    rows.push_back(row);
+  }
+  return Json{{"schema", "pipetrain.tune/1"},
+              {"best", result.best},
+              {"considered", result.considered},
+              {"seconds", result.seconds},
+              {"candidates", rows}}
+             .dump(2) +
+         "\n";
+}
+
+/// A model with a new head that goes again.
+class TemporaryModel {
+ public:
+  explicit TemporaryModel(Options& options) : options_(options), path_(options.run.model.path) {
+    if (options.num_classes == 0) return;
+    file_ = (fs::temp_directory_path() / fmt::format("pipetrain-tune-{}.onnx", getpid())).string();
+    replace_classifier(options, file_);
+  }
+  ~TemporaryModel() {
+    std::error_code ignored;
+    if (file_.empty()) return;
+    fs::remove(file_, ignored);
+    fs::remove(file_ + ".data", ignored);
+  }
+  TemporaryModel(const TemporaryModel&) = delete;
+  TemporaryModel& operator=(const TemporaryModel&) = delete;
+  void give_back_path() { options_.run.model.path = path_; }
+
+ private:
+  Options& options_;
+  std::string path_, file_;
+};
+
+TuneScope scope_of(const Options& options) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  for (const char* name : {"--plan", "--split", "--replicas"})
+    PT_CHECK(!is_given(options, name), kUsage, "tune decides on cuts and replicas; leave out {}",
+             name);
+  TuneScope scope;
+  scope.budget_seconds = parse_duration("--budget", options.budget);
+  scope.schedules = !options.schedule_given;
+  scope.threads = pipeline.threads == 0 && pipeline.gpu_ids.empty();
+  scope.recompute = pipeline.recompute == Recompute::kAuto;
+  scope.micro_batches =
+      options.allow_numeric && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0;
+  scope.precision = options.allow_numeric && !is_given(options, "--precision");
+  scope.asynchronous = options.allow_numeric && scope.schedules;
+  scope.most_devices = options.gpus > 0           ? options.gpus
+                       : pipeline.gpu_ids.empty() ? available_cores()
+                                                  : static_cast<int>(pipeline.gpu_ids.size());
+  return scope;
+}
+
+}  // namespace
+
+int tune_command(Options& options) {
+  Signals signals;
+  resolve_verbosity(options);
+  resolve_model(options, "tune");
+  resolve_device(options, "tune");
+  const std::string stem = fs::path(options.run.model.path).stem().string();
+  const std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
+  PT_CHECK(!(options.json && output == "-"), kUsage,
+           "--json and --output - both want standard output");
+  PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(output));
+  if (output != "-") check_folder_of(output);
+  TuneScope scope = scope_of(options);
+  if (options.run.pipeline.schedule == "auto") {
+    options.run.pipeline.schedule = "1f1b";
+    scope.schedules = true;
+    scope.asynchronous = options.allow_numeric;
+  }
+  TemporaryModel model(options);
+  signals.watch_stops();
+  Lines lines(options.json || output == "-" ? stderr : stdout, options.allow_numeric, signals);
+  const TuneResult result = tune(options.run, scope, lines);
+  model.give_back_path();
+  const TuneCandidate& best = result.candidates[static_cast<std::size_t>(result.best)];
+  const TuneCandidate& own = result.candidates.front();
+  std::size_t failed = 0;
+  for (const TuneCandidate& candidate : result.candidates) failed += !candidate.failure.empty();
+  log_info(
+      "tune", "measured {} of {} ways in {:.1f} s, {:.1f} s of them profiles and predictions{}{}",
+      result.candidates.size() - failed, std::max(result.considered, result.candidates.size()),
+      result.seconds, result.search_seconds, result.out_of_time ? "; the --budget is over" : "",
+      result.interrupted ? "; stopped" : "");
+  if (own.measured > 0) {
+    log_info("tune", "best     {}: {:.5g} samples/s, {}",
+             result.best == 0 ? "as given" : fmt::format("number {}", result.best), best.measured,
+             result.best == 0 ? "nothing else was clearly faster"
+                              : fmt::format("{:.1f} % more than as given",
+                                            100 * (best.measured / own.measured - 1)));
+  }
+  if (options.json) print(document(result));
+  if (own.measured > 0 || !result.interrupted) {
+    write_or_print(output, configuration(options, result));
+    if (output != "-")
+      log_info("tune", "saved    {} · train: pipetrain --config {}", printable(output),
+               printable(output));
+  }
+  return result.interrupted ? 128 + signals.stop() : 0;
+}
+
+}  // namespace pipetrain

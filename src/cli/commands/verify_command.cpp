@@ -1,0 +1,52 @@
+// pipetrain verify: a schedule beside one device, bit for bit.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands/commands.h"
+#include "train/verify.h"
+
+namespace pipetrain {
+
+int verify_command(Options& options) {
+  resolve_verbosity(options);
+  resolve_model(options, "verify");
+  resolve_plan(options);
+  resolve_device(options, "verify");
+  OptimizationConfig& optimization = options.run.optimization;
+  // As many steps as an asynchronous schedule needs to be full twice.
+  if (optimization.max_steps < 0) optimization.max_steps = 4 * options.run.pipeline.devices;
+  if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
+  Session session(options.run);
+  session.open();
+  session.plan();
+  session.start();
+  const Verification result = verify(session);
+  const std::string verdict = fmt::format(
+      "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
+      "statistics after {} step{}",
+      result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule, session.devices(),
+      session.devices() == 1 ? "" : "s", result.reference, result.losses, result.gradients,
+      result.parameters, result.steps, result.steps == 1 ? "" : "s");
+  if (options.json) {
+    const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
+                                         {"equal", result.equal()},
+                                         {"schedule", options.run.pipeline.schedule},
+                                         {"devices", session.devices()},
+                                         {"stages", session.stages()},
+                                         {"reference", result.reference},
+                                         {"steps", result.steps},
+                                         {"losses", result.losses},
+                                         {"gradients", result.gradients},
+                                         {"parameters", result.parameters},
+                                         {"different", result.different}};
+    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+  } else {
+    std::fputs((verdict + "\n").c_str(), stdout);
+    for (const std::string& name : result.different)
+      std::fputs(("  " + name + "\n").c_str(), stdout);
+  }
+  return result.equal() ? 0 : static_cast<int>(ErrorKind::kAssertion);
+}
+
+}  // namespace pipetrain

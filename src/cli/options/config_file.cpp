@@ -1,0 +1,280 @@
+#include "cli/options/config_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+struct ConfigLine {
+  const std::string& name;
+  int number = 0;
+  [[noreturn]] void fail(const std::string& what) const {
+    PT_FAIL(kUsage, "{}, line {}: {}", printable(name), number, what);
+  }
+};
+
+constexpr std::string_view kBlank = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+/// Reads values from the right side of a line.
+class ValueReader {
+ public:
+  ValueReader(std::string_view text, const ConfigLine& line) : text_(text), line_(line) {}
+
+  std::vector<std::string> read() {
+    std::vector<std::string> values;
+    skip();
+    if (next() == '[') {
+      ++at_;
+      for (skip(); next() != ']'; skip()) {
+        values.push_back(scalar(",]"));
+        skip();
+        if (next() == ',')
+          ++at_;
+        else if (next() != ']')
+          line_.fail("a list needs a comma between values and ends with ]");
+      }
+      ++at_;
+    } else {
+      values.push_back(scalar(""));
+    }
+    skip();
+    if (at_ < text_.size() && next() != '#') {
+      line_.fail(fmt::format("what is \"{}\" behind the value?",
+                             printable(std::string(text_.substr(at_)))));
+    }
+    return values;
+  }
+
+ private:
+  char next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void skip() {
+    while (at_ < text_.size() && kBlank.find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  std::string scalar(std::string_view ends) {
+    const char quote = next();
+    if (quote == '"' || quote == '\'') return quoted(quote);
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && text_[at_] != '#' &&
+           ends.find(text_[at_]) == std::string_view::npos)
+      ++at_;
+    const std::string_view word = trimmed(text_.substr(begin, at_ - begin));
+    if (word.empty()) line_.fail("a value is missing");
+    return std::string(word);
+  }
+  std::string quoted(char quote) {
+    std::string out;
+    for (++at_; next() != quote; ++at_) {
+      if (at_ >= text_.size()) line_.fail(fmt::format("the closing {} is missing", quote));
+      if (quote != '"' || text_[at_] != '\\') {
+        out += text_[at_];
+        continue;
+      }
+      static const std::map<char, char> escapes = {
+          {'n', '\n'}, {'t', '\t'}, {'"', '"'}, {'\\', '\\'}};
+      ++at_;
+      const auto found = escapes.find(next());
+      if (found == escapes.end()) line_.fail("only \\n, \\t, \\\" and \\\\ may follow a \\");
+      out += found->second;
+    }
+    ++at_;
+    return out;
+  }
+
+  std::string_view text_;
+  const ConfigLine& line_;
+  std::size_t at_ = 0;
+};
+
+struct FoundKey {
+  const OptionSpec* spec = nullptr;
+  const OptionSpec* part = nullptr;
+};
+
+/// The option of a key: one of the command before one of other commands.
+FoundKey find_key(const std::string& key, const std::string& command,
+                  const std::vector<OptionSpec>& specs) {
+  const std::string flag = "--" + key;
+  const auto matches = [&](const OptionSpec& spec) {
+    return spec.name == flag ||
+           std::find(spec.aliases.begin(), spec.aliases.end(), flag) != spec.aliases.end();
+  };
+  FoundKey found;
+  for (const OptionSpec& spec : specs) {
+    const bool here = spec.applies_to(command);
+    if (matches(spec) && (here || !found.spec)) found = {&spec, nullptr};
+    for (const OptionSpec& part : spec.parts) {
+      if (matches(part) && (here || !found.spec)) found = {&spec, &part};
+    }
+    if (found.spec == &spec && here) return found;
+  }
+  return found;
+}
+
+std::string nearest_key(const std::string& key, const std::vector<OptionSpec>& specs) {
+  std::vector<std::string> keys;
+  for (const OptionSpec& spec : specs) {
+    keys.push_back(spec.name.substr(2));
+    for (const OptionSpec& part : spec.parts) keys.push_back(part.name.substr(2));
+  }
+  return nearest(key, keys);
+}
+
+std::string section_of(std::string_view text, const ConfigLine& line) {
+  const std::size_t end = text.find(']');
+  const std::string_view rest = trimmed(text.substr(std::min(end + 1, text.size())));
+  if (end == std::string_view::npos || (!rest.empty() && rest[0] != '#'))
+    line.fail("a section is written [COMMAND]");
+  const std::string name(trimmed(text.substr(1, end - 1)));
+  std::vector<std::string> known;
+  for (const CommandSpec& command : commands()) known.push_back(command.name);
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string near = nearest(name, known);
+    line.fail(fmt::format("there is no command \"{}\"{}", printable(name),
+                          near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+  }
+  return name;
+}
+
+/// A value as it is written in a file.
+std::string quoted_value(const std::string& value) {
+  const bool bare = value == "true" || value == "false" ||
+                    (!value.empty() && value.find_first_not_of("0123456789.") == std::string::npos);
+  if (bare) return value;
+  std::string out = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else
+      out += c;
+  }
+  return out + "\"";
+}
+
+/// A setting that is a part of an option alone, as a line of its own; empty for others.
+std::string part_line(const OptionSpec& spec, const std::string& value) {
+  if (value.rfind(':', 0) != 0) return {};
+  const std::size_t equal = std::min(value.find('='), value.size());
+  const std::string key = value.substr(1, equal - 1);
+  for (const OptionSpec& part : spec.parts) {
+    if (part.key == key && equal < value.size())
+      return fmt::format("{} = {}\n", part.name.substr(2), quoted_value(value.substr(equal + 1)));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<Assignment> parse_config(const std::string& text, const std::string& name,
+                                     const std::string& command,
+                                     const std::vector<OptionSpec>& specs) {
+  std::vector<Assignment> settings;
+  ConfigLine line{name};
+  bool applies = true;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view content = trimmed(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+    ++line.number;
+    if (content.empty() || content[0] == '#') continue;
+    if (content[0] == '[') {
+      applies = section_of(content, line) == command;
+      continue;
+    }
+    const std::size_t equal = content.find('=');
+    if (equal == std::string_view::npos) line.fail("expected KEY = VALUE");
+    std::string key(trimmed(content.substr(0, equal)));
+    if (key.size() > 1 && key.front() == '"' && key.back() == '"')
+      key = key.substr(1, key.size() - 2);
+    std::replace(key.begin(), key.end(), '_', '-');
+    const FoundKey found = find_key(key, command, specs);
+    static const std::set<std::string> meaningless = {"--config", "--print-config", "--help",
+                                                      "--version"};
+    if (!found.spec || meaningless.contains(found.spec->name)) {
+      const std::string near = nearest_key(key, specs);
+      line.fail(
+          fmt::format("there is no option \"{}\"{}", printable(key),
+                      found.spec || near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+    }
+    const std::vector<std::string> values = ValueReader(content.substr(equal + 1), line).read();
+    if (!applies || !found.spec->applies_to(command)) continue;
+    if (values.size() > 1 && !found.spec->repeatable)
+      line.fail(fmt::format("{} takes one value", found.spec->name));
+    for (const std::string& value : values) {
+      settings.push_back(setting_of(*found.spec, found.part, value));
+      try {
+        found.spec->set(settings.back().second);
+      } catch (const Error& error) {
+        line.fail(error.what());
+      }
+    }
+  }
+  return settings;
+}
+
+std::vector<Assignment> read_config(const std::string& path, const std::string& command,
+                                    const std::vector<OptionSpec>& specs) {
+  if (path == "-") {
+    const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+    return parse_config(text, "standard input", command, specs);
+  }
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  PT_CHECK(file.good() || file.eof(), kUsage, "--config: cannot read \"{}\"", printable(path));
+  return parse_config(text, path, command, specs);
+}
+
+std::string config_text(const Options& options, const std::string& command, bool all) {
+  Options copy = options;
+  static const std::set<std::string> left_out = {"--config", "--print-config", "--resume",
+                                                 "--help",   "--version",      "--dry-run"};
+  std::string text = fmt::format("# pipetrain {} · the same again: pipetrain {} --config THIS\n",
+                                 PIPETRAIN_VERSION, command);
+  std::string group;
+  for (const OptionSpec& spec : describe_options(copy)) {
+    if (!spec.applies_to(command) || left_out.contains(spec.name)) continue;
+    std::vector<std::string> values, parts;
+    for (const auto& [name, value] : options.settings) {
+      if (name != spec.name) continue;
+      const std::string part = part_line(spec, value);
+      if (!part.empty())
+        parts.push_back(part);
+      else if (spec.repeatable)
+        values.push_back(value);
+      else
+        values = {value};
+    }
+    if (values.empty() && parts.empty() && !all) continue;
+    if (group != spec.group) text += fmt::format("\n# {}\n", group = spec.group);
+    const std::string key = spec.name.substr(2);
+    for (std::string& value : values) value = quoted_value(value);
+    if (values.size() > 1) {
+      text += fmt::format("{} = [{}]\n", key, fmt::join(values, ", "));
+    } else if (values.size() == 1) {
+      text += fmt::format("{} = {}\n", key, values[0]);
+    } else if (all) {
+      text += fmt::format("# {} = {}\n", key, quoted_value(spec.get ? spec.get() : ""));
+    }
+    for (const std::string& part : parts) text += part;
+  }
+  return text;
+}
+
+}  // namespace pipetrain

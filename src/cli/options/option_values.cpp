@@ -1,0 +1,129 @@
+#include "cli/options/option_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+/// A point or length of the run: "500" steps, "30%" of the run, "30ep" or "64000sa".
+struct RunLength {
+  double value = 0;
+  enum class Unit { kSteps, kShare, kEpochs, kSamples } unit = Unit::kSteps;
+};
+
+RunLength parse_length(const std::string& option, const std::string& text) {
+  RunLength out;
+  std::string digits = text;
+  const auto ends = [&](std::string_view suffix, RunLength::Unit unit) {
+    if (!digits.ends_with(suffix)) return;
+    digits.resize(digits.size() - suffix.size());
+    out.unit = unit;
+  };
+  ends("%", RunLength::Unit::kShare);
+  ends("ep", RunLength::Unit::kEpochs);
+  ends("sa", RunLength::Unit::kSamples);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  PT_CHECK(!digits.empty() && error == std::errc() && end == digits.data() + digits.size() &&
+               std::isfinite(value) && value >= 0,
+           kUsage,
+           "{} takes steps, percentages, epochs or samples (500, 30%, 30ep, 64000sa), not \"{}\"",
+           option, printable(text));
+  PT_CHECK(out.unit != RunLength::Unit::kSteps || value == std::floor(value), kUsage,
+           "{} takes whole steps, not \"{}\"", option, printable(text));
+  out.value = out.unit == RunLength::Unit::kShare ? value / 100 : value;
+  return out;
+}
+
+/// As steps or a share of the run. Epochs of a run in epochs are a share of it.
+Milestone milestone_of(const std::string& option, const std::string& text,
+                       const OptimizationConfig& optimization) {
+  const RunLength length = parse_length(option, text);
+  switch (length.unit) {
+    case RunLength::Unit::kSteps:
+      return {length.value, /*is_share=*/false};
+    case RunLength::Unit::kShare:
+      return {length.value, /*is_share=*/true};
+    case RunLength::Unit::kSamples:
+      return {std::round(length.value / static_cast<double>(optimization.batch_size)), false};
+    case RunLength::Unit::kEpochs:
+      break;
+  }
+  PT_CHECK(optimization.max_steps < 0 && optimization.epochs > 0, kUsage,
+           "{} in epochs needs --epochs; give steps or percentages with --max-steps", option);
+  return {length.value / static_cast<double>(optimization.epochs), /*is_share=*/true};
+}
+
+void set_rate_step(Options& options) {
+  if (options.lr_step.empty()) return;
+  OptimizationConfig& optimization = options.run.optimization;
+  const RunLength length = parse_length("--lr-step", options.lr_step);
+  PT_CHECK(length.unit != RunLength::Unit::kShare && length.value > 0, kUsage,
+           "--lr-step takes steps, epochs or samples (500, 30ep, 64000sa), not \"{}\"",
+           printable(options.lr_step));
+  if (length.unit == RunLength::Unit::kEpochs) {
+    optimization.rate_every_epochs = length.value;
+    optimization.learning_rate.every_steps = 1;
+  } else if (length.unit == RunLength::Unit::kSamples) {
+    optimization.learning_rate.every_steps = std::max<std::int64_t>(
+        1, std::llround(length.value / static_cast<double>(optimization.batch_size)));
+  } else {
+    optimization.learning_rate.every_steps = static_cast<std::int64_t>(length.value);
+  }
+}
+
+void set_milestones(Options& options) {
+  OptimizationConfig& optimization = options.run.optimization;
+  PT_CHECK(
+      options.milestones.empty() || optimization.learning_rate.kind == LearningRateKind::kMultistep,
+      kUsage, "--lr-milestones belong to --lr-schedule multistep, not {}",
+      name_of(optimization.learning_rate.kind));
+  for (const std::string& text : options.milestones) {
+    optimization.learning_rate.milestones.push_back(
+        milestone_of("--lr-milestones", text, optimization));
+    PT_CHECK(optimization.learning_rate.milestones.back().value > 0, kUsage,
+             "--lr-milestones must lie behind the beginning, not at \"{}\"", printable(text));
+  }
+}
+
+}  // namespace
+
+void resolve_values(Options& options) {
+  RunConfig& run = options.run;
+  const OptimizerKind kind = optimizer_named(options.optimizer);
+  const bool nesterov = run.optimization.optimizer.nesterov;
+  const bool centered = run.optimization.optimizer.centered;
+  const double average_decay = run.optimization.optimizer.average_decay;
+  run.optimization.optimizer = default_settings(kind);
+  run.optimization.optimizer.nesterov = nesterov;
+  run.optimization.optimizer.centered = centered;
+  run.optimization.optimizer.average_decay = average_decay;
+  const auto number = [](const std::string& text, double& field) {
+    if (!text.empty()) std::from_chars(text.data(), text.data() + text.size(), field);
+  };
+  OptimizerSettings& settings = run.optimization.optimizer;
+  run.optimization.learning_rate.peak = default_learning_rate(kind);
+  number(options.lr, run.optimization.learning_rate.peak);
+  number(options.momentum, settings.momentum);
+  number(options.weight_decay, settings.weight_decay);
+  number(options.beta1, settings.beta1);
+  number(options.beta2, settings.beta2);
+  number(options.epsilon, settings.epsilon);
+  number(options.alpha, settings.alpha);
+  PT_CHECK(kind == OptimizerKind::kRmsProp || (!centered && options.alpha.empty()), kUsage,
+           "--alpha and --centered belong to --optimizer rmsprop, not {}", options.optimizer);
+  validate(settings);
+  set_milestones(options);
+  set_rate_step(options);
+  if (!options.warmup.empty()) {
+    const Milestone end = milestone_of("--warmup", options.warmup, run.optimization);
+    run.optimization.warmup = end.value;
+    run.optimization.warmup_is_fraction = end.is_share;
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,251 @@
+// From words to options: the layers (configuration file, environment, command line) and their
+// precedence.
+#include "cli/options/options.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "base/error.h"
+#include "cli/options/config_file.h"
+#include "cli/options/option_values.h"
+
+namespace pipetrain {
+namespace {
+
+/// "--batch_size" → "--batch-size"; values are left alone.
+std::string with_dashes(const std::string& argument) {
+  if (argument.rfind("--", 0) != 0) return argument;
+  const std::size_t end = std::min(argument.find('='), argument.size());
+  std::string out = argument;
+  std::replace(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return out;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+    }
+  }
+  return row.back();
+}
+
+void set_options(const std::vector<std::pair<std::string, std::string>>& settings,
+                 const std::vector<OptionSpec>& specs) {
+  for (const auto& [name, value] : settings) {
+    for (const OptionSpec& spec : specs) {
+      if (spec.name == name) spec.set(value);
+    }
+  }
+}
+
+/// What a word on the command line names.
+struct Named {
+  const OptionSpec* spec = nullptr;
+  const OptionSpec* part = nullptr;  // an option that is a part of the value of `spec`
+  bool negative = false;             // "--no-NAME"
+  bool is_switch() const { return (part ? part : spec)->is_switch(); }
+};
+
+bool has_name(const OptionSpec& spec, const std::string& name) {
+  return spec.name == name ||
+         std::find(spec.aliases.begin(), spec.aliases.end(), name) != spec.aliases.end();
+}
+
+Named find_named(const std::vector<OptionSpec>& specs, const std::string& name,
+                 const std::string& command) {
+  const std::string positive = name.rfind("--no-", 0) == 0 ? "--" + name.substr(5) : "";
+  const auto matches = [&](const OptionSpec& spec, bool& negative) {
+    negative = spec.is_switch() && !positive.empty() && has_name(spec, positive);
+    return has_name(spec, name) || negative;
+  };
+  Named named;
+  for (const OptionSpec& spec : specs) {
+    if (!spec.applies_to(command)) continue;
+    if (matches(spec, named.negative)) return {&spec, nullptr, named.negative};
+    for (const OptionSpec& part : spec.parts) {
+      if (part.applies_to(command) && matches(part, named.negative))
+        return {&spec, &part, named.negative};
+    }
+  }
+  return {};
+}
+
+/// The commands that an option belongs to, empty when there is no such option.
+std::string commands_of(const std::vector<OptionSpec>& specs, const std::string& name) {
+  for (const OptionSpec& spec : specs) {
+    if (has_name(spec, name)) return spec.commands;
+    for (const OptionSpec& part : spec.parts) {
+      if (has_name(part, name)) return part.commands;
+    }
+  }
+  return {};
+}
+
+[[noreturn]] void fail_unknown(const std::vector<OptionSpec>& specs, const std::string& name,
+                               const std::string& command) {
+  if (const std::string whose = commands_of(specs, name); !whose.empty()) {
+    PT_FAIL(kUsage, "{} does not belong to \"{}\"; it belongs to: {}", name, command, whose);
+  }
+  const std::string near = nearest(name, names_of_options(specs, command));
+  PT_FAIL(kUsage, "unknown flag {}{}", printable(name),
+          near.empty() ? fmt::format("; see: pipetrain {} --help", command)
+                       : fmt::format("; did you mean {}?", near));
+}
+
+/// The settings that the words of a command line make, by the options' own names.
+std::vector<Assignment> read_arguments(const std::string& command,
+                                       const std::vector<std::string>& arguments,
+                                       const std::vector<OptionSpec>& specs,
+                                       std::vector<std::string>& positional) {
+  std::vector<Assignment> settings;
+  bool only_positional = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string argument = only_positional ? arguments[i] : with_dashes(arguments[i]);
+    if (only_positional || argument.size() < 2 || argument[0] != '-') {
+      positional.push_back(argument);
+      continue;
+    }
+    if (argument == "--") {
+      only_positional = true;
+      continue;
+    }
+    const std::size_t equal = std::min(argument.find('='), argument.size());
+    const std::string name = argument.substr(0, equal);
+    const Named named = find_named(specs, name, command);
+    if (!named.spec) fail_unknown(specs, name, command);
+    const bool has_value = equal < argument.size();
+    std::string value = has_value ? argument.substr(equal + 1) : "";
+    // A switch takes a value only after "=": what follows it is the next argument.
+    if (named.is_switch()) {
+      PT_CHECK(!named.negative || !has_value, kUsage, "{} takes no value", name);
+      if (!has_value) value = named.negative ? "false" : "true";
+    } else if (!has_value) {
+      PT_CHECK(i + 1 < arguments.size(), kUsage,
+               "{} needs a value: {} {}; see: pipetrain {} --help", name, name,
+               (named.part ? named.part : named.spec)->value, command);
+      value = arguments[++i];
+    }
+    settings.push_back(setting_of(*named.spec, named.part, value));
+  }
+  return settings;
+}
+
+std::vector<Assignment> read_environment(const std::vector<OptionSpec>& specs,
+                                         const std::string& command) {
+  std::vector<Assignment> settings;
+  for (const OptionSpec& spec : specs) {
+    if (spec.environment.empty() || !spec.applies_to(command)) continue;
+    const char* value = std::getenv(spec.environment.c_str());
+    if (!value || !*value) continue;
+    try {
+      spec.set(value);
+    } catch (const Error& error) {
+      PT_FAIL(kUsage, "{}: {}", spec.environment, error.what());
+    }
+    settings.push_back({spec.name, value});
+  }
+  return settings;
+}
+
+}  // namespace
+
+bool OptionSpec::applies_to(const std::string& command) const {
+  if (commands == "*") return true;
+  // What is tuned is a training run: it takes the same options, which end up in its configuration.
+  if (command == "tune" && applies_to("train")) return true;
+  return (" " + commands + " ").find(" " + command + " ") != std::string::npos;
+}
+
+std::string nearest(std::string_view name, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t d = edit_distance(name, candidate);
+    if (d < distance) {
+      distance = d;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::vector<std::string> names_of_options(const std::vector<OptionSpec>& specs,
+                                          const std::string& command) {
+  std::vector<std::string> names;
+  const auto add = [&](const OptionSpec& spec) {
+    names.push_back(spec.name);
+    names.insert(names.end(), spec.aliases.begin(), spec.aliases.end());
+    if (spec.is_switch()) names.push_back("--no-" + spec.name.substr(2));
+  };
+  for (const OptionSpec& spec : specs) {
+    if (!spec.applies_to(command)) continue;
+    add(spec);
+    for (const OptionSpec& part : spec.parts) {
+      if (part.applies_to(command)) add(part);
+    }
+  }
+  return names;
+}
+
+Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std::string& value) {
+  return {spec.name, part ? ":" + part->key + "=" + value : value};
+}
+
+std::vector<Assignment> overlay(const std::vector<Assignment>& below,
+                                const std::vector<Assignment>& above) {
+  std::set<std::string> replaced;
+  for (const auto& [name, value] : above) {
+    if (value.rfind(':', 0) != 0) replaced.insert(name);
+  }
+  std::vector<Assignment> out;
+  for (const Assignment& setting : below) {
+    if (!replaced.contains(setting.first)) out.push_back(setting);
+  }
+  out.insert(out.end(), above.begin(), above.end());
+  return out;
+}
+
+Options parse_options(const std::string& command, const std::vector<std::string>& arguments) {
+  Options options;
+  std::vector<Assignment> settings;
+  {
+    // The configuration file is named by the other two layers, so those are read first.
+    Options draft;
+    const std::vector<OptionSpec> specs = describe_options(draft);
+    const std::vector<Assignment> line =
+        read_arguments(command, arguments, specs, options.arguments);
+    settings = overlay(read_environment(specs, command), line);
+    draft.configs.clear();
+    set_options(settings, specs);
+    std::vector<Assignment> files;
+    for (const std::string& path : draft.configs)
+      files = overlay(files, read_config(path, command, specs));
+    settings = overlay(files, settings);
+  }
+  const std::vector<OptionSpec> specs = describe_options(options);
+  set_options(settings, specs);
+  options.given = settings;
+  options.settings = settings;
+  resolve_values(options);
+  return options;
+}
+
+Options options_of(const std::string& command, const std::vector<Assignment>& settings) {
+  Options options;
+  std::vector<OptionSpec> specs = describe_options(options);
+  std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command); });
+  set_options(settings, specs);
+  options.settings = settings;
+  resolve_values(options);
+  return options;
+}
+
+}  // namespace pipetrain

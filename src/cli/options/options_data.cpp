@@ -1,0 +1,105 @@
+// Options of the data: where they are, how they are read, in which order they come.
+#include <cmath>
+
+#include "cli/options/option_table.h"
+
+namespace pipetrain {
+
+namespace {
+
+constexpr const char* kReadCommands = "train profile plan simulate eval predict verify data";
+
+}  // namespace
+
+void describe_data(Table& table, Options& options) {
+  table.group = "Data";
+  DataOptions& data = options.run.data;
+  table.path("--data", data.path, PathUse::kRead, "PATH|synthetic",
+             "training data: pictures in folders, npz, CSV, tokens, text and others; see --format",
+             kDataCommands);
+  table.specs.back().in_short_help = true;
+  OptionSpec& format =
+      table.text("--format", data.format, "NAME",
+                 "of the data, instead of what is detected: " + format_names(), kReadCommands);
+  Table formats;
+  formats
+      .choice_of<DType>("--token-dtype", data.token_dtype,
+                        {{"u8", DType::kUint8}, {"u16", DType::kUint16}, {"u32", DType::kUint32}},
+                        "of a token file without header", kReadCommands)
+      .key = "dtype";
+  formats
+      .text("--label-column", data.csv.label_column, "NAME|N|none",
+            "of a table; the last by default", kReadCommands)
+      .key = "label";
+  Table::nest(format, std::move(formats));
+  table.path("--val-data", data.validation_path, PathUse::kRead, "PATH", "validation data", "train")
+      .aliases = {"--valid-data"};
+  OptionSpec& split =
+      table.add("--val-split", "X|N",
+                "what to hold out of the training data: a share, or samples from 1 on", "train");
+  split.aliases = {"--val-rows"};
+  split.set = [&data](const std::string& v) {
+    const double value = parse_real("--val-split", v);
+    PT_CHECK(value >= 0 && (value < 1 || value == std::floor(value)), kUsage,
+             "--val-split takes a share below 1 or a whole number of samples, not {}",
+             printable(v));
+    data.validation_split = value < 1 ? value : 0;
+    data.validation_rows = value < 1 ? 0 : static_cast<std::size_t>(value);
+  };
+  split.get = [&data] {
+    return data.validation_rows > 0 ? fmt::format("{}", data.validation_rows)
+                                    : fmt::format("{}", data.validation_split);
+  };
+  OptionSpec& bind =
+      table.add("--bind", "NAME=KEY", "which array feeds which input or label", kDataCommands);
+  bind.repeatable = true;
+  bind.set = [&data](const std::string& v) {
+    data.bind.bindings.push_back(split_pair("--bind", v));
+  };
+  bind.get = [&data] {
+    std::vector<std::string> all;
+    for (const auto& [name, key] : data.bind.bindings) all.push_back(name + "=" + key);
+    return fmt::format("{}", fmt::join(all, " "));
+  };
+  OptionSpec& normalize =
+      table.add("--normalize", "auto|none|max|X|imagenet|M,M,M/S,S,S",
+                "scale of float inputs; means and deviations are of each channel", kDataCommands);
+  normalize.set = [&data](const std::string& v) {
+    data.bind.normalization = Normalization::parse(v);
+  };
+  normalize.get = [&data] {
+    const Normalization& scale = data.bind.normalization;
+    if (!scale.mean.empty())
+      return fmt::format("{}/{}", fmt::join(scale.mean, ","), fmt::join(scale.deviation, ","));
+    return scale.kind == Normalization::Kind::kAuto   ? std::string("auto")
+           : scale.kind == Normalization::Kind::kNone ? "none"
+           : scale.kind == Normalization::Kind::kMax  ? "max"
+                                                      : fmt::format("{}", scale.divisor);
+  };
+  OptionSpec& augment =
+      table.add("--augment", "NAME[:X],…",
+                "change training images at random: " + Augmentation::names(), kTrainCommands);
+  augment.set = [&data](const std::string& v) {
+    data.bind.image.augmentation = Augmentation::parse(v);
+  };
+  augment.get = [&data] { return data.bind.image.augmentation.text(); };
+  table.choice_of<PictureFit>(
+      "--resize", data.bind.image.fit,
+      {{"crop", PictureFit::kCrop}, {"stretch", PictureFit::kStretch}, {"pad", PictureFit::kPad}},
+      "pictures of another size: cut, stretched or padded", kReadCommands);
+  table.choice_of<BadSample>("--on-bad-sample", data.bind.on_bad_sample,
+                             {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
+                             "stop at samples that cannot be used, or leave them out",
+                             kDataCommands);
+  table.automatic("--workers", data.workers, "threads that read data ahead", "train", /*most=*/1024)
+      .aliases = {"--num-workers"};
+  table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train");
+  table.path(
+      "--sample-weights", options.run.optimization.sample_weights, PathUse::kRead, "balanced|FILE",
+      "draw samples by weights, a line for each; balanced: every class equally often", "train");
+  table.flag("--drop-last", options.run.optimization.drop_last,
+             "leave out a last batch that is short", kTrainCommands);
+  table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,135 @@
+// Options of the network: what it is, which tensors are trained, and by which loss.
+#include <algorithm>
+#include <cmath>
+
+#include "cli/options/option_table.h"
+
+namespace pipetrain {
+
+void describe_model(Table& table, Options& options) {
+  table.group = "Model";
+  ModelConfig& model = options.run.model;
+  table
+      .path("--model", model.path, PathUse::kRead, "FILE", "the network, an ONNX file",
+            "train inspect profile plan simulate eval predict verify export")
+      .aliases = {"-m"};
+  table.specs.back().in_short_help = true;
+  OptionSpec& shape = table.add("--shape", "NAME=1x3x224x224",
+                                "full shape of an input with free dimensions", kModelCommands);
+  shape.repeatable = true;
+  shape.aliases = {"--shapes"};
+  shape.set = [&model](const std::string& v) {
+    const auto [name, dims] = split_pair("--shape", v);
+    std::vector<std::int64_t> sizes;
+    std::size_t begin = 0;
+    while (begin <= dims.size()) {
+      const std::size_t end = std::min(dims.find('x', begin), dims.size());
+      sizes.push_back(parse_integer("--shape", dims.substr(begin, end - begin), 1));
+      begin = end + 1;
+    }
+    model.shapes[name] = Shape(sizes);
+  };
+  shape.get = [&model] {
+    std::vector<std::string> all;
+    for (const auto& [name, dims] : model.shapes)
+      all.push_back(fmt::format("{}={}", name, fmt::join(dims.dims(), "x")));
+    return fmt::format("{}", fmt::join(all, " "));
+  };
+  OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kModelCommands);
+  dim.repeatable = true;
+  dim.set = [&model](const std::string& v) {
+    const auto [name, size] = split_pair("--dim", v);
+    model.dims[name] = parse_integer("--dim", size, 1);
+  };
+  dim.get = [&model] {
+    std::vector<std::string> all;
+    for (const auto& [name, size] : model.dims) all.push_back(fmt::format("{}={}", name, size));
+    return fmt::format("{}", fmt::join(all, " "));
+  };
+  table.text("--output-node", model.output_node, "NAME", "train up to this node or value",
+             kModelCommands);
+  table.list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
+             "train inspect");
+  table.list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
+             "train inspect");
+  table.choice("--init", options.init, {"keep", "random"},
+               "random: train from new weights instead of the file's", "train");
+  table.integer("--num-classes", options.num_classes, 2,
+                "replace the last layer by a new one for so many classes, keep the rest", "train");
+  table.choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
+                        "auto: merged copies are trained apart; graph: as the file shares them",
+                        "train inspect");
+  table.choice_of<BatchNormMode>(
+      "--bn", model.batch_norm,
+      {{"train", BatchNormMode::kTrain},
+       {"as-file", BatchNormMode::kAsFile},
+       {"frozen", BatchNormMode::kFrozen}},
+      "BatchNormalization: train with batch statistics, as the file says, or never",
+      kModelCommands);
+  table.choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
+                        "random masks of Dropout nodes", kModelCommands);
+  OptionSpec& precision = table.add("--precision", "fp32|tf32|bf16|fp16",
+                                    "bf16: products and what is stored between them in bfloat16, "
+                                    "weights and sums in float; fp16: the same in float16, "
+                                    "with a scaled loss; tf32: GPUs round what products of floats "
+                                    "read",
+                                    kModelCommands);
+  precision.set = [&model](const std::string& v) {
+    check_choice("--precision", v, {"fp32", "tf32", "bf16", "fp16"});
+    model.precision = v == "bf16"   ? DType::kBFloat16
+                      : v == "fp16" ? DType::kFloat16
+                                    : DType::kFloat32;
+    model.tensor_floats = v == "tf32";
+  };
+  precision.get = [&model] {
+    return std::string(model.precision == DType::kBFloat16  ? "bf16"
+                       : model.precision == DType::kFloat16 ? "fp16"
+                       : model.tensor_floats                ? "tf32"
+                                                            : "fp32");
+  };
+  double& scale = options.run.optimization.loss_scale;
+  Table inner;
+  OptionSpec& loss_scale = inner.add(
+      "--loss-scale", "N|auto",
+      "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
+      "some gradient is not finite, whose step is left out, doubled after 2000 steps",
+      kTrainCommands);
+  loss_scale.set = [&scale](const std::string& v) {
+    scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
+    PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
+             "--loss-scale takes a number above 0 or auto, not {}", printable(v));
+  };
+  loss_scale.get = [&scale] { return scale == 0 ? std::string("auto") : fmt::format("{}", scale); };
+  Table::nest(precision, std::move(inner));
+}
+
+void describe_loss(Table& table, Options& options) {
+  LossOptions& loss = options.run.model.loss;
+  OptionSpec& spec = table.choice(
+      "--loss", loss.loss, {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
+      "loss; auto looks at output and labels", kModelCommands);
+  Table inner;
+  inner.text("--logits", loss.output, "NAME", "which model output it looks at", kModelCommands)
+      .key = "output";
+  inner.integer("--ignore-index", loss.ignore_index, -1000000000, "label that does not count",
+                kRunCommands);
+  inner
+      .real("--label-smoothing", loss.label_smoothing,
+            "share of a cross-entropy's target that is spread over all classes", kTrainCommands)
+      .key = "smoothing";
+  OptionSpec& weights = inner.add("--class-weights", "X,X,…",
+                                  "how much each class counts in a cross-entropy", kTrainCommands);
+  weights.key = "weights";
+  weights.set = [&loss](const std::string& v) {
+    loss.class_weights.clear();
+    for (const std::string& text : split_list_of(v)) {
+      loss.class_weights.push_back(parse_real("--class-weights", text));
+      PT_CHECK(loss.class_weights.back() >= 0, kUsage,
+               "--class-weights must not be negative, not {}", printable(text));
+    }
+  };
+  weights.get = [&loss] { return fmt::format("{}", fmt::join(loss.class_weights, ",")); };
+  Table::nest(spec, std::move(inner));
+}
+
+}  // namespace pipetrain

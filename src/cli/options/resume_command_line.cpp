@@ -1,0 +1,293 @@
+#include "cli/options/resume_command_line.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether an option belongs to what is trained and how, and not to where results go.
+bool is_kept(const OptionSpec& spec) {
+  if (spec.path == PathUse::kWrite) return false;
+  // What a run begins with has been done when it goes on.
+  if (spec.name == "--init" || spec.name == "--num-classes") return false;
+  static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
+  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
+}
+
+/// Whether an option is set as a whole; ":KEY=VALUE" sets a part of it.
+bool has(const std::vector<Setting>& settings, const std::string& name) {
+  return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
+    return s.first == name && s.second.rfind(':', 0) != 0;
+  });
+}
+
+/// An option given now puts others of a checkpoint out of force.
+bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
+  static const std::map<std::string, std::vector<std::string>> rivals = {
+      {"--max-steps", {"--epochs"}},
+      {"--epochs", {"--max-steps"}},
+      {"--micro-batches", {"--micro-batch-size"}},
+      {"--micro-batch-size", {"--micro-batches"}},
+      {"--val-split", {"--val-data"}},
+      {"--val-data", {"--val-split"}},
+      {"--gpus", {"--plan", "--split"}},
+      {"--plan", {"--gpus", "--split", "--replicas", "--schedule"}},
+      {"--split", {"--gpus", "--plan", "--replicas"}},
+      {"--replicas", {"--gpus", "--plan", "--split", "--schedule"}}};
+  const auto found = rivals.find(name);
+  return has(given, name) ||
+         (found != rivals.end() && std::any_of(found->second.begin(), found->second.end(),
+                                               [&](const auto& r) { return has(given, r); }));
+}
+
+using Specs = std::map<std::string, OptionSpec>;
+
+/// The options of a training run by their names.
+Specs train_options() {
+  Options unused;
+  Specs specs;
+  for (OptionSpec& spec : describe_options(unused)) {
+    if (spec.applies_to("train")) specs.emplace(spec.name, std::move(spec));
+  }
+  return specs;
+}
+
+/// Whether a value of an option names a file, and not one of the words that it knows.
+bool names_file(const OptionSpec& spec, const std::string& value) {
+  const std::vector<std::string> words = spec.words();
+  if (spec.path == PathUse::kNone || value.empty() || value == "-" ||
+      std::find(words.begin(), words.end(), value) != words.end())
+    return false;
+  if (spec.names_file) return spec.names_file(value);
+  std::error_code error;
+  const bool may_be_name = spec.value.find("NAME") != std::string::npos;
+  return !may_be_name || value.find_first_of("./\\") != std::string::npos ||
+         fs::exists(value, error);
+}
+
+/// Paths are kept so that they can be followed from elsewhere.
+std::string followable(const OptionSpec& spec, const std::string& value) {
+  const auto [path, rest] = spec.split_value(value);
+  std::error_code error;
+  if (!names_file(spec, path) || !fs::exists(path, error)) return value;
+  const fs::path absolute = fs::absolute(path, error);
+  return error ? value : absolute.lexically_normal().string() + rest;
+}
+
+/// The folder of the run that a checkpoint belongs to; a checkpoint that lies alone is all there is
+/// of its run.
+fs::path run_of(const fs::path& checkpoint) {
+  std::error_code error;
+  fs::path path = fs::absolute(checkpoint, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
+}
+
+/// Whether a path leads into a folder, whatever links there are on the way, and to nothing but
+/// files of its own there. A pattern may meet links, so it is none.
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error);
+  const fs::path outer = error ? fs::path() : fs::canonical(folder, error);
+  if (error || path.filename().string().find_first_of("*?[") != std::string::npos) return false;
+  if (is_special(inner) ||
+      std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end())
+    return false;
+  for (fs::recursive_directory_iterator i(inner, error), end; !error && i != end;
+       i.increment(error)) {
+    std::error_code ignored;
+    if (i->is_symlink(ignored) || is_special(i->path())) return false;
+  }
+  return true;
+}
+
+std::string manifest_of(const FoundCheckpoint& found) {
+  return printable((found.path / "manifest.json").string());
+}
+
+std::string as_option(const Setting& setting) {
+  return printable(setting.first + "=" + setting.second);
+}
+
+/// Refuses settings that no run saves: they would decide where this one writes, or are unknown.
+void check_kept(const FoundCheckpoint& found, const Specs& specs) {
+  for (const auto& [name, value] : found.checkpoint.run.settings) {
+    const auto spec = specs.find(name);
+    PT_CHECK(spec != specs.end(), kData,
+             "{}: settings: \"{}\" is no setting that this version of pipetrain knows",
+             manifest_of(found), printable(name));
+    PT_CHECK(is_kept(spec->second), kData,
+             "{}: settings: {} is not taken from a checkpoint; give it on the command line if you "
+             "want it, and remove it from the file",
+             manifest_of(found), name);
+  }
+}
+
+/// Refuses to read files elsewhere because somebody else's checkpoint names them.
+void check_paths(const FoundCheckpoint& found, const Specs& specs,
+                 const std::vector<Setting>& taken, const std::string& command) {
+  if (found.checkpoint.is_own) return;
+  std::string outside;
+  for (const auto& [name, value] : taken) {
+    const OptionSpec& spec = specs.at(name);
+    const std::string path = spec.split_value(value).first;
+    if (spec.applies_to(command) && names_file(spec, path) && !lies_in(path, run_of(found.path)))
+      outside += " " + as_option({name, value});
+  }
+  PT_CHECK(outside.empty(), kUsage,
+           "{} was not written by you on this machine, and names files outside of its run's "
+           "folder; give those again that are to be read:{}",
+           manifest_of(found), outside);
+}
+
+/// How what is written to an entry of a folder would get out of the folder; empty: not at all.
+std::string_view way_out(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (entry.is_symlink(ignored)) return "a symbolic link";
+  if (is_special(entry.path())) return "a pipe or a device";
+  if (entry.is_regular_file(ignored) && entry.hard_link_count(ignored) > 1) return "a hard link";
+  return {};
+}
+
+/// Refuses to go on in a checkpoint's own folder where what is written would get elsewhere.
+void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
+  std::error_code error;
+  if (!fs::equivalent(run, run_of(found.path), error)) return;
+  for (const fs::path& folder : {run, run / "checkpoints"}) {
+    for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+      const std::string_view way = way_out(*i);
+      // One's own checkpoints may lie on another disk, and copies of a run may share its files.
+      const bool is_checkpoint =
+          i->is_directory(error) && (folder != run || i->path().filename() == "checkpoints");
+      if (way.empty() || (found.checkpoint.is_own && (is_checkpoint || way == "a hard link")))
+        continue;
+      PT_FAIL(kUsage,
+              "{} is {}, through which the run would write elsewhere; put a file of its own in its "
+              "place, or give another --run-dir",
+              printable(i->path().string()), way);
+    }
+  }
+}
+
+/// The settings of a checkpoint that the command line and the environment leave open.
+std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
+                                      const Options& options) {
+  const Specs specs = train_options();
+  check_kept(found, specs);
+  std::vector<Setting> taken;
+  for (const auto& [name, value] : found.checkpoint.run.settings) {
+    // The model may have been named without its option.
+    const bool is_given =
+        is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
+    if (!is_given) taken.emplace_back(name, value);
+  }
+  check_paths(found, specs, taken, command);
+  return taken;
+}
+
+}  // namespace
+
+fs::path folder_of_runs() {
+  const char* root = std::getenv("PIPETRAIN_RUNS_DIR");
+  return root && *root ? root : "runs";
+}
+
+std::optional<FoundCheckpoint> checkpoint_to_resume(const Options& options) {
+  if (options.resume.empty()) return {};
+  std::optional<FoundCheckpoint> found;
+  if (options.resume != "auto" && options.resume != "latest") {
+    found = find_checkpoint(options.resume);
+  } else {
+    const fs::path run =
+        options.run_dir.empty() ? folder_of_runs() / "latest" : fs::path(options.run_dir);
+    found = newest_checkpoint(run / "checkpoints");
+    PT_CHECK(found || options.resume == "auto", kUsage,
+             "--resume: there is no checkpoint in \"{}\"; give --resume=PATH, or --resume=auto to "
+             "start afresh where there "
+             "is none",
+             printable(run.string()));
+  }
+  if (!found) return {};
+  for (const std::string& reason : found->refused) log_warning("resume", "{}", reason);
+  if (!found->refused.empty())
+    log_warning("resume", "going back to the checkpoint before: {}",
+                printable(found->path.string()));
+  return found;
+}
+
+fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) {
+  fs::path folder = options.run_dir;
+  if (folder.empty()) {
+    const fs::path checkpoints = fs::absolute(found.path).lexically_normal().parent_path();
+    const std::vector<fs::path> all = list_checkpoints(checkpoints);
+    const bool newest = checkpoints.filename() == "checkpoints" &&
+                        all.size() > found.refused.size() &&
+                        all[found.refused.size()].filename() == found.path.filename();
+    // A run that begins anew inside another one would delete what came after.
+    if (!newest) return {};
+    folder = fs::proximate(checkpoints.parent_path());
+  }
+  check_ways_out(found, folder);
+  return folder;
+}
+
+void take_over(const FoundCheckpoint& found, const std::string& command, Options& options) {
+  const Checkpoint& checkpoint = found.checkpoint;
+  std::vector<Setting> settings = settings_to_take(found, command, options);
+  std::string list;
+  for (const Setting& setting : settings) list += " " + as_option(setting);
+  if (!list.empty()) log_info(command, "settings{} · from the checkpoint", list);
+  const std::vector<std::string> arguments = options.arguments;
+  const std::vector<Setting> given = options.given;
+  settings.insert(settings.end(), given.begin(), given.end());
+  options = with_context(
+      [&] { return fmt::format("taking over the settings of {}", manifest_of(found)); },
+      [&] { return options_of("train", settings); });
+  options.given = given;
+  options.arguments = arguments;
+  // Numbers of asynchronous schedules depend on where the model is cut, so it is cut there again.
+  const bool same_layout = !has(given, "--gpus") && !has(given, "--schedule") &&
+                           !has(given, "--replicas") && !has(given, "--split") &&
+                           !has(given, "--plan");
+  if (checkpoint.run.value("updates") == "asynchronous" && same_layout &&
+      options.run.pipeline.plan_path.empty() && options.run.pipeline.split.empty())
+    options.run.pipeline.cuts = checkpoint.cuts;
+}
+
+std::vector<Setting> settings_to_keep(const Options& options, const Session& session) {
+  const Specs specs = train_options();
+  const auto kept = [&](const std::string& name, const std::string& value) {
+    return Setting(name, followable(specs.at(name), value));
+  };
+  // What was left to the program is kept as it was decided.
+  std::vector<Setting> settings = {kept("--model", options.run.model.path),
+                                   kept("--schedule", options.run.pipeline.schedule),
+                                   {"--threads", fmt::format("{}", session.threads())}};
+  for (const auto& [name, value] : options.settings) {
+    if (is_kept(specs.at(name)) && name != "--model" && name != "--schedule" && name != "--threads")
+      settings.push_back(kept(name, value));
+  }
+  return settings;
+}
+
+std::string model_of(const FoundCheckpoint& found, const std::string& command) {
+  const Specs specs = train_options();
+  check_kept(found, specs);
+  std::vector<Setting> models;
+  for (const Setting& setting : found.checkpoint.run.settings) {
+    if (setting.first == "--model") models = {setting};
+  }
+  check_paths(found, specs, models, command);
+  return models.empty() ? "" : models.front().second;
+}
+
+}  // namespace pipetrain

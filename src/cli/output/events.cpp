@@ -1,0 +1,262 @@
+#include "cli/output/events.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace pipetrain {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+double wall_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+struct EventLog::Line {
+  explicit Line(const std::string& event) { json["event"] = event; }
+  void number(const std::string& key, double value) {
+    if (std::isfinite(value)) {
+      json[key] = value;
+      return;
+    }
+    json[key] = nullptr;
+    json["nonfinite"].push_back(key);
+  }
+  void number(const std::string& key, const std::optional<double>& value) {
+    if (value) number(key, *value);
+  }
+  Json json;
+};
+
+namespace {
+
+/// Cuts a file behind its last whole line: who was killed may have left half of one.
+void drop_half_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return;
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::size_t end = text.rfind('\n');
+  std::error_code ignored;
+  std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
+}
+
+/// Writes all of a line or, where the file is our own, nothing; errno says why not.
+bool write_line(int descriptor, std::string_view text, bool own) {
+  struct stat before {};
+  const bool can_undo = own && ::fstat(descriptor, &before) == 0 && S_ISREG(before.st_mode);
+  while (!text.empty()) {
+    const ssize_t done = ::write(descriptor, text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      const int reason = errno;
+      // Half a line would spoil all that follow it.
+      if (can_undo) [[maybe_unused]]
+        const int undone = ::ftruncate(descriptor, before.st_size);
+      errno = reason;
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(done));
+  }
+  return true;
+}
+
+}  // namespace
+
+EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds()) {
+  if (path == "-") {
+    std::fflush(stdout);
+    descriptor_ = STDOUT_FILENO;
+    return;
+  }
+  path_ = path;
+  // What a pipe has taken cannot be cut.
+  if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
+  descriptor_ = ::open(path.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
+  PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path),
+           std::strerror(errno));
+}
+
+EventLog::~EventLog() {
+  if (!path_.empty()) ::close(descriptor_);
+}
+
+void EventLog::write(Line& line) {
+  if (gone_) return;
+  line.json["seq"] = sequence_++;
+  line.json["t"] = wall_seconds();
+  line.json["el"] = steady_seconds() - start_;  // whatever becomes of the clock
+  const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (write_line(descriptor_, text, !path_.empty())) return;
+  // Hours of training must not end because a reader went away or a disk is full.
+  gone_ = errno == EPIPE;
+  if (gone_) {
+    log_warning("events", "the reader of --metrics is gone; training goes on without it");
+  } else if (!std::exchange(warned_, true)) {
+    log_warning("events", "cannot write {}: {}; training goes on, and events will be missing there",
+                path_.empty() ? "standard output" : printable(path_), std::strerror(errno));
+  }
+}
+
+void EventLog::run_start(const Options& options, const Session& session, const std::string& run) {
+  Line line("run_start");
+  Json& json = line.json;
+  json["schema"] = "pipetrain.events/1";
+  json["run"] = run;
+  json["version"] = PIPETRAIN_VERSION;
+  Options copy = options;
+  for (const OptionSpec& spec : describe_options(copy)) {
+    if (!spec.applies_to("train")) continue;
+    if (spec.get) json["config"][spec.name.substr(2)] = spec.get();
+    for (const OptionSpec& part : spec.parts)
+      if (part.get) json["config"][part.name.substr(2)] = part.get();
+  }
+  json["seed"] = options.run.optimization.seed;
+  json["pid"] = getpid();
+  std::int64_t parameters = 0;
+  for (const Parameter& parameter : session.graph().parameters)
+    parameters += session.graph().graph[parameter.value].type.count();
+  json["model"] = {{"file", options.run.model.path},
+                   {"parameters", parameters},
+                   {"ops", session.chain().order.size()}};
+  json["data"] = {{"format", session.data().format},
+                  {"samples", session.data().train->size()},
+                  {"classes", session.graph().loss.classes}};
+  json["stages"] = session.stages();
+  json["threads"] = session.threads();
+  write(line);
+}
+
+void EventLog::plan(const Session& session, const std::string& path) {
+  Line line("plan");
+  Json& json = line.json;
+  json["file"] = path;
+  for (std::size_t s = 0; s < session.the_plan().stages.size(); ++s) {
+    const StagePlan& stage = session.the_plan().stages[s];
+    json["stages"].push_back(
+        {{"index", s},
+         {"first_op", session.costs().elements[static_cast<std::size_t>(stage.first)].name},
+         {"last_op", session.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
+         {"params", stage.parameter_bytes / sizeof(float)},
+         {"fwd_ms", stage.forward_seconds * 1e3},
+         {"bwd_ms", stage.backward_seconds * 1e3},
+         {"mem_bytes", stage.memory.total()}});
+  }
+  json["micro_batches"] = session.micro_batches();
+  json["micro_batch_size"] = session.micro_batch();
+  json["schedule"] = session.config().pipeline.schedule;
+  json["predicted"] = {{"step_ms", session.predicted_step_seconds() * 1e3},
+                       {"bubble", session.prediction().bubble}};
+  write(line);
+}
+
+void EventLog::step(const StepReport& report) {
+  Line line("step");
+  line.json["step"] = report.step;
+  line.json["total_steps"] = report.total_steps;
+  line.number("epoch", report.epoch);
+  line.number("loss", report.loss);
+  line.number("accuracy", report.accuracy);
+  line.number("grad_norm", report.gradient_norm);
+  line.number("lr", report.learning_rate);
+  line.number("loss_scale", report.loss_scale);
+  if (report.loss_scale || report.skipped_steps > 0) {
+    line.json["skipped"] = report.skipped;
+    line.json["skipped_steps"] = report.skipped_steps;
+  }
+  line.number("step_ms", report.seconds * 1e3);
+  line.number("data_ms", report.data_seconds * 1e3);
+  line.number("samples_per_s", report.samples_per_second);
+  line.number("mfu", report.utilisation);
+  line.number("bubble", report.bubble);
+  if (!report.stage_busy.empty()) line.json["stage_busy"] = report.stage_busy;
+  write(line);
+}
+
+void EventLog::evaluation(const EvaluationReport& report) {
+  Line line("val");
+  line.json["step"] = report.step;
+  line.number("epoch", report.epoch);
+  line.number("loss", report.loss);
+  line.number("accuracy", report.accuracy);
+  line.number("perplexity", report.perplexity);
+  line.number("r2", report.r2);
+  if (report.top_k) line.number(fmt::format("top{}", report.k), report.top_k);
+  line.json["samples"] = report.samples;
+  line.number("seconds", report.seconds);
+  write(line);
+}
+
+void EventLog::checkpoint(const SaveOutcome& outcome) {
+  Line line(outcome.written ? "checkpoint" : "warning");
+  if (outcome.written) {
+    line.json["step"] = outcome.written->step;
+    line.json["path"] = outcome.written->path.string();
+    line.json["bytes"] = outcome.written->bytes;
+    line.number("seconds", outcome.written->seconds);
+    line.json["reason"] = outcome.written->reason;
+    line.json["deleted"] = outcome.written->deleted;
+  } else {
+    line.json["code"] = "checkpoint_failed";
+    line.json["message"] = outcome.failure;
+  }
+  write(line);
+}
+
+void EventLog::signal(const char* name, const char* action) {
+  Line line("signal");
+  line.json["name"] = name;
+  line.json["action"] = action;
+  write(line);
+}
+
+void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
+                       const std::string& output) {
+  Line line("run_end");
+  line.json["status"] = status;
+  line.json["exit_code"] = exit_code;
+  line.json["steps"] = summary.steps;
+  line.number("seconds", summary.seconds);
+  line.number("first_step_s", summary.first_step_seconds);
+  line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
+  if (summary.skipped_steps > 0) line.json["skipped_steps"] = summary.skipped_steps;
+  line.json["checkpoints"] = summary.checkpoints;
+  line.number("save_s", summary.save_seconds);
+  line.json["output"] = output;
+  if (summary.best)
+    line.json["best"] = {{"metric", "val_" + summary.best->metric},
+                         {"value", summary.best->value},
+                         {"step", summary.best->step}};
+  if (!summary.last_checkpoint.empty()) line.json["checkpoint"] = summary.last_checkpoint.string();
+  write(line);
+}
+
+void EventLog::error(const std::string& message) {
+  Line line("error");
+  line.json["message"] = message;
+  write(line);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,315 @@
+#include "cli/output/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "cli/options/options.h"
+#include "cli/output/line_chart.h"
+#include "cli/output/output.h"
+#include "pipeline/view/svg.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr const char* kStyle =
+    "<style>\n"
+    ":root{color-scheme:light dark;--ink:#1f2328;--soft:#656d76;--page:#fff;--card:#f6f8fa;"
+    "--line:#d0d7de;--blue:#3b7dd8;--orange:#d9791f;--green:#2a9d74}\n"
+    "@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--page:#14171c;"
+    "--card:#1c2128;--line:#373e47}}\n"
+    "body{font:14px/1.45 system-ui,'DejaVu Sans',Helvetica,sans-serif;color:var(--ink);"
+    "background:var(--page);max-width:1130px;margin:24px auto;padding:0 16px}\n"
+    "h1{font-size:22px;margin:0}h2{font-size:16px;margin:28px 0 8px}p{margin:4px 0}\n"
+    ".soft{color:var(--soft)}.bad{color:#d1242f;font-weight:600}\n"
+    ".tiles{display:flex;flex-wrap:wrap;gap:10px;margin:16px 0}\n"
+    ".tile{background:var(--card);border:1px solid var(--line);border-radius:6px;"
+    "padding:8px 14px}.tile b{display:block;font-size:18px}\n"
+    ".charts{display:flex;flex-wrap:wrap;gap:12px}\n"
+    ".chart{background:var(--card);border:1px solid var(--line);border-radius:6px;max-width:100%;"
+    "height:auto}\n"
+    ".chart text{font-size:11px;fill:var(--ink)}.chart .head{font-weight:600;font-size:12px}\n"
+    ".chart .name{text-anchor:end}.chart .tick{text-anchor:middle;fill:var(--soft)}\n"
+    ".chart .grid{stroke:var(--line)}.chart .axis{stroke:var(--soft)}\n"
+    ".c0,.c1,.c2,.c3{fill:none;stroke-width:1.8}.faint{opacity:.35;stroke-width:1}\n"
+    ".c0{stroke:var(--blue)}.c1{stroke:var(--orange)}.c2{stroke:var(--green)}.c3{stroke:#8659b5}\n"
+    ".p0{fill:var(--blue)}.p1{fill:var(--orange)}.p2{fill:var(--green)}.p3{fill:#8659b5}\n"
+    "table{border-collapse:collapse}td,th{padding:3px 12px 3px 0;text-align:left;"
+    "border-bottom:1px solid var(--line);vertical-align:top}\n"
+    "td.num,th.num{text-align:right;font-variant-numeric:tabular-nums}\n"
+    ".bar{background:var(--blue);height:9px;border-radius:2px;min-width:1px}.wide{overflow-x:auto}"
+    "\n"
+    "</style>\n";
+
+std::string shown(const char* format, double value) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "–";
+}
+std::string time_of(double milliseconds) {
+  return std::isfinite(milliseconds) && milliseconds > 0 ? seconds_text(milliseconds / 1e3) : "–";
+}
+std::string percent(double share) { return shown("{:.1f} %", share * 100); }
+
+std::string tile(const std::string& name, const std::string& value) {
+  return fmt::format("<div class=\"tile\"><span class=\"soft\">{}</span><b>{}</b></div>\n", name,
+                     xml_text(value));
+}
+
+template <class Member>
+std::vector<double> column(const std::vector<StepRecord>& records, Member member) {
+  std::vector<double> out;
+  for (const StepRecord& record : records) out.push_back(static_cast<double>(record.*member));
+  return out;
+}
+bool any_finite(const std::vector<double>& values) {
+  return std::ranges::any_of(values, [](double value) { return std::isfinite(value); });
+}
+
+std::string head(const RecordedRun& run) {
+  std::string state = "goes on, or was killed";
+  if (run.ended) state = run.status == "ok" ? "finished" : run.status;
+  std::string out = fmt::format(
+      "<h1>{}</h1>\n<p class=\"soft\">{} · {} parameters, {} operators · {} · {} samples · "
+      "pipetrain {}</p>\n<p{}>{}{}</p>\n",
+      xml_text(run.name), xml_text(run.model), run.parameters, run.operators,
+      xml_text(run.data_format), run.samples, xml_text(run.version),
+      run.ended && run.exit_code == 0 ? "" : " class=\"bad\"", xml_text(state),
+      run.ended ? fmt::format(", exit code {}", run.exit_code) : "");
+  if (!run.error.empty()) out += fmt::format("<p class=\"bad\">{}</p>\n", xml_text(run.error));
+  return out;
+}
+
+std::string tiles(const RecordedRun& run) {
+  std::string out = "<div class=\"tiles\">\n";
+  out += tile("steps", fmt::format("{}", run.steps.empty() ? 0 : run.steps.back().step));
+  if (!run.steps.empty()) out += tile("training loss", shown("{:.4g}", run.steps.back().loss));
+  if (!run.validations.empty()) {
+    const StepRecord& last = run.validations.back();
+    out += tile("held-out loss", shown("{:.4g}", last.loss));
+    if (std::isfinite(last.accuracy)) out += tile("held-out accuracy", percent(last.accuracy));
+    if (std::isfinite(last.perplexity))
+      out += tile("held-out perplexity", shown("{:.4g}", last.perplexity));
+  }
+  if (run.ended) {
+    out += tile("step", time_of(run.steady_step_ms));
+    out += tile("whole run", time_of(run.seconds * 1e3));
+    out += tile("first step", time_of(run.first_step_s * 1e3));
+  }
+  out += tile("predicted step", time_of(run.predicted_step_ms));
+  out += tile("schedule", fmt::format("{} × {} stages × {}", run.schedule, run.stages.size(),
+                                      run.micro_batches));
+  return out + "</div>\n";
+}
+
+std::string charts(const RecordedRun& run) {
+  const std::vector<double> steps = column(run.steps, &StepRecord::step);
+  const std::vector<double> validations = column(run.validations, &StepRecord::step);
+  std::string out = "<div class=\"charts\">\n";
+
+  const std::vector<double> loss = column(run.steps, &StepRecord::loss);
+  LineChart chart{"loss", "step", {}};
+  const bool long_run = steps.size() >= 50;
+  chart.curves.push_back({long_run ? "" : "training", steps, loss, long_run});
+  if (long_run) {
+    // The colours go by position: the smooth curve takes the place of the first.
+    chart.curves.front().faint = true;
+    chart.curves.push_back({"held out", validations, column(run.validations, &StepRecord::loss)});
+    chart.curves.push_back({"training, smooth", steps, smoothed(loss, 0.95)});
+  } else {
+    chart.curves.push_back({"held out", validations, column(run.validations, &StepRecord::loss)});
+  }
+  if (run.validations.empty()) chart.curves[1].name.clear();
+  out += line_chart(chart);
+
+  const std::vector<double> accuracy = column(run.steps, &StepRecord::accuracy);
+  if (any_finite(accuracy)) {
+    out += line_chart({"accuracy",
+                       "step",
+                       {{"training", steps, long_run ? smoothed(accuracy, 0.95) : accuracy},
+                        {run.validations.empty() ? "" : "held out", validations,
+                         column(run.validations, &StepRecord::accuracy)}}});
+  }
+  std::vector<double> predicted(steps.size(), run.predicted_step_ms);
+  out += line_chart({"milliseconds a step",
+                     "step",
+                     {{"measured", steps, column(run.steps, &StepRecord::step_ms)},
+                      {"predicted", steps, predicted},
+                      {"waiting for data", steps, column(run.steps, &StepRecord::data_ms)}},
+                     /*from_zero=*/true});
+  out +=
+      line_chart({"bubble",
+                  "step",
+                  {{"measured", steps, column(run.steps, &StepRecord::bubble)},
+                   {"predicted", steps, std::vector<double>(steps.size(), run.predicted_bubble)}},
+                  /*from_zero=*/true});
+  out += line_chart(
+      {"learning rate", "step", {{"", steps, column(run.steps, &StepRecord::lr)}}, true});
+  const std::vector<double> norms = column(run.steps, &StepRecord::grad_norm);
+  if (any_finite(norms)) out += line_chart({"gradient norm", "step", {{"", steps, norms}}, true});
+  const std::vector<double> scales = column(run.steps, &StepRecord::loss_scale);
+  if (any_finite(scales)) out += line_chart({"loss scale", "step", {{"", steps, scales}}, true});
+  return out + "</div>\n";
+}
+
+/// The mean share of the steps in which each stage worked, without the first few.
+std::vector<double> mean_busy(const RecordedRun& run) {
+  std::vector<double> sums(run.stages.size(), 0);
+  std::size_t count = 0;
+  for (std::size_t i = std::min<std::size_t>(3, run.steps.size() / 2); i < run.steps.size(); ++i) {
+    if (run.steps[i].stage_busy.size() != sums.size()) continue;
+    ++count;
+    for (std::size_t s = 0; s < sums.size(); ++s) sums[s] += run.steps[i].stage_busy[s];
+  }
+  for (double& sum : sums) sum = count > 0 ? sum / static_cast<double>(count) : NAN;
+  return sums;
+}
+
+std::string bar(double share) {
+  return fmt::format("<div class=\"bar\" style=\"width:{:.0f}px\"></div>",
+                     std::isfinite(share) ? 160 * std::clamp(share, 0.0, 1.0) : 0.0);
+}
+
+std::string stages(const RecordedRun& run) {
+  if (run.stages.empty()) return "";
+  std::int64_t most = 1;
+  for (const StageRecord& stage : run.stages) most = std::max(most, stage.memory_bytes);
+  const std::vector<double> busy = mean_busy(run);
+  std::string out =
+      "<h2>Stages</h2>\n<div class=\"wide\"><table><tr><th>stage<th>from<th>to"
+      "<th class=\"num\">parameters<th class=\"num\">forward<th class=\"num\">backward"
+      "<th class=\"num\">at work<th class=\"num\">memory<th></tr>\n";
+  for (std::size_t s = 0; s < run.stages.size(); ++s) {
+    const StageRecord& stage = run.stages[s];
+    out += fmt::format(
+        "<tr><td>{}<td>{}<td>{}<td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}"
+        "<td class=\"num\">{}<td class=\"num\">{}<td>{}</tr>\n",
+        s, xml_text(stage.first_op), xml_text(stage.last_op), stage.parameters,
+        time_of(stage.forward_ms), time_of(stage.backward_ms), percent(busy[s]),
+        bytes_text(static_cast<std::size_t>(stage.memory_bytes)),
+        bar(static_cast<double>(stage.memory_bytes) / static_cast<double>(most)));
+  }
+  out += "</table></div>\n<p class=\"soft\">Forward and backward as predicted, for one of ";
+  out +=
+      fmt::format("{} micro-batches of {} samples.</p>\n", run.micro_batches, run.micro_batch_size);
+  for (const std::string& reason : run.cut_reasons)
+    out += fmt::format("<p class=\"soft\">cut {}</p>\n", xml_text(reason));
+  return out;
+}
+
+/// The first measured step, below the prediction of the same program.
+std::string gantt(const TraceFile& trace) {
+  const auto first = [&](TraceSide side) {
+    return std::ranges::find(trace.steps, side, &TraceStep::side);
+  };
+  const auto measured = first(TraceSide::kMeasured), predicted = first(TraceSide::kPredicted);
+  if (measured == trace.steps.end()) return "";
+  Gantt picture;
+  for (const auto& step : {predicted, measured}) {
+    if (step == trace.steps.end()) continue;
+    picture.panels.push_back({to_text(step->side), &trace.programs[step->program], &step->events});
+  }
+  return "<h2>A step, predicted and measured</h2>\n<div class=\"wide\">" + gantt_svg(picture) +
+         "</div>\n";
+}
+
+std::string kernels(const RecordedRun& run) {
+  if (run.kernels.empty()) return "";
+  double total = 0;
+  for (const KernelRecord& kernel : run.kernels) total += kernel.seconds;
+  std::string out =
+      "<h2>Slowest kernels of a micro-batch</h2>\n<div class=\"wide\"><table><tr><th>operator"
+      "<th>node<th>part<th class=\"num\">time<th class=\"num\">share<th></tr>\n";
+  for (std::size_t i = 0; i < std::min<std::size_t>(12, run.kernels.size()); ++i) {
+    const KernelRecord& kernel = run.kernels[i];
+    const double share = total > 0 ? kernel.seconds / total : 0;
+    out +=
+        fmt::format("<tr><td>{}<td>{}<td>{}<td class=\"num\">{}<td class=\"num\">{}<td>{}</tr>\n",
+                    xml_text(kernel.op), xml_text(kernel.name), xml_text(kernel.part),
+                    seconds_text(kernel.seconds), percent(share), bar(share));
+  }
+  return out + "</table></div>\n";
+}
+
+std::string settings(const std::vector<std::pair<std::string, std::string>>& changed) {
+  if (changed.empty()) return "";
+  std::string out = "<h2>Settings that differ from the defaults</h2>\n<table>\n";
+  for (const auto& [name, value] : changed)
+    out += fmt::format("<tr><td>--{}<td>{}</tr>\n", xml_text(name), xml_text(value));
+  return out + "</table>\n";
+}
+
+/// What the run's options say beside the defaults of this version.
+std::vector<std::pair<std::string, std::string>> changed_settings(const RecordedRun& run) {
+  Options defaults;
+  std::map<std::string, std::string> usual;
+  for (const OptionSpec& spec : describe_options(defaults)) {
+    if (spec.get) usual[spec.name.substr(2)] = spec.get();
+    for (const OptionSpec& part : spec.parts)
+      if (part.get) usual[part.name.substr(2)] = part.get();
+  }
+  std::vector<std::pair<std::string, std::string>> changed;
+  for (const auto& [name, value] : run.config) {
+    const auto found = usual.find(name);
+    if (found == usual.end() || found->second != value) changed.emplace_back(name, value);
+  }
+  return changed;
+}
+
+std::optional<TraceFile> trace_of(const RecordedRun& run) {
+  const std::string path = run.option("trace");
+  if (path.empty() || !std::filesystem::is_regular_file(path)) return std::nullopt;
+  return read_trace(path);
+}
+
+}  // namespace
+
+std::string report_html(const RecordedRun& run,
+                        const std::vector<std::pair<std::string, std::string>>& changed,
+                        const std::optional<TraceFile>& trace) {
+  return fmt::format(
+             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+             "name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n{}</head>\n"
+             "<body>\n",
+             xml_text(run.name), kStyle) +
+         head(run) + tiles(run) + charts(run) + stages(run) + (trace ? gantt(*trace) : "") +
+         kernels(run) + settings(changed) + "</body>\n</html>\n";
+}
+
+std::string curves_csv(const RecordedRun& run) {
+  std::map<std::int64_t, const StepRecord*> validations;
+  for (const StepRecord& record : run.validations) validations[record.step] = &record;
+  std::string out =
+      "step,epoch,loss,accuracy,lr,grad_norm,step_ms,data_ms,samples_per_s,bubble,val_loss,"
+      "val_accuracy\n";
+  const auto cell = [](double value) {
+    return std::isfinite(value) ? fmt::format("{}", value) : "";
+  };
+  for (const StepRecord& step : run.steps) {
+    const auto found = validations.find(step.step);
+    const StepRecord* held_out = found != validations.end() ? found->second : nullptr;
+    out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", step.step, cell(step.epoch),
+                       cell(step.loss), cell(step.accuracy), cell(step.lr), cell(step.grad_norm),
+                       cell(step.step_ms), cell(step.data_ms), cell(step.samples_per_s),
+                       cell(step.bubble), held_out ? cell(held_out->loss) : "",
+                       held_out ? cell(held_out->accuracy) : "");
+  }
+  return out;
+}
+
+int report_command(const ReportOptions& options) {
+  const RecordedRun run = read_run(options.run);
+  if (!options.curves.empty()) write_or_print(options.curves, curves_csv(run));
+  if (!options.curves.empty() && options.output.empty()) return 0;
+  std::filesystem::path output = options.output;
+  if (output.empty()) {
+    const std::filesystem::path path = options.run;
+    output = (std::filesystem::is_directory(path) ? path : path.parent_path()) / "report.html";
+  }
+  write_or_print(output.string(), report_html(run, changed_settings(run), trace_of(run)));
+  if (options.output.empty()) print(output.string() + "\n");
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,32 @@
+// pipetrain report: a run as one HTML page that needs nothing else (no script, font or network).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/output/run_record.h"
+#include "pipeline/view/trace.h"
+
+namespace pipetrain {
+
+struct ReportOptions {
+  std::string run;     // folder, or its events file
+  std::string output;  // HTML file or -; empty: report.html in the folder
+  std::string curves;  // file or - for the curves as CSV, without the page unless it is asked for
+};
+
+/// Writes what is asked for and returns the exit code. Throws Error(kUsage) where there is no run.
+int report_command(const ReportOptions& options);
+
+/// The page. `changed`: the settings to list, name and value. `trace`: predicted and measured steps
+/// to draw one above the other, where the run recorded some.
+std::string report_html(const RecordedRun& run,
+                        const std::vector<std::pair<std::string, std::string>>& changed,
+                        const std::optional<TraceFile>& trace);
+
+/// One line a step: step, epoch, losses, accuracies, rate, times; empty where nothing is known.
+std::string curves_csv(const RecordedRun& run);
+
+}  // namespace pipetrain

@@ -1,0 +1,159 @@
+#include "cli/output/run_record.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/document.h"
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+using EventJson = nlohmann::json;
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+double real(const EventJson& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_number() ? found->get<double>() : kUnknown;
+}
+std::int64_t whole(const EventJson& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+}
+std::string text(const EventJson& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
+}
+const EventJson& part(const EventJson& event, const char* key) {
+  static const EventJson nothing = EventJson::object();
+  const auto found = event.find(key);
+  return found != event.end() ? *found : nothing;
+}
+
+void take_start(const EventJson& event, RecordedRun& run) {
+  run.name = text(event, "run");
+  run.version = text(event, "version");
+  run.model = text(part(event, "model"), "file");
+  run.parameters = whole(part(event, "model"), "parameters");
+  run.operators = whole(part(event, "model"), "ops");
+  run.data_format = text(part(event, "data"), "format");
+  run.samples = whole(part(event, "data"), "samples");
+  for (const auto& [key, value] : part(event, "config").items()) {
+    if (value.is_string()) run.config.emplace_back(key, value.get<std::string>());
+  }
+}
+
+void take_plan(const EventJson& event, RecordedRun& run) {
+  run.schedule = text(event, "schedule");
+  run.micro_batches = whole(event, "micro_batches");
+  run.micro_batch_size = whole(event, "micro_batch_size");
+  run.predicted_step_ms = real(part(event, "predicted"), "step_ms");
+  run.predicted_bubble = real(part(event, "predicted"), "bubble");
+  run.stages.clear();
+  for (const EventJson& stage : part(event, "stages")) {
+    run.stages.push_back({text(stage, "first_op"), text(stage, "last_op"), whole(stage, "params"),
+                          whole(stage, "mem_bytes"), real(stage, "fwd_ms"), real(stage, "bwd_ms")});
+  }
+}
+
+StepRecord step_of(const EventJson& event) {
+  StepRecord step;
+  step.step = whole(event, "step");
+  step.epoch = real(event, "epoch");
+  step.loss = real(event, "loss");
+  step.accuracy = real(event, "accuracy");
+  step.perplexity = real(event, "perplexity");
+  step.lr = real(event, "lr");
+  step.grad_norm = real(event, "grad_norm");
+  step.loss_scale = real(event, "loss_scale");
+  step.step_ms = real(event, "step_ms");
+  step.data_ms = real(event, "data_ms");
+  step.samples_per_s = real(event, "samples_per_s");
+  step.bubble = real(event, "bubble");
+  for (const EventJson& busy : part(event, "stage_busy")) {
+    step.stage_busy.push_back(busy.is_number() ? busy.get<double>() : kUnknown);
+  }
+  return step;
+}
+
+void take_end(const EventJson& event, RecordedRun& run) {
+  run.ended = true;
+  run.status = text(event, "status");
+  run.exit_code = static_cast<int>(whole(event, "exit_code"));
+  run.seconds = real(event, "seconds");
+  run.first_step_s = real(event, "first_step_s");
+  run.steady_step_ms = real(event, "steady_step_ms");
+  run.output = text(event, "output");
+}
+
+void take(const EventJson& event, RecordedRun& run) {
+  const std::string kind = text(event, "event");
+  if (kind == "run_start") take_start(event, run);
+  if (kind == "plan") take_plan(event, run);
+  if (kind == "step") run.steps.push_back(step_of(event));
+  if (kind == "val") run.validations.push_back(step_of(event));
+  if (kind == "run_end") take_end(event, run);
+  if (kind == "error") run.error = text(event, "message");
+}
+
+void read_events(const std::filesystem::path& path, RecordedRun& run) {
+  std::ifstream file(path);
+  PT_CHECK(file.good(), kUsage, "cannot read \"{}\"; give the folder of a run, as in runs/latest",
+           printable(path.string()));
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const bool last = file.eof();
+    const EventJson event = EventJson::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (event.is_discarded() && last) break;
+    PT_CHECK(event.is_object() && event.contains("event"), kUsage,
+             "\"{}\", line {}: no event of a run", printable(path.string()), number);
+    PT_CHECK(number > 1 || text(event, "schema") == "pipetrain.events/1", kUsage,
+             "\"{}\" does not begin with a run_start of pipetrain.events/1",
+             printable(path.string()));
+    take(event, run);
+  }
+  PT_CHECK(!run.name.empty(), kUsage, "\"{}\" holds no run", printable(path.string()));
+}
+
+void read_plan_words(const std::filesystem::path& path, RecordedRun& run) {
+  const Document document = Document::read(path, "pipetrain.plan/1");
+  if (!document.root().has("cut_reasons")) return;
+  const DocumentField reasons = document.root().at("cut_reasons");
+  for (std::size_t i = 0; i < reasons.size(); ++i)
+    run.cut_reasons.push_back(reasons.item(i).text());
+}
+
+void read_kernels(const std::filesystem::path& path, RecordedRun& run) {
+  const Document document = Document::read(path, "pipetrain.profile/1");
+  const DocumentField nodes = document.root().at("nodes");
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const DocumentField node = nodes.item(i);
+    run.kernels.push_back({node.at("op").text(), node.at("name").text(), node.at("part").text(),
+                           node.at("seconds").real()});
+  }
+  std::ranges::stable_sort(run.kernels, std::ranges::greater{}, &KernelRecord::seconds);
+}
+
+}  // namespace
+
+std::string RecordedRun::option(const std::string& name) const {
+  const auto found = std::ranges::find(config, name, &std::pair<std::string, std::string>::first);
+  return found != config.end() ? found->second : "";
+}
+
+RecordedRun read_run(const std::filesystem::path& path) {
+  const bool folder = std::filesystem::is_directory(path);
+  const std::filesystem::path beside = folder ? path : path.parent_path();
+  RecordedRun run;
+  if (folder) check_is_file(path / "events.jsonl");
+  read_events(folder ? path / "events.jsonl" : path, run);
+  if (std::filesystem::exists(beside / "plan.json")) read_plan_words(beside / "plan.json", run);
+  if (std::filesystem::exists(beside / "profile.json")) read_kernels(beside / "profile.json", run);
+  return run;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,55 @@
+// What a run folder says about a run that has ended, or still goes on: its events, plan, profile.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pipetrain {
+
+/// A step, or a validation after it. What was not measured, or was not finite, is NaN.
+struct StepRecord {
+  std::int64_t step = 0;
+  double epoch = 0, loss = 0, accuracy = 0, perplexity = 0, lr = 0, grad_norm = 0, loss_scale = 0;
+  double step_ms = 0, data_ms = 0, samples_per_s = 0, bubble = 0;
+  std::vector<double> stage_busy;  // [stages], shares of the step
+};
+
+struct StageRecord {
+  std::string first_op, last_op;
+  std::int64_t parameters = 0, memory_bytes = 0;
+  double forward_ms = 0, backward_ms = 0;  // predicted, of one micro-batch
+};
+
+/// A kernel of the profile.
+struct KernelRecord {
+  std::string op, name, part;
+  double seconds = 0;
+};
+
+struct RecordedRun {
+  std::string name, version, model, data_format, schedule, output;
+  std::int64_t parameters = 0, operators = 0, samples = 0, micro_batches = 0, micro_batch_size = 0;
+  std::vector<std::pair<std::string, std::string>> config;  // option without dashes, value
+  std::vector<StageRecord> stages;
+  std::vector<std::string> cut_reasons;
+  std::vector<KernelRecord> kernels;  // largest first
+  double predicted_step_ms = 0, predicted_bubble = 0;
+  std::vector<StepRecord> steps, validations;
+  bool ended = false;
+  std::string status, error;
+  int exit_code = 0;
+  double seconds = 0, first_step_s = 0, steady_step_ms = 0;
+
+  /// The value of an option; empty if the run did not record it.
+  std::string option(const std::string& name) const;
+};
+
+/// Reads RUN/events.jsonl (or the events file itself), and plan.json and profile.json beside it
+/// where they are. A last line that is cut short, as in a run that goes on or was killed, is left
+/// out. Throws Error(kUsage) that names file and line where it is something else.
+RecordedRun read_run(const std::filesystem::path& path);
+
+}  // namespace pipetrain

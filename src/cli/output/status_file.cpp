@@ -1,0 +1,73 @@
+#include "cli/output/status_file.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/clock.h"
+#include "base/document.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace pipetrain {
+
+StatusFile::StatusFile(std::string path) : path_(std::move(path)) {
+  PT_CHECK(!is_special(path_), kUsage,
+           "--status-file: \"{}\" is a device or a pipe, and the file is replaced every second; "
+           "name a file, or read --metrics",
+           printable(path_));
+}
+
+void StatusFile::step(const StepReport& report) {
+  if (path_.empty()) return;
+  last_ = report;
+  const double now = steady_seconds();
+  if (first_step_ == 0) {
+    first_step_ = report.step;
+    first_step_seconds_ = now;
+  }
+  if (written_ >= 0 && now - written_ < 1) return;
+  written_ = now;
+  write("running", -1);
+}
+
+void StatusFile::end(const std::string& state, int exit_code) {
+  if (!path_.empty()) write(state, exit_code);
+}
+
+void StatusFile::write(const std::string& state, int exit_code) {
+  Json body;
+  body["state"] = state;
+  if (exit_code >= 0) body["exit_code"] = exit_code;
+  body["pid"] = ::getpid();
+  body["step"] = last_.step;
+  body["total_steps"] = last_.total_steps;
+  body["epoch"] = last_.epoch;
+  body["loss"] = std::isfinite(last_.loss) ? Json(last_.loss) : Json();
+  if (last_.accuracy) body["accuracy"] = *last_.accuracy;
+  body["lr"] = last_.learning_rate;
+  body["samples_per_s"] = last_.samples_per_second;
+  if (last_.step > first_step_) {
+    const double each =
+        (steady_seconds() - first_step_seconds_) / static_cast<double>(last_.step - first_step_);
+    body["eta_s"] = each * static_cast<double>(last_.total_steps - last_.step);
+  }
+  body["checkpoint"] = checkpoint_.empty() ? Json() : Json(as_document_string(checkpoint_));
+  // Not synced, unlike files that must outlive the machine: this one is for those who watch.
+  const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
+  std::ofstream out(temporary, std::ios::binary);
+  out << document_text("pipetrain.status/1", body);
+  out.close();
+  if (out && std::rename(temporary.c_str(), path_.c_str()) == 0) return;
+  std::remove(temporary.c_str());
+  log_warning("status", "--status-file: cannot write \"{}\"; training goes on without it",
+              printable(path_));
+  path_.clear();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,78 @@
+#include "cli/output/step_recorder.h"
+
+#include <charconv>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::int64_t kWarmSteps = 4;  // the first ones page in memory and fill caches
+constexpr std::size_t kMostExplained = 8;
+
+std::int64_t step_number(std::string_view text, const std::string& all) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() && value >= 1, kUsage,
+           "--trace-steps takes steps such as 10-12, not \"{}\"", printable(all));
+  return value;
+}
+
+}  // namespace
+
+StepRecorder::StepRecorder(const Session& session, const std::string& path,
+                           const std::string& steps)
+    : session_(session) {
+  if (path.empty()) return;
+  first_ = std::min(kWarmSteps + 1, std::max<std::int64_t>(1, session.total_steps()));
+  last_ = first_ + 2;
+  if (!steps.empty()) {
+    const std::size_t dash = steps.find('-');
+    first_ = step_number(std::string_view(steps).substr(0, dash), steps);
+    last_ = dash == std::string::npos
+                ? first_
+                : step_number(std::string_view(steps).substr(dash + 1), steps);
+    PT_CHECK(first_ <= last_, kUsage, "--trace-steps {}: the first step comes after the last",
+             steps);
+  }
+  TraceLabels labels;
+  labels.title = std::filesystem::path(session.config().model.path).filename().string();
+  for (const StagePlan& stage : session.the_plan().stages)
+    labels.bytes_per_unit.push_back(static_cast<std::int64_t>(stage.saved_bytes));
+  writer_ = std::make_unique<TraceWriter>(path, labels);
+}
+
+void StepRecorder::round(std::int64_t step, const Program& program, const RoundResult& result) {
+  const bool as_predicted = program == session_.predicted_program();
+  if (as_predicted && step > std::min(kWarmSteps, session_.total_steps() / 2) &&
+      differences_.size() < kMostExplained) {
+    differences_.push_back(explain(program, session_.prediction().events, result.events));
+    differences_.back().measured_bubble -=
+        result.worked_in_waits / (static_cast<double>(result.events.size()) * result.seconds);
+  }
+  // An asynchronous round holds many steps: it is shown whole.
+  const bool wanted =
+      session_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
+  if (!writer_ || !wanted) return;
+  if (written_seconds_ == 0) {
+    writer_->add_step(TraceSide::kPredicted, session_.predicted_program(),
+                      session_.prediction().events, 0, step);
+  }
+  writer_->add_step(TraceSide::kMeasured, program, result.events, written_seconds_, step);
+  written_seconds_ += result.seconds;
+}
+
+void StepRecorder::finish() {
+  if (writer_) writer_->end();
+  writer_.reset();
+}
+
+std::string StepRecorder::explanation() const {
+  if (differences_.empty()) return {};
+  std::string text = difference_text(mean_of(differences_), 3);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,38 @@
+// Keeps what some rounds of a run measured: for a trace file, and to explain at the end where the
+// time went.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pipeline/view/trace.h"
+#include "pipeline/view/trace_diff.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+class StepRecorder {
+ public:
+  /// `path`: a trace file to write, or empty. `steps`: "FIRST-LAST" or one number, counted from 1;
+  /// empty: the first steps that are warm. Error (kUsage) for anything else.
+  StepRecorder(const Session& session, const std::string& path, const std::string& steps);
+
+  /// A round that has run; `step` counts from 1 and is its first.
+  void round(std::int64_t step, const Program& program, const RoundResult& result);
+  /// Completes the trace file.
+  void finish();
+  /// Predicted beside measured with the largest causes of the difference; empty where no round of
+  /// the predicted program was kept.
+  std::string explanation() const;
+
+ private:
+  const Session& session_;
+  std::int64_t first_ = 0, last_ = -1;
+  std::unique_ptr<TraceWriter> writer_;
+  double written_seconds_ = 0;
+  std::vector<StepDifference> differences_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,162 @@
+#include "cli/output/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "cli/output/progress_line.h"
+
+namespace pipetrain {
+namespace {
+
+std::size_t terminal_width() {
+  if (const char* columns = std::getenv("COLUMNS")) {
+    const long wanted = std::strtol(columns, nullptr, 10);
+    if (wanted > 20 && wanted < 10000) return static_cast<std::size_t>(wanted);
+  }
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+}
+
+}  // namespace
+
+bool colours_suit(int descriptor) {
+  const char* refused = std::getenv("NO_COLOR");
+  if (!refused || !*refused) refused = std::getenv("PIPETRAIN_NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return isatty(descriptor) != 0 && (!refused || !*refused) &&
+         (!terminal || std::string_view(terminal) != "dumb");
+}
+
+Progress::Progress(int log_every, bool quiet, double seconds)
+    : log_every_(log_every),
+      quiet_(quiet),
+      color_(colours_suit(STDERR_FILENO)),
+      seconds_(seconds),
+      start_(steady_seconds()) {
+  const char* terminal = std::getenv("TERM");
+  terminal_ = isatty(STDERR_FILENO) != 0 && (!terminal || std::string_view(terminal) != "dumb");
+}
+
+void Progress::clear() {
+  if (lines_ > 1) std::fputs("\r\033[K\033[1A", stderr);
+  if (lines_ > 0) std::fputs("\r\033[K", stderr);
+  lines_ = 0;
+}
+
+void Progress::lasting(const std::string& text) {
+  if (quiet_) return;
+  clear();
+  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
+}
+
+void Progress::live(const std::string& text) {
+  if (quiet_) return;
+  clear();
+  const std::string bars = stage_bars(busy_, terminal_width() - 1, color_);
+  std::fprintf(stderr, "\r\033[K%s%s%s", text.c_str(), bars.empty() ? "" : "\n", bars.c_str());
+  std::fflush(stderr);
+  lines_ = bars.empty() ? 1 : 2;
+}
+
+void Progress::average(const StepReport& report) {
+  if (report.stage_busy.empty()) return;
+  if (busy_.size() != report.stage_busy.size()) busy_ = report.stage_busy;
+  for (std::size_t s = 0; s < busy_.size(); ++s)
+    busy_[s] += 0.2 * (report.stage_busy[s] - busy_[s]);
+}
+
+/// By the clock, so that validations and checkpoints count; the first step, which is start-up, does
+/// not.
+double Progress::remaining_seconds(const StepReport& report) const {
+  const std::int64_t done = report.step - first_;
+  if (first_ == 0 || done < 1) return -1;
+  const double each = (steady_seconds() - second_step_) / static_cast<double>(done);
+  const double left = each * static_cast<double>(report.total_steps - report.step);
+  return seconds_ > 0 ? std::max(0.0, std::min(left, start_ + seconds_ - steady_seconds())) : left;
+}
+
+void Progress::step(const StepReport& report) {
+  const bool first = first_ == 0;
+  const bool due = first || report.step == 1 || report.step % log_every_ == 0 ||
+                   report.step == report.total_steps;
+  const double time = steady_seconds();
+  average(report);
+  const double since = time - last_line_;
+  if (due || since >= (terminal_ ? 0.1 : 60)) {
+    last_line_ = time;
+    const std::string text =
+        progress_line(report, remaining_seconds(report), terminal_ ? terminal_width() - 1 : 0);
+    due || !terminal_ ? lasting(text) : live(text);
+  }
+  if (first) {
+    first_ = report.step;
+    second_step_ = time;
+  }
+}
+
+void Progress::status(const StepReport& report) {
+  const bool quiet = std::exchange(quiet_, false);
+  lasting(progress_line(report, remaining_seconds(report), 0));
+  quiet_ = quiet;
+}
+
+void Progress::evaluation(const EvaluationReport& report) {
+  std::string text =
+      fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
+  if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
+  if (report.top_k) text += fmt::format("  top{} {:.2f}%", report.k, *report.top_k * 100);
+  if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
+  if (report.r2) text += fmt::format("  R² {:.4f}", *report.r2);
+  lasting(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds));
+}
+
+void Progress::finish() {
+  if (lines_ > 0) std::fputc('\n', stderr);
+  lines_ = 0;
+}
+
+std::string plan_table(const Session& session) {
+  const Plan& plan = session.the_plan();
+  std::string out = fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}\n", "stage", "nodes",
+                                "params", "fwd", "bwd", "memory", "starts at");
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    out +=
+        fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}{}\n", s,
+                    fmt::format("{}-{}", stage.first, stage.last - 1),
+                    fmt::format("{:.2f} M", static_cast<double>(stage.parameter_bytes) / 4e6),
+                    seconds_text(stage.forward_seconds), seconds_text(stage.backward_seconds),
+                    bytes_text(session.predicted_memory(static_cast<int>(s)).total()),
+                    printable(session.costs().elements[static_cast<std::size_t>(stage.first)].name),
+                    stage.recompute ? "  (recompute)" : "");
+  }
+  const Simulation& prediction = session.prediction();
+  const double step = session.predicted_step_seconds();
+  double alone = 0;
+  for (const StagePlan& stage : plan.stages)
+    alone += (stage.forward_seconds + stage.backward_seconds) *
+             static_cast<double>(session.micro_batches());
+  out += fmt::format("predicted step {} · bubble {:.1f} % · balance within {:.1f} % of the bound",
+                     seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
+  if (plan.stages.size() > 1 && step > 0)
+    out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
+                       alone / step);
+  if (session.shares_cores()) {
+    out += fmt::format(" · {} devices share {}", session.devices(),
+                       session.config().pipeline.gpu_ids.empty() ? "the cores of this machine"
+                       : session.processors() == 1               ? "one GPU"
+                                                                 : "the GPUs");
+  }
+  return out + "\n";
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,91 @@
+#include "cli/output/time_shares.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "graph/op.h"
+#include "passes/gather_gradients.h"
+
+namespace pipetrain {
+
+namespace {
+
+/// A thread that puts work into a stream does not know what it takes; the profile does.
+KernelTimes profiled_times(const Session& session, int units) {
+  const TrainingGraph& training = session.graph();
+  KernelTimes out;
+  out.units = units;
+  out.seconds = session.profile().node_seconds;
+  for (std::size_t n = 0; n < out.seconds.size(); ++n)
+    out.seconds[n] *= runs_per_micro_batch(training, training.graph.nodes[n]) * units;
+  return out;
+}
+
+}  // namespace
+
+void TimeAccount::round(Session& session, const Program& program, const RoundResult& result) {
+  std::vector<KernelTimes> times = session.runtime().take_kernel_times();
+  if (!session.config().pipeline.gpu_ids.empty()) {
+    if (session.profile().is_estimate || session.profile().backend == "estimate") return;
+    times = {profiled_times(session, program.units)};
+  }
+  Sums& sums = rounds_++ == 0 ? first_ : later_;
+  double update = 0;
+  for (std::size_t d = 0; d < result.events.size(); ++d) {
+    for (const Event& event : result.events[d]) {
+      if (program.device[d][static_cast<std::size_t>(event.index)].kind == Kind::kUpdate)
+        update += event.end - event.start;
+    }
+  }
+  sums.total += result.seconds * static_cast<double>(result.events.size());
+  if (kinds_.empty()) {
+    for (const RuntimeVariant& variant : session.runtime_variants()) {
+      std::vector<KernelKind>& kinds = kinds_.emplace_back();
+      std::vector<bool>& in_update = in_update_.emplace_back();
+      for (const Node& node : variant.training->graph.nodes) {
+        kinds.push_back(kernel_kind(node.op->name));
+        in_update.push_back(node.part == Part::kPrepare ||
+                            (node.part == Part::kFinish && !program.gradient_sync));
+      }
+    }
+  }
+  double kernels_in_update = 0;
+  for (std::size_t v = 0; v < times.size(); ++v) {
+    for (std::size_t n = 0; n < times[v].seconds.size(); ++n) {
+      sums.kernels[static_cast<std::size_t>(kinds_[v][n])] += times[v].seconds[n];
+      if (in_update_[v][n]) kernels_in_update += times[v].seconds[n];
+    }
+  }
+  sums.optimizer += std::max(0.0, update - kernels_in_update);
+  if (rounds_ == 1 && session.profile().is_estimate && !times.empty())
+    session.take_measured(times.front(), update);
+}
+
+TimeShares TimeAccount::shares() const {
+  const Sums& sums = rounds_ > 1 ? later_ : first_;
+  TimeShares out;
+  if (sums.total <= 0) return out;
+  double rest = 1;
+  for (std::size_t k = 0; k < out.kernels.size(); ++k) {
+    out.kernels[k] = sums.kernels[k] / sums.total;
+    rest -= out.kernels[k];
+  }
+  out.optimizer = sums.optimizer / sums.total;
+  out.wait = std::max(0.0, rest - out.optimizer);
+  return out;
+}
+
+std::string TimeAccount::text() const {
+  if (rounds_ == 0) return {};
+  const TimeShares shares = this->shares();
+  std::string out;
+  for (std::size_t k = 0; k < shares.kernels.size(); ++k) {
+    out +=
+        fmt::format("{} {:.1f} % · ", name_of(static_cast<KernelKind>(k)), shares.kernels[k] * 100);
+  }
+  return out + fmt::format("optimizer {:.1f} % · waiting {:.1f} %", shares.optimizer * 100,
+                           shares.wait * 100);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,13 @@
+// What differs between the compilers of hand-written kernels. Each has an include root of its own
+// with gpu/launch.h and gpu/halves.h: nvcc this one, NVRTC src/cuda/nvrtc, the host's compiler
+// tests/emulator, which runs the threads of a block as fibers.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#define PT_LAUNCH(kernel, grid, block, stream, ...) \
+  kernel<<<(grid), (block), 0, (stream)>>>(__VA_ARGS__)
+/// The thread with this index of the warp gives its value to all of a warp of 32.
+#define PT_FULL_WARP 0xffffffffu
+/// A large parameter, which a kernel reads where it lies.
+#define PT_LARGE(type) const __grid_constant__ type

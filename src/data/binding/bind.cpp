@@ -1,0 +1,515 @@
+#include "data/binding/bind.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "base/error.h"
+#include "data/binding/bind_tokens.h"
+#include "data/binding/match_columns.h"
+#include "data/rows/class_labels.h"
+#include "data/rows/column_source.h"
+#include "data/rows/element.h"
+#include "data/rows/good_rows.h"
+#include "data/rows/image_column.h"
+#include "data/rows/readers.h"
+#include "data/rows/row_source.h"
+
+namespace pipetrain {
+
+namespace {
+
+// How many of the samples that were left out are named.
+constexpr std::size_t kShownBadSamples = 3;
+
+std::string quoted(const RawColumn& column) {
+  return fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
+                     column.sample_shape().text());
+}
+
+class Binder {
+ public:
+  Binder(const RawSplit& split, const DataSpec& spec, const BindOptions& options,
+         const BoundData* like)
+      : split_(split), spec_(spec), options_(options), like_(like) {}
+
+  BoundData bind() {
+    out_.divisors.assign(spec_.inputs.size(), 1.0);
+    match_ = match_columns(split_.columns, spec_, options_.bindings);
+    for (std::size_t i = 0; i < spec_.inputs.size(); ++i) bind_input(i);
+    if (spec_.label) bind_label(*spec_.label);
+    for (const std::size_t unused : match_.unused) {
+      out_.notes.push_back(fmt::format("array {} is not used", quoted(split_.columns[unused])));
+    }
+    PT_CHECK(samples_ > 0, kData, "the data set has no samples");
+    PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
+             "--augment changes images, and no input of the model takes one");
+    PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
+             "--normalize by channels is for images, and no input of the model takes one");
+    auto dataset =
+        std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
+    out_.dataset = without_bad_rows(std::move(dataset));
+    return std::move(out_);
+  }
+
+ private:
+  void bind_input(std::size_t index) {
+    const ModelInput& input = spec_.inputs[index];
+    const Match& match = match_.inputs[index];
+    if (match.filling) {
+      fill(input, *match.filling);
+      return;
+    }
+    const RawColumn& raw = split_.columns[match.column];
+    agree_on_rows(raw);
+    if (raw.source) {
+      bind_rows(index, raw);
+      return;
+    }
+    auto source = std::make_unique<ArraySource>();
+    std::string how = fit(raw, match, input.sample_shape, "input", input.name, *source);
+    check(raw, *source, allowed_in(input), "input", input.name);
+    PixelScale scale;
+    if (is_float(input.dtype)) {
+      scale.divisor = source->divisor = out_.divisors[index] = divisor_of(raw, *source, index);
+    }
+    std::optional<ImageShape> image;
+    if (is_float(input.dtype)) {
+      image = image_shape_of(input.sample_shape);
+      if (!image) image = image_shape_of(raw.sample_shape());
+    }
+    if (image && match.fields == 0) {
+      has_images_ = true;
+      set_channels(scale, *image, input.name);
+    }
+    if (is_float(input.dtype)) how += scale_text(scale);
+    const Column column{input.name, input.dtype, input.sample_shape};
+    note_column("input", column, "from " + quoted(raw) + how);
+    const bool plain = scale.mean.empty() && options_.image.augmentation.empty();
+    if (!image || match.fields > 0 || plain) {
+      add(column, std::move(source));
+      return;
+    }
+    const bool pixels = raw.dtype() == DType::kUint8;
+    add(column, image_column(*source, *image, options_.image, scale,
+                             pixels ? static_cast<float>(255 / scale.divisor) : 0));
+  }
+
+  // Rows that are made when they are asked for.
+  void bind_rows(std::size_t index, const RawColumn& raw) {
+    const ModelInput& input = spec_.inputs[index];
+    PixelScale scale;
+    if (is_float(input.dtype)) {
+      scale.divisor = out_.divisors[index] = divisor_of_rows(raw, index);
+    }
+    const bool pictures = raw.dtype() == DType::kUint8;
+    if (pictures) {
+      has_images_ = true;
+      const std::optional<ImageShape> image = image_shape_of(input.sample_shape);
+      set_channels(scale, image ? *image : ImageShape{}, input.name);
+    }
+    std::string how;
+    auto source = match_.inputs[index].fields == 0
+                      ? raw.source->bind(input.sample_shape, options_.image, scale, how)
+                      : nullptr;
+    PT_CHECK(source, kData, "{} \"{}\" of {} cannot become the input \"{}\" {}",
+             pictures ? "pictures" : "rows", printable(raw.name), printable(raw.file),
+             printable(input.name), input.sample_shape.text());
+    const Column column{input.name, input.dtype, input.sample_shape};
+    note_column("input", column, "from " + quoted(raw) + how + scale_text(scale));
+    add(column, std::move(source));
+    if (options_.on_bad_sample == BadSample::kSkip) look_for_bad_rows(raw);
+  }
+
+  // Only what leaves bad samples out needs to know them all before step 1.
+  void look_for_bad_rows(const RawColumn& raw) {
+    for (std::size_t row = 0; row < raw.rows(); ++row) {
+      try {
+        raw.source->check(row);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kData) throw;
+        bad_rows_.emplace(row, error.message());
+      }
+    }
+  }
+
+  double divisor_of_rows(const RawColumn& raw, std::size_t index) const {
+    const Normalization& how = options_.normalization;
+    const bool pictures = raw.dtype() == DType::kUint8;
+    if (how.kind == Normalization::Kind::kDivide) return how.divisor;
+    if (how.kind == Normalization::Kind::kNone) return 1;
+    if (like_) return like_->divisors[index];
+    PT_CHECK(pictures || how.kind == Normalization::Kind::kAuto, kUsage,
+             "--normalize max is not for sparse rows; divide by a number, or use none");
+    return pictures ? 255 : 1;
+  }
+
+  void set_channels(PixelScale& scale, const ImageShape& image, const std::string& name) const {
+    const Normalization& how = options_.normalization;
+    if (how.mean.empty()) return;
+    PT_CHECK(how.mean.size() == 1 || how.mean.size() == image.channels, kUsage,
+             "--normalize has {} means, and the images of input \"{}\" have {} channels",
+             how.mean.size(), printable(name), image.channels);
+    const auto spread = [&](const std::vector<double>& values) {
+      return values.size() == 1 ? std::vector<double>(image.channels, values[0]) : values;
+    };
+    scale.mean = spread(how.mean);
+    scale.deviation = spread(how.deviation);
+  }
+
+  static std::string scale_text(const PixelScale& scale) {
+    std::string out =
+        scale.divisor == 1 ? ", not scaled" : fmt::format(", divided by {}", scale.divisor);
+    if (scale.by_channel()) {
+      out += fmt::format(", less {}, over {}", fmt::join(scale.mean, " "),
+                         fmt::join(scale.deviation, " "));
+    }
+    return out;
+  }
+
+  void fill(const ModelInput& input, Filling filling) {
+    const Column column{input.name, input.dtype, input.sample_shape};
+    note_column("input", column,
+                fmt::format("filled with {}, as the data have none", name_of(filling)));
+    add(column, std::make_unique<FillingSource>(filling));
+  }
+
+  void bind_label(const LabelSpec& label) {
+    if (label.shifted_input) {
+      bind_shifted(label);
+      return;
+    }
+    const Column column{label.name, label.dtype, label.sample_shape};
+    auto source = std::make_unique<ArraySource>();
+    if (!match_.label) {
+      PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling && is_float(label.dtype) &&
+                   label.sample_shape == spec_.inputs[0].sample_shape,
+               kData,
+               "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use --bind "
+               "{}=ARRAY)",
+               place(), list_columns(split_.columns), label.name);
+      const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
+      PT_CHECK(inputs, kData,
+               "{} has no labels, and pictures that are changed on the way cannot be their own; "
+               "put them into an array: pipetrain data convert",
+               place());
+      *source = *inputs;
+      note_column("labels", column, "the input itself, as the data have none");
+      add(column, std::move(source));
+      return;
+    }
+    RawColumn raw = split_.columns[*match_.label];
+    agree_on_rows(raw);
+    PT_CHECK(!raw.source, kData, "{} of {} cannot be labels", quoted(raw), printable(raw.file));
+    std::string how;
+    if (const HostTensor classes = classes_from_one_hot(raw, label)) {
+      raw.values = classes;
+      how = ", one-hot";
+    }
+    if (like_) follow_class_names(raw, like_->class_names);
+    out_.class_names = raw.class_names;
+    how += fit(raw, {*match_.label, 0, 0, {}}, label.sample_shape, "labels", label.name, *source);
+    check(raw, *source, allowed_in(label), "label", "");
+    if (label.classes >= 0) how += fmt::format(", classes 0..{}", label.classes - 1);
+    if (!raw.class_names.empty()) {
+      how += fmt::format(" ({})", printable(fmt::format("{}", fmt::join(raw.class_names, ", "))));
+    }
+    note_column("labels", column, "from " + quoted(raw) + how);
+    add(column, std::move(source));
+  }
+
+  // ---- causal language models on arrays ----
+
+  void bind_shifted(const LabelSpec& label) {
+    PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling, kModel,
+             "labels that are the next tokens need a first input of tokens");
+    const auto* array = dynamic_cast<const ArraySource*>(sources_[0].get());
+    PT_CHECK(array, kData, "\"{}\" of {} are no tokens",
+             printable(split_.columns[match_.inputs[0].column].name), place());
+    const ArraySource& tokens = *array;
+    const RawColumn& raw = split_.columns[match_.inputs[0].column];
+    const Column column{label.name, label.dtype, label.sample_shape};
+    PT_CHECK(label.sample_shape.count() == static_cast<std::int64_t>(tokens.count), kData,
+             "labels that are the next tokens need shape {}, the loss wants {}",
+             spec_.inputs[0].sample_shape.text(), label.sample_shape.text());
+    if (bind_given_next_tokens(label, tokens)) return;
+    check(raw, tokens, allowed_in(label), "label", "");
+    add_shifted(label, tokens, fmt::format("the next tokens of \"{}\"", printable(raw.name)),
+                /*spare_token=*/raw.sample_shape().count() == label.sample_shape.count() + 1);
+  }
+
+  // Data may bring labels: already moved (x, y pairs), or equal to the inputs with some ignored.
+  bool bind_given_next_tokens(const LabelSpec& label, const ArraySource& tokens) {
+    if (!match_.label) return false;
+    const RawColumn& raw = split_.columns[*match_.label];
+    if (raw.sample_shape().count() != label.sample_shape.count()) return false;
+    agree_on_rows(raw);
+    ArraySource given;
+    fit(raw, {*match_.label, 0, 0, {}}, label.sample_shape, "labels", label.name, given);
+    check(raw, given, allowed_in(label), "label", "");
+    const std::vector<std::int64_t> ids = tokens.values.to_int64s(),
+                                    wanted = raw.values.to_int64s();
+    const std::size_t length = tokens.count;
+    const std::size_t row_ids = ids.size() / raw.rows();
+    bool same = true;
+    for (std::size_t i = 0; i < wanted.size() && same; ++i) {
+      const std::size_t id = i / length * row_ids + tokens.first + i % length;
+      same = wanted[i] == label.ignore_index || wanted[i] == ids[id];
+    }
+    if (same) {
+      add_shifted(label, given, fmt::format("{}, moved by one token", quoted(raw)),
+                  /*spare_token=*/false);
+      return true;
+    }
+    const Column column{label.name, label.dtype, label.sample_shape};
+    note_column("labels", column, fmt::format("from {}, taken as the next tokens", quoted(raw)));
+    add(column, std::make_unique<ArraySource>(given));
+    return true;
+  }
+
+  // With a spare token, rows are one longer than the input, and the last label is known too.
+  void add_shifted(const LabelSpec& label, const ArraySource& tokens, std::string from,
+                   bool spare_token) {
+    auto shifted = std::make_unique<ShiftedSource>();
+    const auto cut = [&](const ArraySource& source) {
+      ArraySource out = source;
+      if (spare_token) out.first = 1;
+      return out;
+    };
+    shifted->tokens = cut(tokens);
+    shifted->shift = spare_token ? 0 : 1;
+    shifted->ignore_index = label.ignore_index;
+    for (std::size_t i = 1; i < spec_.inputs.size(); ++i) {
+      const bool masks = known_filling(spec_.inputs[i]) == Filling::kOnes;
+      const auto* mask = dynamic_cast<const ArraySource*>(sources_[i].get());
+      if (!masks || !mask || mask->values.type().count() != tokens.values.type().count()) continue;
+      shifted->mask = cut(*mask);
+      from += fmt::format(", ignored where \"{}\" is 0", printable(spec_.inputs[i].name));
+      break;
+    }
+    const Column column{label.name, label.dtype, label.sample_shape};
+    note_column("labels", column, std::move(from));
+    add(column, std::move(shifted));
+  }
+
+  // ---- what they share ----
+
+  // Fits the part of a row to the shape that is wanted; returns what was done, for the note.
+  std::string fit(const RawColumn& raw, const Match& match, const Shape& want, const char* kind,
+                  const std::string& name, ArraySource& source) const {
+    const Shape have = raw.sample_shape();
+    source.values = raw.values;
+    source.first = match.first_field;
+    source.count = static_cast<std::size_t>(want.count());
+    if (match.fields > 0) {
+      return match.fields == 1 ? fmt::format(", column {}", match.first_field + 1)
+                               : fmt::format(", columns {} to {}", match.first_field + 1,
+                                             match.first_field + match.fields);
+    }
+    const bool spare_token = spec_.label && spec_.label->shifted_input && have.rank() == 1 &&
+                             have.count() == want.count() + 1;
+    if (have == want || spare_token) return "";
+    PT_CHECK(
+        have.count() == want.count(), kData,
+        "array {} of {} has {} value{} a sample; {} \"{}\" wants {} = {}{}", quoted(raw),
+        printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
+        want.text(), want.count(),
+        have.count() + 1 == want.count() && !raw.lines.empty()
+            ? "; the last column was taken for labels: --label-column none where there are none"
+            : "");
+    // (H, W, C) for (C, H, W), or the other way round.
+    if (have.rank() == 3 && want.rank() == 3) {
+      const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
+      const bool first_to_last = have[0] == want[2] && have[1] == want[0] && have[2] == want[1];
+      if (last_to_first || first_to_last) {
+        const std::int64_t columns = last_to_first ? have[2] : have[1] * have[2];
+        source.transposed_columns = static_cast<std::size_t>(columns);
+        return last_to_first ? ", channels moved to the front" : ", channels moved to the back";
+      }
+    }
+    return ", reshaped";
+  }
+
+  Allowed allowed_in(const ModelInput& input) const {
+    Allowed out = allowed_by_type(input.dtype);
+    if (input.upper_bound >= 0 && !is_float(input.dtype)) {
+      out = Allowed::whole(0, input.upper_bound - 1);
+    }
+    return out;
+  }
+
+  Allowed allowed_in(const LabelSpec& label) const {
+    if (label.classes >= 0) {
+      Allowed out = Allowed::whole(0, label.classes - 1);
+      out.also = label.ignore_index;
+      return out;
+    }
+    Allowed out = allowed_by_type(label.dtype);
+    if (label.probability) out.kind = Allowed::Kind::kUnit;
+    return out;
+  }
+
+  void check(const RawColumn& raw, const ArraySource& source, const Allowed& allowed,
+             const char* kind, const std::string& name) {
+    const bool skip = options_.on_bad_sample == BadSample::kSkip;
+    const std::vector<BadElement> bad =
+        find_bad_elements(source.values, source.first, source.count, allowed,
+                          skip ? std::numeric_limits<std::size_t>::max() : 1);
+    for (const BadElement& element : bad) {
+      const std::string what =
+          name.empty()
+              ? fmt::format("{} {} {}", kind, element.value, element.reason)
+              : fmt::format("value {} of {} \"{}\" {}{}", element.value, kind, printable(name),
+                            element.reason.starts_with("out") ? "" : "is ", element.reason);
+      const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
+      PT_CHECK(skip, kData, "{} (--on-bad-sample skip leaves such samples out)", message);
+      bad_rows_.emplace(element.row, message);
+    }
+  }
+
+  double divisor_of(const RawColumn& raw, const ArraySource& source, std::size_t index) const {
+    const Normalization& how = options_.normalization;
+    switch (how.kind) {
+      case Normalization::Kind::kAuto:
+        return raw.values.dtype() == DType::kUint8 ? 255 : 1;
+      case Normalization::Kind::kNone:
+        return 1;
+      case Normalization::Kind::kDivide:
+        return how.divisor;
+      case Normalization::Kind::kMax:
+        break;
+    }
+    if (like_) return like_->divisors[index];
+    double largest = 0;
+    const std::size_t row_elements =
+        static_cast<std::size_t>(raw.values.type().count()) / raw.rows();
+    const auto* bytes = raw.values.view().as<std::byte>();
+    const std::size_t size = size_of(raw.values.dtype());
+    for (std::size_t row = 0; row < raw.rows(); ++row) {
+      if (bad_rows_.contains(row)) continue;
+      const ValueRange range = range_of(bytes + (row * row_elements + source.first) * size,
+                                        raw.values.dtype(), source.count);
+      largest = std::max({largest, -range.low, range.high});
+    }
+    return largest > 0 ? largest : 1;
+  }
+
+  void agree_on_rows(const RawColumn& raw) {
+    const std::string name = fmt::format("\"{}\" of {}", printable(raw.name), printable(raw.file));
+    if (first_.empty()) {
+      first_ = name;
+      samples_ = raw.rows();
+      PT_CHECK(samples_ > 0, kData, "{} has no samples", name);
+    }
+    PT_CHECK(raw.rows() == samples_, kData,
+             "arrays disagree on the number of samples: {} has {}, {} has {}", first_, samples_,
+             name, raw.rows());
+  }
+
+  void add(Column column, std::unique_ptr<ColumnSource> source) {
+    columns_.push_back(std::move(column));
+    sources_.push_back(std::move(source));
+  }
+
+  void note_column(const char* kind, const Column& column, const std::string& from) {
+    out_.notes.push_back(fmt::format("{} {}: {}", kind, column.text(), from));
+  }
+
+  std::string place() const {
+    return split_.columns.empty() ? "the data" : printable(split_.columns[0].file);
+  }
+
+  std::shared_ptr<const Dataset> without_bad_rows(std::shared_ptr<const Dataset> whole) {
+    if (bad_rows_.empty()) return whole;
+    PT_CHECK(bad_rows_.size() < samples_, kData, "every sample is bad: {}",
+             bad_rows_.begin()->second);
+    std::vector<std::size_t> good;
+    for (std::size_t row = 0; row < samples_; ++row) {
+      if (!bad_rows_.contains(row)) good.push_back(row);
+    }
+    std::string note = fmt::format("{} bad samples left out", bad_rows_.size());
+    std::size_t shown = 0;
+    for (const auto& [row, message] : bad_rows_) {
+      if (shown++ == kShownBadSamples) break;
+      note += fmt::format("{} {}", shown == 1 ? ":" : ";", message);
+    }
+    out_.notes.push_back(std::move(note));
+    return std::make_shared<GoodRows>(std::move(whole), std::move(good));
+  }
+
+  const RawSplit& split_;
+  const DataSpec& spec_;
+  const BindOptions& options_;
+  const BoundData* like_;
+  Matches match_;
+  BoundData out_;
+  std::size_t samples_ = 0;
+  std::string first_;  // the array that said how many samples there are
+  std::vector<Column> columns_;
+  std::vector<std::unique_ptr<ColumnSource>> sources_;
+  std::map<std::size_t, std::string> bad_rows_;
+  bool has_images_ = false;
+};
+
+// "0.5,0.4" of --normalize.
+std::vector<double> numbers_of(std::string_view text) {
+  std::vector<double> out;
+  while (!text.empty()) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || !std::isfinite(value)) return {};
+    out.push_back(value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.empty() && text.front() != ',') return {};
+    if (!text.empty()) text.remove_prefix(1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Normalization Normalization::parse(std::string_view text) {
+  if (text == "auto") return {Kind::kAuto, 1};
+  if (text == "none") return {Kind::kNone, 1};
+  if (text == "max") return {Kind::kMax, 1};
+  // The training set's means and deviations as PyTorch's models know them.
+  if (text == "imagenet") text = "0.485,0.456,0.406/0.229,0.224,0.225";
+  if (const std::size_t bar = text.find('/'); bar != std::string_view::npos) {
+    Normalization out{Kind::kAuto, 1, numbers_of(text.substr(0, bar)),
+                      numbers_of(text.substr(bar + 1))};
+    PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
+                 std::ranges::all_of(out.deviation, [](double value) { return value > 0; }),
+             kUsage,
+             "--normalize takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
+             printable(std::string(text)));
+    return out;
+  }
+  double divisor = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), divisor);
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() && divisor > 0 &&
+               divisor <= std::numeric_limits<float>::max(),
+           kUsage,
+           "--normalize takes auto, none, max, imagenet, means/deviations or a number to divide "
+           "by, not \"{}\"",
+           printable(text));
+  return {Kind::kDivide, divisor};
+}
+
+BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptions& options,
+                    const BoundData* like) {
+  const auto bind = [&] {
+    const auto shards = split.shards ? split.shards : token_stream_in(split, spec);
+    if (!shards) return Binder(split, spec, options, like).bind();
+    BoundData out;
+    out.divisors.assign(spec.inputs.size(), 1.0);
+    out.dataset = bind_token_stream(shards, spec, out.notes);
+    return out;
+  };
+  return read_and_check(bind, check_mapped_files);
+}
+
+}  // namespace pipetrain

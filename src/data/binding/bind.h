@@ -1,0 +1,60 @@
+// Binding: which array of the file feeds which input of the model, in which type, shape and scale,
+// and the checks that make a bad label an error before step 1 and not a crash in step 900.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/images/image_options.h"
+#include "data/rows/data_spec.h"
+#include "data/rows/dataset.h"
+#include "data/rows/raw_data.h"
+
+namespace pipetrain {
+
+/// How numbers are scaled on their way into a float input.
+struct Normalization {
+  enum class Kind {
+    kAuto,  // uint8 is divided by 255, anything else is left alone
+    kNone,
+    kMax,     // divided by the largest magnitude in the training data
+    kDivide,  // divided by `divisor`
+  };
+  Kind kind = Kind::kAuto;
+  double divisor = 1;
+  /// Then (value - mean) / deviation, for each channel of an image; one value is for all of them.
+  std::vector<double> mean = {}, deviation = {};
+
+  /// "auto", "none", "max", a number, "imagenet", or "M,…/S,…": means and deviations of the values
+  /// that auto gives. Error kUsage.
+  static Normalization parse(std::string_view text);
+};
+
+enum class BadSample { kError, kSkip };
+
+struct BindOptions {
+  Normalization normalization;
+  BadSample on_bad_sample = BadSample::kError;
+  ImageOptions image;
+  /// Pairs (model input or label, array in the file).
+  std::vector<std::pair<std::string, std::string>> bindings;
+};
+
+struct BoundData {
+  std::shared_ptr<const Dataset> dataset;
+  /// One sentence per column: where it comes from, how it is converted.
+  std::vector<std::string> notes;
+  /// One per model input: what its values are divided by.
+  std::vector<double> divisors;
+  std::vector<std::string> class_names;
+};
+
+/// Binds one split. `like`, the bound training data, gives a validation split the same scale and
+/// the same class numbers. Errors: kData, naming file and item; kUsage for a wrong binding.
+BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptions& options,
+                    const BoundData* like = nullptr);
+
+}  // namespace pipetrain

@@ -1,0 +1,120 @@
+#include "data/binding/bind_tokens.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "data/rows/column_source.h"
+#include "data/rows/element.h"
+
+namespace pipetrain {
+
+namespace {
+
+// The input that the stream feeds: the first of whole numbers that has no known filling.
+const ModelInput* find_token_input(const DataSpec& spec) {
+  for (const ModelInput& input : spec.inputs) {
+    if (!known_filling(input) && !is_float(input.dtype)) return &input;
+  }
+  return nullptr;
+}
+
+void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
+               const ModelInput& input) {
+  std::int64_t bound = input.upper_bound;
+  if (spec.label && spec.label->classes >= 0) {
+    bound = bound < 0 ? spec.label->classes : std::min(bound, spec.label->classes);
+  }
+  if (bound < 0) return;
+  for (const TokenShard& shard : shards) {
+    const std::size_t count = shard.tokens();
+    const auto bytes = shard.content.bytes().subspan(shard.header_bytes);
+    const double largest = range_of(bytes.data(), shard.dtype, count).high;
+    if (count == 0 || largest < static_cast<double>(bound)) continue;
+    std::size_t at = 0;
+    while (at < count && shard.token(at) < static_cast<std::uint64_t>(bound)) ++at;
+    if (at == count) continue;  // the file has just been cut, which is said when all is read
+    const bool guessed = shard.header_bytes == 0 && shard.dtype != DType::kUint8;
+    PT_FAIL(kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
+            printable(shard.file), at,
+            guessed ? " (--token-dtype u16 or u32 says how wide a token is)" : "");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
+                                                 std::vector<std::string>& notes) {
+  const std::string& from = shards->front().file;
+  const std::string file = from == "-" ? "standard input" : printable(from);
+  const ModelInput* input = find_token_input(spec);
+  PT_CHECK(input && input->sample_shape.rank() == 1 && input->sample_shape[0] > 0, kData,
+           "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens); "
+           "--format says what it is instead, such as csv or jsonl",
+           file);
+  const bool shifted = spec.label && spec.label->shifted_input;
+  PT_CHECK(!spec.label || shifted, kData,
+           "\"{}\" is a stream of tokens without labels: it can train a model that predicts the "
+           "next token, and this loss wants labels {} {}",
+           file, name_of(spec.label->dtype), spec.label->sample_shape.text());
+  check_ids(*shards, spec, *input);
+
+  const auto length = static_cast<std::size_t>(input->sample_shape[0]);
+  const std::size_t extra = shifted ? 1 : 0;
+  const std::size_t samples = TokenSource(shards, length, extra, 0).size();
+  std::size_t tokens = 0;
+  for (const TokenShard& shard : *shards) tokens += shard.tokens();
+  PT_CHECK(samples > 0, kData, "\"{}\" has {} tokens, too few for one sample of {}{}", file, tokens,
+           length, shifted ? " and the next one" : "");
+
+  std::vector<Column> columns;
+  std::vector<std::unique_ptr<ColumnSource>> sources;
+  const auto add = [&](const char* kind, Column column, const std::string& from,
+                       std::unique_ptr<ColumnSource> source) {
+    notes.push_back(fmt::format("{} {}: {}", kind, column.text(), from));
+    columns.push_back(std::move(column));
+    sources.push_back(std::move(source));
+  };
+  for (const ModelInput& each : spec.inputs) {
+    const Column column{each.name, each.dtype, each.sample_shape};
+    if (&each == input) {
+      add("input", column, fmt::format("windows of {} of the {} tokens", length, tokens),
+          std::make_unique<TokenSource>(shards, length, extra, 0));
+      continue;
+    }
+    const std::optional<Filling> filling = known_filling(each);
+    PT_CHECK(filling, kData, "\"{}\" has nothing for the input {}", file, column.text());
+    add("input", column, fmt::format("filled with {}, as the data have none", name_of(*filling)),
+        std::make_unique<FillingSource>(*filling));
+  }
+  if (shifted) {
+    const Column column{spec.label->name, spec.label->dtype, spec.label->sample_shape};
+    PT_CHECK(column.sample_shape == input->sample_shape, kData,
+             "labels that are the next tokens have shape {}, the loss wants {}",
+             input->sample_shape.text(), column.sample_shape.text());
+    add("labels", column, "the next tokens", std::make_unique<TokenSource>(shards, length, 1, 1));
+  }
+  return std::make_shared<ColumnsDataset>(samples, std::move(columns), std::move(sources));
+}
+
+TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
+  const ModelInput* input = find_token_input(spec);
+  if (split.columns.size() != 1 || !spec.label || !spec.label->shifted_input || !input ||
+      input->sample_shape.rank() != 1 || input->sample_shape[0] < 2) {
+    return nullptr;
+  }
+  const RawColumn& raw = split.columns[0];
+  if (raw.values.shape().rank() != 1 || is_float(raw.values.dtype())) return nullptr;
+  const auto bad = find_bad_elements(
+      raw.values, 0, 1, Allowed::whole(0, std::numeric_limits<std::uint32_t>::max()), 1);
+  PT_CHECK(bad.empty(), kData, "token {} {}, {}", bad[0].value, bad[0].reason,
+           raw.locate(bad[0].row));
+  std::string ids(raw.rows() * sizeof(std::uint32_t), '\0');
+  convert_elements(raw.values.view().data, raw.values.dtype(), ids.data(), DType::kUint32,
+                   raw.rows(), 1);
+  std::vector<TokenShard> shards;
+  shards.push_back({raw.file, FileBytes(std::move(ids)), DType::kUint32, 0});
+  return std::make_shared<const std::vector<TokenShard>>(std::move(shards));
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,29 @@
+// Binding a stream of tokens to a language model: windows of the model's length, one after the
+// other, and as labels the token that follows each.
+//
+//   tokens   a b c d e f g h i     length 4
+//   sample 0 a b c d               labels b c d e
+//   sample 1         e f g h       labels         f g h i
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/rows/data_spec.h"
+#include "data/rows/dataset.h"
+#include "data/rows/raw_data.h"
+
+namespace pipetrain {
+
+using TokenShards = std::shared_ptr<const std::vector<TokenShard>>;
+
+/// Errors (kData): the model does not want tokens, an id is out of range, the stream is too short.
+std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
+                                                 std::vector<std::string>& notes);
+
+/// A single array of whole numbers with one axis, given to a model that predicts the next token, is
+/// a stream too; null if that is not what `split` and `spec` are.
+TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);
+
+}  // namespace pipetrain

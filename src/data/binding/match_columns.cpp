@@ -1,0 +1,194 @@
+#include "data/binding/match_columns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/rows/readers.h"
+
+namespace pipetrain {
+
+namespace {
+
+class Matcher {
+ public:
+  Matcher(std::span<const RawColumn> columns, const DataSpec& spec)
+      : columns_(columns), spec_(spec), taken_(columns.size()), found_(spec.inputs.size()) {
+    out_.inputs.resize(spec.inputs.size());
+  }
+
+  void by_word(std::span<const std::pair<std::string, std::string>> bindings) {
+    for (const auto& [target, array] : bindings) {
+      const std::optional<std::size_t> column = find(array);
+      PT_CHECK(column, kUsage, "--bind {}={}: the data have no array \"{}\", they have {}",
+               printable(target), printable(array), printable(array), list_columns(columns_));
+      if (is_label(target)) {
+        out_.label = column;
+        taken_[*column] = true;
+        continue;
+      }
+      const auto input = std::ranges::find(spec_.inputs, target, &ModelInput::name);
+      PT_CHECK(input != spec_.inputs.end(), kUsage,
+               "--bind {}={}: the model has no input \"{}\"; its inputs are {}", printable(target),
+               printable(array), printable(target), input_names());
+      take(static_cast<std::size_t>(input - spec_.inputs.begin()), *column);
+    }
+  }
+
+  void by_name() {
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      const std::optional<std::size_t> column = find(spec_.inputs[i].name);
+      if (!found_[i] && column && !taken_[*column]) take(i, *column);
+    }
+    if (spec_.label && !out_.label) {
+      if (const auto column = find(spec_.label->name)) take_label(*column);
+    }
+    for (std::size_t column = 0; column < columns_.size(); ++column) {
+      if (columns_[column].role != ColumnRole::kLabel) continue;
+      if (spec_.label && !out_.label) take_label(column);
+      // A graph that computes its loss itself has an input for the labels.
+      for (std::size_t i = 0; i < found_.size() && !spec_.label; ++i) {
+        const bool wants = role_of_name(spec_.inputs[i].name) == ColumnRole::kLabel;
+        if (wants && !found_[i] && !taken_[column]) take(i, column);
+      }
+    }
+  }
+
+  // A table's columns, by the names in its header or dealt out in order.
+  void by_field() {
+    const std::vector<std::size_t> open = open_inputs();
+    const std::vector<std::size_t> free = free_columns();
+    if (open.size() < 2 || free.size() != 1) return;
+    const RawColumn& table = columns_[free[0]];
+    const std::int64_t width = table.sample_shape().count();
+    const std::vector<std::string>& header = table.field_names;
+    std::vector<std::size_t> fields;
+    for (const std::size_t i : open) {
+      const auto at = std::ranges::find(header, spec_.inputs[i].name);
+      if (at != header.end() && spec_.inputs[i].sample_shape.count() == 1) {
+        fields.push_back(static_cast<std::size_t>(at - header.begin()));
+      }
+    }
+    std::int64_t wanted = 0;
+    for (const std::size_t i : open) wanted += spec_.inputs[i].sample_shape.count();
+    if (fields.size() != open.size() && wanted != width) return;
+    std::size_t next = 0;
+    for (std::size_t k = 0; k < open.size(); ++k) {
+      const auto count = static_cast<std::size_t>(spec_.inputs[open[k]].sample_shape.count());
+      const bool named = fields.size() == open.size();
+      out_.inputs[open[k]] = {free[0], named ? fields[k] : next, count, {}};
+      found_[open[k]] = true;
+      next += count;
+    }
+    taken_[free[0]] = true;
+  }
+
+  void by_position() {
+    std::vector<std::size_t> free = free_columns();
+    std::size_t next = 0;
+    for (const std::size_t i : open_inputs()) {
+      if (next < free.size()) take(i, free[next++]);
+    }
+    // Masks and the like are filled, unless there is an array for each of them too.
+    free = free_columns();
+    const bool wants_label = spec_.label && !out_.label && !spec_.label->shifted_input;
+    const auto missing = static_cast<std::size_t>(std::ranges::count(found_, false));
+    next = 0;
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (!found_[i] && free.size() == missing + (wants_label ? 1 : 0)) take(i, free[next++]);
+    }
+    free = free_columns();
+    if (wants_label && !free.empty()) take_label(free.back());
+  }
+
+  void by_filling() {
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      const ModelInput& input = spec_.inputs[i];
+      if (found_[i]) continue;
+      out_.inputs[i].filling = known_filling(input);
+      PT_CHECK(
+          out_.inputs[i].filling, kData,
+          "the data have nothing for the input \"{}\" {} {}: the arrays are {} (--bind {}=ARRAY "
+          "chooses one)",
+          printable(input.name), name_of(input.dtype), input.sample_shape.text(),
+          list_columns(columns_), printable(input.name));
+    }
+  }
+
+  Matches result() {
+    out_.unused = free_columns();
+    return std::move(out_);
+  }
+
+ private:
+  std::optional<std::size_t> find(const std::string& name) const {
+    const auto at = std::ranges::find(columns_, name, &RawColumn::name);
+    if (at == columns_.end()) return std::nullopt;
+    return static_cast<std::size_t>(at - columns_.begin());
+  }
+  bool is_label(const std::string& target) const {
+    if (!spec_.label || std::ranges::count(spec_.inputs, target, &ModelInput::name)) return false;
+    return target == spec_.label->name || role_of_name(target) == ColumnRole::kLabel;
+  }
+  void take(std::size_t input, std::size_t column) {
+    out_.inputs[input].column = column;
+    found_[input] = true;
+    taken_[column] = true;
+  }
+  void take_label(std::size_t column) {
+    if (taken_[column]) return;
+    out_.label = column;
+    taken_[column] = true;
+  }
+  std::vector<std::size_t> free_columns() const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (!taken_[i]) out.push_back(i);
+    }
+    return out;
+  }
+  // Inputs that need an array and have none.
+  std::vector<std::size_t> open_inputs() const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (!found_[i] && !known_filling(spec_.inputs[i])) out.push_back(i);
+    }
+    return out;
+  }
+  std::string input_names() const {
+    std::vector<std::string> names;
+    for (const ModelInput& input : spec_.inputs) names.push_back(printable(input.name));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  std::span<const RawColumn> columns_;
+  const DataSpec& spec_;
+  std::vector<bool> taken_;  // per array
+  std::vector<bool> found_;  // per input
+  Matches out_;
+};
+
+}  // namespace
+
+Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
+                      std::span<const std::pair<std::string, std::string>> bindings) {
+  Matcher matcher(columns, spec);
+  matcher.by_word(bindings);
+  matcher.by_name();
+  matcher.by_field();
+  matcher.by_position();
+  matcher.by_filling();
+  return matcher.result();
+}
+
+std::string list_columns(std::span<const RawColumn> columns) {
+  std::vector<std::string> parts;
+  for (const RawColumn& column : columns) {
+    parts.push_back(fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
+                                column.sample_shape().text()));
+  }
+  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace pipetrain

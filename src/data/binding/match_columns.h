@@ -1,0 +1,39 @@
+// Which array feeds which input: by the user's word, by name, then by position.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/rows/data_spec.h"
+#include "data/rows/raw_data.h"
+#include "data/rows/synthetic.h"
+
+namespace pipetrain {
+
+struct Match {
+  std::size_t column = 0;
+  /// If fields > 0: only the columns [first_field, first_field + fields) of a table.
+  std::size_t first_field = 0;
+  std::size_t fields = 0;
+  /// No array: filled in.
+  std::optional<Filling> filling;
+};
+
+struct Matches {
+  std::vector<Match> inputs;         // one per input of the model
+  std::optional<std::size_t> label;  // empty if no array can be the labels
+  std::vector<std::size_t> unused;
+};
+
+/// `bindings` are pairs (input or label, array). Errors: kData if an input stays empty, kUsage for
+/// a binding that names nothing.
+Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
+                      std::span<const std::pair<std::string, std::string>> bindings);
+
+/// "x" float32 (28, 28), "y" uint8 ()
+std::string list_columns(std::span<const RawColumn> columns);
+
+}  // namespace pipetrain

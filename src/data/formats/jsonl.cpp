@@ -1,0 +1,219 @@
+// JSON Lines: {"x": [0.5, 1], "y": 3} or {"input_ids": [5, 9, 2], "labels": [5, 9, 2]}, one object
+// a line.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "data/rows/json_rows.h"
+#include "data/rows/ragged_rows.h"
+#include "data/rows/readers.h"
+
+namespace pipetrain {
+
+namespace {
+
+// Takes the values of one line's object; nested objects are passed over.
+class LineHandler : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit LineHandler(std::vector<RaggedRows>& rows) : rows_(rows) {}
+
+  void begin_line() {
+    depth_ = objects_ = 0;
+    current_ = nullptr;
+    top_ = false;
+    problem.clear();
+  }
+
+  bool null() override {
+    return pass() || complain(fmt::format("\"{}\" is null", printable(key_)));
+  }
+  bool boolean(bool value) override { return pass() || number(std::int64_t{value}); }
+  bool number_integer(number_integer_t value) override { return pass() || number(value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    return pass() || (value <= INT64_MAX ? number(static_cast<std::int64_t>(value))
+                                         : number(static_cast<double>(value)));
+  }
+  bool number_float(number_float_t value, const string_t&) override {
+    return pass() || number(value);
+  }
+  bool string(string_t& value) override {
+    if (pass()) return true;
+    if (depth_ > 0) return complain(fmt::format("\"{}\" has words in a list", printable(key_)));
+    current_->add(std::string_view(value));
+    return finish_value(Shape{});
+  }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    if (++objects_ == 1) {
+      top_ = true;
+      return true;
+    }
+    return depth_ == 0 || objects_ > 2 ||
+           complain(fmt::format("\"{}\" has objects in a list", printable(key_)));
+  }
+  bool end_object() override {
+    --objects_;
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (objects_ > 1) return true;
+    key_ = name;
+    const auto found =
+        std::ranges::find_if(rows_, [&](const RaggedRows& each) { return each.name() == name; });
+    current_ = found == rows_.end() ? nullptr : &*found;
+    if (!current_ && first_line) {
+      rows_.emplace_back(name);
+      current_ = &rows_.back();
+      rows_before = 0;
+    }
+    if (current_ && current_->rows() != rows_before) {
+      return complain(fmt::format("\"{}\" occurs twice", printable(name)));
+    }
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    if (objects_ != 1 || !current_) return objects_ > 0 || complain("it is no object");
+    if (depth_ > 0 && counts_[depth_ - 1] > 0 && depth_ < kMostAxes && extents_[depth_] < 0) {
+      return complain(fmt::format("\"{}\" mixes numbers and lists", printable(key_)));
+    }
+    if (depth_ > 0) ++counts_[depth_ - 1];
+    if (depth_ == kMostAxes) return complain("lists in lists in lists");
+    counts_[depth_] = 0;
+    if (depth_ == 0) std::fill_n(extents_, kMostAxes, -1);
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    if (objects_ != 1 || !current_) return true;
+    --depth_;
+    std::int64_t& extent = extents_[depth_];
+    if (extent >= 0 && extent != counts_[depth_]) {
+      return complain(fmt::format("\"{}\" has lists of several lengths", printable(key_)));
+    }
+    extent = counts_[depth_];
+    if (depth_ > 0) return true;
+    std::vector<std::int64_t> dims;
+    for (std::size_t axis = 0; axis < kMostAxes && extents_[axis] >= 0; ++axis) {
+      dims.push_back(extents_[axis]);
+    }
+    return finish_value(Shape(std::move(dims)));
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return complain(fmt::format("no JSON from character {} on", position));
+  }
+
+  bool is_object() const { return top_; }
+  std::string problem;
+  bool first_line = true;
+  std::size_t rows_before = 0;
+
+ private:
+  static constexpr std::size_t kMostAxes = 6;
+
+  // Whether a value is not ours: in a nested object, or under a name that the first line lacks.
+  bool pass() const { return objects_ > 1 || (objects_ == 1 && !current_); }
+  bool complain(std::string text) {
+    if (problem.empty()) problem = std::move(text);
+    return false;
+  }
+  template <class Value>
+  bool number(Value value) {
+    if (objects_ == 0) return complain("it is no object");
+    if (depth_ > 0) {
+      // A number beside a list, or lists of several depths.
+      if (depth_ < kMostAxes && extents_[depth_] >= 0)
+        return complain(fmt::format("\"{}\" mixes numbers and lists", printable(key_)));
+      ++counts_[depth_ - 1];
+    }
+    current_->add(value);
+    return depth_ > 0 || finish_value(Shape{});
+  }
+  bool finish_value(const Shape& shape) {
+    const std::string wrong = current_->end_row(shape);
+    return wrong.empty() || complain(wrong);
+  }
+
+  std::vector<RaggedRows>& rows_;
+  RaggedRows* current_ = nullptr;
+  std::string key_;
+  std::size_t objects_ = 0, depth_ = 0;
+  bool top_ = false;
+  std::int64_t counts_[kMostAxes] = {};
+  std::int64_t extents_[kMostAxes] = {};
+};
+
+RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
+                    std::vector<std::string>& notes) {
+  std::vector<RaggedRows> rows;
+  rows.reserve(256);
+  std::vector<std::uint32_t> lines;
+  LineHandler handler(rows);
+  for (const std::string& file : files) {
+    const FileBytes content = FileBytes::open_inflated(file);
+    std::string_view rest = content.text();
+    for (std::uint32_t number = 1; !rest.empty(); ++number) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      handler.begin_line();
+      handler.first_line = lines.empty();
+      handler.rows_before = lines.size();
+      const bool good = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
+      const auto place = [&] { return fmt::format("{} line {}", printable(file), number); };
+      PT_CHECK(good, kData, "{}: {}", place(), handler.problem);
+      PT_CHECK(handler.is_object(), kData, "{}: it is no object", place());
+      PT_CHECK(rows.size() <= 256, kData, "{}: more than 256 names", place());
+      lines.push_back(number);
+      // A first line's value that was passed over (a nested object) leaves no row.
+      if (lines.size() == 1) {
+        std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
+        PT_CHECK(!rows.empty(), kData, "{}: it has no numbers and no words", place());
+      }
+      for (const RaggedRows& each : rows) {
+        PT_CHECK(each.rows() == lines.size(), kData,
+                 "{}: \"{}\" is missing, which the first line has", place(),
+                 printable(each.name()));
+      }
+    }
+  }
+  PT_CHECK(!lines.empty(), kData, "\"{}\" has no lines", printable(path));
+  if (files.size() > 1) lines.clear();
+  return columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> label_in_json(std::string_view text, const std::string& name) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  PT_CHECK(!json.is_discarded(), kData, "{} is no JSON", name);
+  for (const char* key : {"label", "cls", "class", "y"}) {
+    if (json.is_object() && json.contains(key) && json[key].is_number_integer()) {
+      return json[key].get<std::int64_t>();
+    }
+  }
+  return std::nullopt;
+}
+
+RawData read_jsonl(const std::string& path) {
+  RawData out{path, "JSON Lines", {}, {}, {}};
+  std::vector<std::string> train, held_out;
+  const bool folder = std::filesystem::is_directory(path);
+  const std::vector<std::string> files = list_files(path);
+  for (const std::string& file : files) {
+    const std::string name = std::filesystem::path(file).filename().string();
+    if (folder && name.find(".jsonl") == std::string::npos) continue;
+    const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
+                                            name.find("test") != std::string::npos);
+    (other ? held_out : train).push_back(file);
+  }
+  if (train.empty()) std::swap(train, held_out);
+  PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
+  out.train = read_files(train, path, out.notes);
+  if (!held_out.empty()) out.held_out = read_files(held_out, path, out.notes);
+  return out;
+}
+
+}  // namespace pipetrain

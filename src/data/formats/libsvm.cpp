@@ -1,0 +1,144 @@
+// LibSVM's text format: "label index:value index:value …", one sample a line, "#" begins a comment.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/rows/readers.h"
+#include "data/rows/sparse_rows.h"
+
+namespace pipetrain {
+
+namespace {
+
+// A wider row would be an index that is none.
+constexpr std::uint32_t kMostColumns = 1u << 28;
+
+std::string_view next_word(std::string_view& line) {
+  line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
+  const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+  line.remove_prefix(word.size());
+  return word;
+}
+
+template <class Number>
+bool parse_whole(std::string_view text, Number& out) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return !text.empty() && error == std::errc() && end == text.data() + text.size();
+}
+
+struct SvmFile {
+  SparseRows rows;
+  std::vector<double> labels;
+  std::uint32_t least = UINT32_MAX;  // of the indices
+};
+
+SvmFile parse_svm(std::string_view rest, const std::string& file) {
+  SvmFile out;
+  out.rows.file = file;
+  for (std::uint32_t number = 1; !rest.empty(); ++number) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    line = line.substr(0, line.find('#'));
+    const std::string_view label = next_word(line);
+    if (label.empty()) continue;
+    const auto place = [&] { return fmt::format("{} line {}", printable(file), number); };
+    double value = 0;
+    PT_CHECK(parse_whole(label, value) && std::isfinite(value), kData,
+             "{}: the label is \"{}\", not a number", place(), printable(std::string(label)));
+    out.labels.push_back(value);
+    std::int64_t before = -1;
+    for (std::string_view word = next_word(line); !word.empty(); word = next_word(line)) {
+      const std::size_t colon = std::min(word.find(':'), word.size());
+      if (word.substr(0, colon) == "qid") continue;
+      std::uint32_t index = 0;
+      float number_at = 0;
+      PT_CHECK(colon < word.size() && parse_whole(word.substr(0, colon), index) &&
+                   parse_whole(word.substr(colon + 1), number_at) && std::isfinite(number_at),
+               kData, "{}: \"{}\" is not index:value", place(), printable(std::string(word)));
+      PT_CHECK(index < kMostColumns, kData, "{}: index {} is out of range 0..{}", place(), index,
+               kMostColumns - 1);
+      PT_CHECK(index > before, kData, "{}: index {} follows {}; they must grow", place(), index,
+               before);
+      before = index;
+      out.rows.positions.push_back(index);
+      out.rows.values.push_back(number_at);
+      out.least = std::min(out.least, index);
+      out.rows.width = std::max(out.rows.width, index + 1);
+    }
+    out.rows.ends.push_back(out.rows.positions.size());
+    out.rows.lines.push_back(number);
+  }
+  PT_CHECK(!out.labels.empty(), kData, "\"{}\" has no rows", printable(file));
+  return out;
+}
+
+RawSplit to_split(SvmFile file, bool from_one, std::vector<std::string>& notes) {
+  if (from_one && file.least < UINT32_MAX) {
+    for (std::uint32_t& position : file.rows.positions) --position;
+    --file.rows.width;
+  }
+  const std::vector<std::uint32_t> lines = file.rows.lines;
+  const std::string name = file.rows.file;
+  const bool signs = std::ranges::all_of(file.labels, [](double v) { return v == 1 || v == -1; }) &&
+                     std::ranges::count(file.labels, -1.0) > 0;
+  const bool whole = std::ranges::all_of(
+      file.labels, [](double v) { return v == std::floor(v) && std::abs(v) < 1e15; });
+  if (signs) {
+    notes.push_back("labels -1 and 1 are classes 0 and 1");
+    for (double& label : file.labels) label = label > 0 ? 1 : 0;
+  }
+  const Shape shape{static_cast<std::int64_t>(file.labels.size())};
+  const std::vector<std::int64_t> classes(file.labels.begin(), file.labels.end());
+  const std::vector<float> numbers(file.labels.begin(), file.labels.end());
+  RawSplit out;
+  out.columns.push_back(
+      {"x", {}, name, ColumnRole::kInput, {}, {}, lines, make_sparse_rows(std::move(file.rows))});
+  out.columns.push_back(
+      {"y",
+       whole ? HostTensor::of<std::int64_t>(shape, classes) : HostTensor::of<float>(shape, numbers),
+       name,
+       ColumnRole::kLabel,
+       {},
+       {},
+       lines});
+  return out;
+}
+
+}  // namespace
+
+bool is_libsvm_line(std::string_view line) {
+  line = line.substr(0, line.find('#'));
+  double label = 0;
+  if (!parse_whole(next_word(line), label)) return false;
+  std::size_t pairs = 0;
+  for (std::string_view word = next_word(line); !word.empty(); word = next_word(line)) {
+    const std::size_t colon = std::min(word.find(':'), word.size());
+    std::uint32_t index = 0;
+    double value = 0;
+    const bool query = word.substr(0, colon) == "qid";
+    if (colon == word.size() || !(query || parse_whole(word.substr(0, colon), index)) ||
+        !parse_whole(word.substr(colon + 1), value)) {
+      return false;
+    }
+    ++pairs;
+  }
+  return pairs > 0;
+}
+
+RawData read_libsvm(const std::string& path) {
+  RawData out{path, "LibSVM", {}, {}, {}};
+  const std::vector<std::string> files = list_files(path);
+  PT_CHECK(files.size() == 1 && !std::filesystem::is_directory(path), kUsage,
+           "\"{}\": --format libsvm reads one file", printable(path));
+  SvmFile file = parse_svm(FileBytes::open_inflated(files[0]).text(), files[0]);
+  const bool from_one = file.least > 0;
+  out.notes.push_back(fmt::format("indices count from {}, the largest is {}", from_one ? 1 : 0,
+                                  file.rows.width ? file.rows.width - 1 : 0));
+  out.train = to_split(std::move(file), from_one, out.notes);
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,146 @@
+// Archives of NumPy arrays, and single arrays with their labels beside them.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/files/zip_archive.h"
+#include "data/rows/readers.h"
+
+namespace pipetrain {
+
+namespace {
+
+constexpr std::string_view kExtension = ".npy";
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+constexpr std::pair<std::string_view, SourcePart> kParts[] = {
+    {"train", SourcePart::kTrain},    {"training", SourcePart::kTrain},
+    {"val", SourcePart::kValidation}, {"validation", SourcePart::kValidation},
+    {"dev", SourcePart::kValidation}, {"valid", SourcePart::kValidation},
+    {"test", SourcePart::kTest},
+};
+
+// Sorts arrays by the part that their key names.
+class ArrayParts {
+ public:
+  ArrayParts(const std::string& path, std::string format)
+      : out_{path, std::move(format), {}, {}, {}} {}
+
+  void add(const std::string& key, const std::string& shown, const FileBytes& content) {
+    const NpyHeader header = parse_npy_header(content.bytes(), shown);
+    if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
+      out_.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
+                                       header.shape.rank() == 0
+                                           ? "it is a single value"
+                                           : "its type is " + printable(header.descr)));
+      return;
+    }
+    const PartName name = split_part_name(key);
+    const auto part = static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain));
+    parts_[part].push_back(
+        {name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}});
+  }
+
+  RawData result() {
+    auto& [train, validation, test] = parts_;
+    PT_CHECK(!train.empty() || !validation.empty() || !test.empty(), kData,
+             "\"{}\" holds no NumPy arrays", printable(out_.path));
+    // Test data alone are what `eval` is given.
+    if (train.empty()) train = std::move(!test.empty() ? test : validation);
+    if (!validation.empty() && !test.empty()) {
+      out_.notes.push_back("of its validation and test parts, the validation part is used");
+    }
+    out_.train.columns = std::move(train);
+    out_.held_out.columns = std::move(!validation.empty() ? validation : test);
+    return std::move(out_);
+  }
+
+ private:
+  RawData out_;
+  std::array<std::vector<RawColumn>, 3> parts_;
+};
+
+}  // namespace
+
+PartName split_part_name(const std::string& key) {
+  const std::string small = lower(key);
+  for (const auto& [word, part] : kParts) {
+    const std::string before = std::string(word) + "_", after = "_" + std::string(word);
+    if (small.starts_with(before) && key.size() > before.size()) {
+      return {key.substr(before.size()), part};
+    }
+    if (small.ends_with(after) && key.size() > after.size()) {
+      return {key.substr(0, key.size() - after.size()), part};
+    }
+  }
+  return {key, std::nullopt};
+}
+
+ColumnRole role_of_name(const std::string& name) {
+  constexpr std::string_view kLabels[] = {"y",       "label", "labels",      "target",
+                                          "targets", "class", "fine_labels", "classes"};
+  const std::string small = lower(name);
+  if (std::ranges::find(kLabels, small) != std::end(kLabels)) return ColumnRole::kLabel;
+  if (small == "x" || small == "images" || small == "features") return ColumnRole::kInput;
+  return ColumnRole::kUnknown;
+}
+
+RawData read_npz(const std::string& path) {
+  const ZipArchive archive(FileBytes::open_inflated(path), path);
+  ArrayParts parts(path, "NumPy archive (npz)");
+  for (const ZipEntry& entry : archive.entries()) {
+    if (!entry.name.ends_with(kExtension)) continue;
+    const std::string key = entry.name.substr(0, entry.name.size() - kExtension.size());
+    parts.add(key, fmt::format("{}[{}]", path, key), archive.read(entry));
+  }
+  return parts.result();
+}
+
+RawData read_npy(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    ArrayParts parts(path, "NumPy arrays (npy)");
+    for (const std::string& file : list_files(path)) {
+      if (!file.ends_with(kExtension)) continue;
+      parts.add(std::filesystem::path(file).stem().string(), file, FileBytes::open_inflated(file));
+    }
+    return parts.result();
+  }
+  RawData out{path, "NumPy array (npy)", {}, {}, {}};
+  const auto add = [&](const std::string& file, const std::string& name, ColumnRole role) {
+    const FileBytes content = FileBytes::open_inflated(file);
+    out.train.columns.push_back({name, parse_npy(content.bytes(), file), file, role, {}, {}, {}});
+  };
+  const std::filesystem::path inputs(path);
+  const std::string stem = inputs.stem().string();
+  add(path, stem, ColumnRole::kInput);
+  constexpr std::pair<std::string_view, std::string_view> kBeside[] = {
+      {"x", "y"},           {"X", "y"},           {"X", "Y"},
+      {"images", "labels"}, {"inputs", "labels"}, {"inputs", "targets"},
+      {"data", "labels"}};
+  for (const auto& [input, label] : kBeside) {
+    const std::size_t at = stem.find(input);
+    // The word must stand alone: "x_train" has an x, "mixed" has none.
+    if (at == std::string::npos ||
+        (at > 0 && std::isalpha(static_cast<unsigned char>(stem[at - 1]))) ||
+        (at + input.size() < stem.size() &&
+         std::isalpha(static_cast<unsigned char>(stem[at + input.size()])))) {
+      continue;
+    }
+    std::string name = stem;
+    name.replace(at, input.size(), label);
+    const std::filesystem::path beside = inputs.parent_path() / (name + std::string(kExtension));
+    if (!std::filesystem::is_regular_file(beside)) continue;
+    add(beside.string(), name, ColumnRole::kLabel);
+    out.notes.push_back(fmt::format("labels from \"{}\" beside it", beside.filename().string()));
+    break;
+  }
+  return out;
+}
+
+}  // namespace pipetrain

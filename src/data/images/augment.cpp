@@ -1,0 +1,269 @@
+#include "data/images/augment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace pipetrain {
+
+namespace {
+
+// Keeps these numbers apart from those of masks and of the order.
+constexpr std::uint32_t kAugmentStream = 0x4175676d;
+
+/// Four random words for one operation on one sample.
+PhiloxBlock draw(const Augmentation::Occasion& occasion, std::size_t operation) {
+  PhiloxKey key = philox_key(occasion.seed);
+  key.word[1] ^= kAugmentStream;
+  return philox(
+      key, {{static_cast<std::uint32_t>(occasion.sample), static_cast<std::uint32_t>(occasion.step),
+             static_cast<std::uint32_t>(occasion.sample >> 32 ^ occasion.step >> 32 << 16),
+             static_cast<std::uint32_t>(operation)}});
+}
+
+// Uniform in 1 - amount … 1 + amount.
+float factor(std::uint32_t bits, double amount) {
+  return 1 + static_cast<float>(amount) * (2 * uniform_float(bits) - 1);
+}
+
+void mirror_rows(const ImagePlanes& image) {
+  for (std::size_t row = 0; row < image.channels * image.height; ++row) {
+    std::reverse(image.data + row * image.width, image.data + (row + 1) * image.width);
+  }
+}
+
+void mirror_columns(const ImagePlanes& image) {
+  for (std::size_t c = 0; c < image.channels; ++c) {
+    float* plane = image.data + c * image.height * image.width;
+    for (std::size_t y = 0; y < image.height / 2; ++y) {
+      std::swap_ranges(plane + y * image.width, plane + (y + 1) * image.width,
+                       plane + (image.height - 1 - y) * image.width);
+    }
+  }
+}
+
+// The same as padding with zeros and cutting the old size out at a random place.
+void shift(const ImagePlanes& image, const PhiloxBlock& bits, double amount) {
+  const auto pad = static_cast<std::int64_t>(amount);
+  const auto range = static_cast<std::uint32_t>(2 * pad + 1);
+  const std::int64_t down = pad - uniform_below(bits.word[0], range);
+  const std::int64_t right = pad - uniform_below(bits.word[1], range);
+  const auto height = static_cast<std::int64_t>(image.height);
+  const auto width = static_cast<std::int64_t>(image.width);
+  std::vector<float> old(image.height * image.width);
+  for (std::size_t c = 0; c < image.channels; ++c) {
+    float* plane = image.data + c * old.size();
+    std::copy_n(plane, old.size(), old.begin());
+    for (std::int64_t y = 0; y < height; ++y) {
+      for (std::int64_t x = 0; x < width; ++x) {
+        const std::int64_t from_y = y - down, from_x = x - right;
+        const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
+        plane[y * width + x] = inside ? old[static_cast<std::size_t>(from_y * width + from_x)] : 0;
+      }
+    }
+  }
+}
+
+// A square of zeros around a random pixel, as far as it lies in the image (DeVries and Taylor,
+// 2017).
+void cut_out(const ImagePlanes& image, const PhiloxBlock& bits, double amount) {
+  const auto side = static_cast<std::int64_t>(amount);
+  const auto part = [&](std::uint32_t word, std::size_t extent) {
+    const std::int64_t begin =
+        std::int64_t{uniform_below(word, static_cast<std::uint32_t>(extent))} - side / 2;
+    return std::pair{static_cast<std::size_t>(std::max<std::int64_t>(0, begin)),
+                     static_cast<std::size_t>(std::clamp<std::int64_t>(
+                         begin + side, 0, static_cast<std::int64_t>(extent)))};
+  };
+  const auto [top, bottom] = part(bits.word[0], image.height);
+  const auto [left, right] = part(bits.word[1], image.width);
+  for (std::size_t c = 0; c < image.channels; ++c) {
+    for (std::size_t y = top; y < bottom; ++y) {
+      float* row = image.data + (c * image.height + y) * image.width;
+      std::fill(row + left, row + right, 0.0f);
+    }
+  }
+}
+
+// Blends every value with `other(pixel)`: 1 leaves it, 0 gives the other, above 1 goes away from
+// it.
+template <class Other>
+void blend(const ImagePlanes& image, float share, Other&& other) {
+  const std::size_t pixels = image.height * image.width;
+  for (std::size_t i = 0; i < pixels; ++i) {
+    const float base = (1 - share) * other(i);
+    for (std::size_t c = 0; c < image.channels; ++c) {
+      float& value = image.data[c * pixels + i];
+      value = share * value + base;
+    }
+  }
+}
+
+float grey_of(const ImagePlanes& image, std::size_t pixel) {
+  const std::size_t pixels = image.height * image.width;
+  if (image.channels < 3) return image.data[pixel];
+  return 0.299f * image.data[pixel] + 0.587f * image.data[pixels + pixel] +
+         0.114f * image.data[2 * pixels + pixel];
+}
+
+void add_noise(const ImagePlanes& image, const PhiloxBlock& bits, float deviation) {
+  const PhiloxKey key{{bits.word[0], bits.word[1]}};
+  const std::size_t count = image.channels * image.height * image.width;
+  for (std::size_t i = 0; i < count; i += 4) {
+    const PhiloxBlock block = philox(key, {{static_cast<std::uint32_t>(i), 0, 0, 0}});
+    const NormalPair a = normal_pair(block.word[0], block.word[1]);
+    const NormalPair b = normal_pair(block.word[2], block.word[3]);
+    const float normals[4] = {a.first, a.second, b.first, b.second};
+    for (std::size_t k = 0; k < 4 && i + k < count; ++k)
+      image.data[i + k] += deviation * normals[k];
+  }
+}
+
+}  // namespace
+
+struct Augmentation::Named {
+  std::string_view name;
+  Kind kind;
+  double least, most, usual;  // of its number; usual 0: it takes none; < 0: it must be given
+  bool whole;
+  std::string_view help;
+};
+
+const std::vector<Augmentation::Named>& Augmentation::table() {
+  static const std::vector<Named> table = {
+      {"flip", Kind::kFlip, 0, 0, 0, false, "half of the images mirrored"},
+      {"vflip", Kind::kFlipVertically, 0, 0, 0, false, "half of them upside down"},
+      {"crop:N", Kind::kCrop, 1, 4096, -1, true, "N zeros around, the old size cut out"},
+      {"resized-crop:A", Kind::kResizedCrop, 0.01, 1, 0.08, false,
+       "a part of at least the share A, of ratio 3:4 to 4:3"},
+      {"cutout:N", Kind::kCutout, 1, 4096, -1, true, "a square of N pixels set to zero"},
+      {"brightness:X", Kind::kBrightness, 0, 1, -1, false, "times 1-X to 1+X"},
+      {"contrast:X", Kind::kContrast, 0, 1, -1, false, "distance from the mean times 1-X to 1+X"},
+      {"saturation:X", Kind::kSaturation, 0, 1, -1, false, "distance from grey times 1-X to 1+X"},
+      {"noise:X", Kind::kNoise, 0, 10, -1, false, "normal noise of that deviation"},
+  };
+  return table;
+}
+
+std::string Augmentation::names() {
+  std::string out;
+  for (const Named& named : table()) {
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", named.name, named.help);
+  }
+  return out;
+}
+
+Augmentation Augmentation::parse(std::string_view text) {
+  Augmentation out;
+  out.text_ = text;
+  if (text == "none") text = {};
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(item.size() + 1, text.size()));
+    const std::string_view name = item.substr(0, item.find(':'));
+    const auto found = std::ranges::find_if(table(), [&](const Named& named) {
+      return named.name.substr(0, named.name.find(':')) == name;
+    });
+    PT_CHECK(found != table().end(), kUsage, "--augment does not know \"{}\"; there are {}",
+             printable(std::string(name)), names());
+    double amount = found->usual;
+    if (name.size() < item.size()) {
+      const std::string_view number = item.substr(name.size() + 1);
+      const auto [end, error] =
+          std::from_chars(number.data(), number.data() + number.size(), amount);
+      PT_CHECK(
+          found->usual != 0 && error == std::errc() && end == number.data() + number.size() &&
+              amount >= found->least && amount <= found->most &&
+              (!found->whole || amount == std::floor(amount)),
+          kUsage, "--augment {}: \"{}\" is no number that it takes{}", found->name,
+          printable(std::string(number)),
+          found->usual == 0 ? "" : fmt::format(", which is {} to {}", found->least, found->most));
+    }
+    PT_CHECK(amount >= 0, kUsage, "--augment {} needs its number, as in {}:{}", name, name,
+             found->whole ? "4" : "0.2");
+    out.operations_.push_back({found->kind, amount});
+  }
+  return out;
+}
+
+PictureBox Augmentation::choose_box(const Occasion& occasion, const PictureBox& box,
+                                    std::size_t height, std::size_t width) const {
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    if (operations_[i].kind != Kind::kResizedCrop) continue;
+    // As Inception's: a share of the area and a ratio, the first of ten that fits.
+    const double whole = static_cast<double>(height) * static_cast<double>(width);
+    for (std::size_t attempt = 0; attempt < 10; ++attempt) {
+      const PhiloxBlock bits = draw(occasion, i + 256 * attempt);
+      const double least = operations_[i].amount;
+      const double area = whole * (least + (1 - least) * uniform_float(bits.word[0]));
+      const double ratio =
+          std::exp(std::log(3.0 / 4) + 2 * std::log(4.0 / 3) * uniform_float(bits.word[1]));
+      const double part_width = std::round(std::sqrt(area * ratio));
+      const double part_height = std::round(std::sqrt(area / ratio));
+      if (part_width < 1 || part_height < 1 || part_width > static_cast<double>(width) ||
+          part_height > static_cast<double>(height)) {
+        continue;
+      }
+      const auto free_x = static_cast<std::uint32_t>(static_cast<double>(width) - part_width + 1);
+      const auto free_y = static_cast<std::uint32_t>(static_cast<double>(height) - part_height + 1);
+      return {static_cast<double>(uniform_below(bits.word[2], free_x)),
+              static_cast<double>(uniform_below(bits.word[3], free_y)), part_width, part_height};
+    }
+  }
+  return box;
+}
+
+void Augmentation::apply(const Occasion& occasion, const ImagePlanes& image, float white) const {
+  const std::size_t count = image.channels * image.height * image.width;
+  bool changed = false;
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    const auto& [kind, amount] = operations_[i];
+    const PhiloxBlock bits = draw(occasion, i);
+    switch (kind) {
+      case Kind::kFlip:
+        if (bits.word[0] >> 31) mirror_rows(image);
+        break;
+      case Kind::kFlipVertically:
+        if (bits.word[0] >> 31) mirror_columns(image);
+        break;
+      case Kind::kCrop:
+        shift(image, bits, amount);
+        break;
+      case Kind::kResizedCrop:
+        break;
+      case Kind::kCutout:
+        cut_out(image, bits, amount);
+        break;
+      case Kind::kBrightness:
+        blend(image, factor(bits.word[0], amount), [](std::size_t) { return 0.0f; });
+        changed = true;
+        break;
+      case Kind::kContrast: {
+        double sum = 0;
+        for (std::size_t p = 0; p < image.height * image.width; ++p) sum += grey_of(image, p);
+        const auto mean = static_cast<float>(sum / static_cast<double>(image.height * image.width));
+        blend(image, factor(bits.word[0], amount), [mean](std::size_t) { return mean; });
+        changed = true;
+        break;
+      }
+      case Kind::kSaturation:
+        blend(image, factor(bits.word[0], amount),
+              [&](std::size_t pixel) { return grey_of(image, pixel); });
+        changed = true;
+        break;
+      case Kind::kNoise:
+        add_noise(image, bits, static_cast<float>(amount) * (white > 0 ? white : 1));
+        changed = true;
+        break;
+    }
+  }
+  if (!changed || white <= 0) return;
+  for (std::size_t i = 0; i < count; ++i) image.data[i] = std::clamp(image.data[i], 0.0f, white);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,36 @@
+// How images come to the size, the scale and the variety that a model trains with.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "data/images/augment.h"
+
+namespace pipetrain {
+
+/// What becomes of a picture of another size.
+enum class PictureFit {
+  kCrop,     // scaled to cover the wanted size, the middle cut out
+  kStretch,  // scaled in each direction
+  kPad,      // scaled to lie within it, zeros around
+};
+
+struct ImageOptions {
+  PictureFit fit = PictureFit::kCrop;
+  Augmentation augmentation;
+  std::uint64_t seed = 1;  // of the augmentation
+};
+
+/// Values become value / divisor, then (value - mean[c]) / deviation[c] for each channel.
+struct PixelScale {
+  double divisor = 1;
+  std::vector<double> mean, deviation;  // empty, or one for each channel
+
+  bool by_channel() const { return !mean.empty(); }
+};
+
+/// "crop", "stretch" or "pad". Error kUsage.
+PictureFit picture_fit_named(std::string_view name);
+
+}  // namespace pipetrain

@@ -1,0 +1,353 @@
+#include "data/loading/open_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "data/binding/match_columns.h"
+#include "data/files/tar_archive.h"
+#include "data/images/picture.h"
+#include "data/rows/element.h"
+#include "data/rows/row_source.h"
+#include "data/rows/synthetic.h"
+
+namespace pipetrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kSyntheticSamples = 6400;  // 100 batches of 64
+constexpr std::size_t kHead = 4096;              // bytes that tell a format
+
+std::string lower_name(const fs::path& path) {
+  std::string name = path.filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name.ends_with(".gz") || name.ends_with(".xz")) name.resize(name.size() - 3);
+  return name;
+}
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> endings) {
+  return std::ranges::any_of(endings,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool looks_like_text(std::string_view text) {
+  const std::string_view head = text.substr(0, kHead);
+  return head.find('\0') == std::string_view::npos;
+}
+
+std::string detect_in_directory(const std::string& path) {
+  if (const auto kind = recognise_cifar(path)) {
+    return kind == CifarKind::kCifar10 ? "cifar10" : "cifar100";
+  }
+  bool idx = false, bin = false, csv = false, npy = false, tar = false, jsonl = false;
+  bool megatron = false, tfrecord = false;
+  for (const std::string& file : list_files(path)) {
+    const std::string name = lower_name(file);
+    idx |= name.find("images") != std::string::npos && name.find("ubyte") != std::string::npos;
+    bin |= is_one_of(name, {".bin"});
+    csv |= name == "train.csv" || name == "train.tsv";
+    npy |= is_one_of(name, {".npy"});
+    tar |= is_one_of(name, {".tar", ".tgz"});
+    jsonl |= is_one_of(name, {".jsonl"});
+    tfrecord |= name.find("tfrecord") != std::string::npos;
+    megatron |= is_one_of(name, {".idx"}) && is_megatron_index(FileBytes::open(file).bytes());
+  }
+  if (idx) return "idx";
+  if (csv) return "csv";
+  if (npy) return "npy";
+  if (megatron) return "megatron";
+  if (bin) return "tokens";
+  if (tar) return "webdataset";
+  if (tfrecord) return "tfrecord";
+  if (jsonl) return "jsonl";
+  if (has_pictures(path)) return "images";
+  const std::vector<std::string> files = list_files(path);
+  const auto is_text = [](const std::string& file) {
+    return looks_like_text(FileBytes::open(file).text());
+  };
+  if (!files.empty() && std::ranges::all_of(files, is_text)) return "text";
+  PT_FAIL(kData,
+          "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
+          "data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, *.tfrecord, "
+          "*.jsonl, pictures in folders, and texts; --format names one",
+          printable(path));
+}
+
+std::string detect_text(std::string_view text, const std::string& name) {
+  if (is_one_of(name, {".libsvm", ".svm", ".svmlight"})) return "libsvm";
+  if (is_one_of(name, {".jsonl", ".ndjson"})) return "jsonl";
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return "text";
+  const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+  if (line.starts_with("{\"")) return "jsonl";
+  // The head may end within the line.
+  if (is_libsvm_line(line.substr(0, line.size() < text.size() ? line.size() : line.rfind(' ')))) {
+    return "libsvm";
+  }
+  return looks_like_table(text, text.size() < kHead) ? "csv" : "text";
+}
+
+std::string detect_by_content(const std::string& path, const std::string& name) {
+  const FileBytes content = FileBytes::open_head(path, kHead);
+  const auto bytes = content.bytes();
+  PT_CHECK(!bytes.empty(), kData, "\"{}\" is empty", printable(path));
+  if (content.text().starts_with("PK\x03\x04") || content.text().starts_with("PK\x05\x06")) {
+    return "npz";
+  }
+  if (content.text().starts_with("\x93NUMPY")) return "npy";
+  if (is_llmc_tokens(bytes)) return "tokens";
+  if (is_tar(bytes)) return "webdataset";
+  if (is_megatron_index(bytes)) return "megatron";
+  if (is_tfrecord(bytes)) return "tfrecord";
+  const bool idx_magic = bytes.size() > 8 && little_endian(bytes.first(2)) == 0 &&
+                         std::to_integer<int>(bytes[2]) >= 8 &&
+                         std::to_integer<int>(bytes[2]) <= 14 &&
+                         std::to_integer<int>(bytes[3]) >= 1 && std::to_integer<int>(bytes[3]) <= 4;
+  if (idx_magic && !name.ends_with(".bin")) return "idx";
+  if (name.ends_with(".bin")) {
+    const fs::path index = fs::path(path).replace_extension(".idx");
+    std::error_code error;
+    const bool indexed = fs::is_regular_file(index, error) &&
+                         is_megatron_index(FileBytes::open(index.string()).bytes());
+    return indexed ? "megatron" : "tokens";
+  }
+  if (picture_format(bytes) != PictureFormat::kNone) return "images";
+  if (name.find("tfrecord") != std::string::npos) return "tfrecord";
+  PT_CHECK(looks_like_text(content.text()), kData,
+           "\"{}\" is of no known format; --format names one of {}", printable(path),
+           format_names());
+  return detect_text(content.text(), name);
+}
+
+std::string detect_format(const std::string& path) {
+  if (path == "synthetic") return path;
+  if (path == "-") return detect_by_content(path, "");
+  std::error_code error;
+  if (fs::is_directory(path, error)) return detect_in_directory(path);
+  const std::vector<std::string> files = list_files(path);
+  PT_CHECK(fs::exists(files[0], error), kData, "there is no data file \"{}\"", printable(path));
+  PT_CHECK(!fs::is_character_file(files[0], error) && !fs::is_block_file(files[0], error), kData,
+           "\"{}\" is a device, not a file", printable(path));
+  const std::string name = lower_name(files[0]);
+  if (is_one_of(name, {".csv"})) return "csv";
+  if (is_one_of(name, {".tsv", ".tab"})) return "tsv";
+  if (is_one_of(name, {".txt", ".text", ".md"})) return "text";
+  if (const auto kind = recognise_cifar(files[0])) {
+    return kind == CifarKind::kCifar10 ? "cifar10" : "cifar100";
+  }
+  return detect_by_content(files[0], name);
+}
+
+RawData read_table(const std::string& path, const DataOptions& options, char delimiter) {
+  CsvOptions csv = options.csv;
+  csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
+  if (!csv.delimiter) csv.delimiter = delimiter;
+  return read_csv(path, csv);
+}
+
+struct Reader {
+  std::string_view name;
+  RawData (*read)(const std::string& path, const DataOptions& options);
+};
+// What --format can say. A pipe is no file: only what is read as one stream takes it.
+constexpr Reader kReaders[] = {
+    {"npz", [](const std::string& path, const DataOptions&) { return read_npz(path); }},
+    {"npy", [](const std::string& path, const DataOptions&) { return read_npy(path); }},
+    {"csv", [](const std::string& path,
+               const DataOptions& options) { return read_table(path, options, 0); }},
+    {"tsv", [](const std::string& path,
+               const DataOptions& options) { return read_table(path, options, '\t'); }},
+    {"idx", [](const std::string& path, const DataOptions&) { return read_idx(path); }},
+    {"mnist", [](const std::string& path, const DataOptions&) { return read_idx(path); }},
+    {"cifar10", [](const std::string& path,
+                   const DataOptions&) { return read_cifar(path, CifarKind::kCifar10); }},
+    {"cifar100", [](const std::string& path,
+                    const DataOptions&) { return read_cifar(path, CifarKind::kCifar100); }},
+    {"images", [](const std::string& path, const DataOptions&) { return read_image_folder(path); }},
+    {"webdataset",
+     [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
+    {"tfrecord", [](const std::string& path, const DataOptions&) { return read_tfrecord(path); }},
+    {"jsonl", [](const std::string& path, const DataOptions&) { return read_jsonl(path); }},
+    {"libsvm", [](const std::string& path, const DataOptions&) { return read_libsvm(path); }},
+    {"tokens", [](const std::string& path,
+                  const DataOptions& options) { return read_tokens(path, options.token_dtype); }},
+    {"megatron", [](const std::string& path, const DataOptions&) { return read_megatron(path); }},
+    {"text", [](const std::string& path, const DataOptions&) { return read_text(path); }},
+};
+
+// "0 … 15", of sample 0.
+std::string first_sample_range(const Dataset& dataset, std::size_t column) {
+  const Column& what = dataset.columns()[column];
+  const HostTensor sample(what.batch_type(1));
+  const std::size_t index = 0;
+  dataset.gather({&index, 1}, column, sample.view());
+  const ValueRange range =
+      range_of(sample.view().data, what.dtype, static_cast<std::size_t>(sample.type().count()));
+  if (range.low == range.high) return fmt::format("{:.6g}", range.low);
+  return fmt::format("{:.6g} … {:.6g}", range.low, range.high);
+}
+
+void split_and_limit(const DataOptions& options, OpenedData& out) {
+  if (options.limit) out.train = first_samples(out.train, options.limit);
+  if (out.validation && options.limit)
+    out.validation = first_samples(out.validation, options.limit);
+  PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
+           "--val-split takes a fraction from 0 up to 1, not {}", options.validation_split);
+  std::size_t rows = options.validation_rows;
+  if (!rows && options.validation_split > 0) {
+    rows = std::max<std::size_t>(
+        1, static_cast<std::size_t>(
+               std::llround(options.validation_split * static_cast<double>(out.train->size()))));
+  }
+  if (!rows) return;
+  const std::size_t all = out.train->size();
+  DatasetSplit parts = split_dataset(out.train, rows, options.seed);
+  out.train = std::move(parts.train);
+  out.validation = std::move(parts.validation);
+  out.description += fmt::format("  {} of {} samples held out for validation, chosen by seed {}\n",
+                                 rows, all, options.seed);
+}
+
+// A core in four, as the stages need the others; what a machine of 2 cores has left is one.
+int workers_for_pictures() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
+}
+
+void add_lines(std::string& text, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) text += "  " + line + "\n";
+}
+
+void describe_samples(OpenedData& out) {
+  std::vector<std::string> ranges;
+  for (std::size_t column = 0; column < out.train->columns().size(); ++column) {
+    ranges.push_back(fmt::format("\"{}\" {}", printable(out.train->columns()[column].name),
+                                 first_sample_range(*out.train, column)));
+  }
+  out.description += fmt::format("  first sample: {}\n", fmt::join(ranges, ", "));
+  out.description += fmt::format("  {} samples to train on", out.train->size());
+  if (out.validation) out.description += fmt::format(", {} to validate on", out.validation->size());
+}
+
+}  // namespace
+
+std::string format_names() {
+  std::string out;
+  for (const auto& [name, read] : kReaders) out += fmt::format("{}, ", name);
+  return out + "synthetic";
+}
+
+RawData read_source(const std::string& path, const DataOptions& options) {
+  const auto read = [&] {
+    const std::string format = options.format != "auto" ? options.format : detect_format(path);
+    const auto reader = std::ranges::find(kReaders, format, &Reader::name);
+    PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
+             printable(path));
+    PT_CHECK(reader != std::end(kReaders), kUsage, "--format {} is not known: auto, {}",
+             printable(format), format_names());
+    return reader->read(path, options);
+  };
+  return read_and_check(read, check_mapped_files);
+}
+
+OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
+  OpenedData out;
+  out.workers = std::max(options.workers, 1);
+  if (options.path == "synthetic" || options.format == "synthetic") {
+    const std::size_t samples =
+        options.synthetic_samples ? options.synthetic_samples : kSyntheticSamples;
+    out.synthetic = true;
+    out.format = "synthetic";
+    out.train = make_synthetic(spec, samples, options.seed);
+    out.description = "data: synthetic, made from the model's inputs; labels by a fixed rule\n";
+    split_and_limit(options, out);
+    describe_samples(out);
+    return out;
+  }
+  const RawData raw = already ? *already : read_source(options.path, options);
+  const bool decodes = std::ranges::any_of(
+      raw.train.columns, [](const RawColumn& column) { return column.source != nullptr; });
+  if (options.workers == 0 && decodes) out.workers = workers_for_pictures();
+  out.format = raw.format;
+  out.description = fmt::format("data {}: {}\n", printable(raw.path), raw.format);
+  add_lines(out.description, raw.notes);
+  BoundData train = bind_data(raw.train, spec, options.bind);
+  add_lines(out.description, train.notes);
+  out.train = train.dataset;
+  out.class_names = train.class_names;
+  const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
+  if (!options.validation_path.empty()) {
+    PT_CHECK(!own_split, kUsage, "--val-data and --val-split exclude each other");
+    with_context(
+        [&] {
+          return fmt::format("reading the validation data {}", printable(options.validation_path));
+        },
+        [&] {
+          const RawData other = read_source(options.validation_path, options);
+          out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
+          out.description +=
+              fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
+        });
+  } else if (!raw.held_out.empty() && !own_split) {
+    // Competitions hand out test parts without labels; they must not stop the training.
+    try {
+      out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset;
+      out.description += "  validation on the part that the data set apart themselves\n";
+    } catch (const Error& error) {
+      check_mapped_files();
+      if (error.kind() != ErrorKind::kData) throw;
+      out.description +=
+          fmt::format("  no validation on the part that the data set apart: {}\n", error.message());
+    }
+  }
+  split_and_limit(options, out);
+  describe_samples(out);
+  return out;
+}
+
+std::string describe(const RawData& raw) {
+  std::string out = fmt::format("{}: {}\n", printable(raw.path), raw.format);
+  const auto part = [&](const char* name, const RawSplit& split) {
+    if (split.empty()) return;
+    if (split.shards) {
+      std::size_t tokens = 0;
+      double largest = 0;
+      for (const TokenShard& shard : *split.shards) {
+        tokens += shard.tokens();
+        const auto bytes = shard.content.bytes().subspan(shard.header_bytes);
+        largest = std::max(largest, range_of(bytes.data(), shard.dtype, shard.tokens()).high);
+        shard.content.check();
+      }
+      out += fmt::format("  {}: {} tokens in {} files, the largest id is {:.0f}\n", name, tokens,
+                         split.shards->size(), largest);
+      return;
+    }
+    for (const RawColumn& column : split.columns) {
+      if (column.source) {
+        out += fmt::format("  {}: {} samples of \"{}\" {} {}, made when they are asked for\n", name,
+                           column.rows(), printable(column.name), name_of(column.dtype()),
+                           column.sample_shape().text());
+        continue;
+      }
+      const ValueRange range = range_of(column.values.view().data, column.values.dtype(),
+                                        static_cast<std::size_t>(column.sample_shape().count()));
+      out += fmt::format("  {}: {} samples of \"{}\" {} {}, the first in {:.6g} … {:.6g}{}\n", name,
+                         column.rows(), printable(column.name), name_of(column.values.dtype()),
+                         column.sample_shape().text(), column.rows() ? range.low : 0,
+                         column.rows() ? range.high : 0,
+                         column.role == ColumnRole::kLabel ? " (labels)" : "");
+    }
+  };
+  part("train", raw.train);
+  part("held out", raw.held_out);
+  add_lines(out, raw.notes);
+  return out;
+}
+
+}  // namespace pipetrain

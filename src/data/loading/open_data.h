@@ -1,0 +1,60 @@
+// From a path to data sets: recognise the format, read, bind to the model, split.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/binding/bind.h"
+#include "data/rows/data_spec.h"
+#include "data/rows/dataset.h"
+#include "data/rows/readers.h"
+
+namespace pipetrain {
+
+struct DataOptions {
+  /// A file, a directory, a glob, "-" for standard input, or "synthetic".
+  std::string path = "synthetic";
+  /// auto, or a name of format_names().
+  std::string format = "auto";
+  std::string validation_path;      // empty: validation_split, or what the source sets aside
+  double validation_split = 0;      // fraction of the training data that is held out
+  std::size_t validation_rows = 0;  // or a number of samples
+  std::size_t limit = 0;            // use only the first so many samples; 0: all
+  std::uint64_t seed = 1;
+  std::size_t synthetic_samples = 0;  // 0: 6400
+  DType token_dtype = DType::kUndefined;
+  int workers = 0;  // threads that read ahead; 0: as many as the format deserves
+  CsvOptions csv;
+  BindOptions bind;
+};
+
+struct OpenedData {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> validation;  // null if there is none
+  std::string format;
+  /// What was detected and what becomes of it, for people: several lines.
+  std::string description;
+  std::vector<std::string> class_names;
+  bool synthetic = false;
+  /// Threads that read ahead.
+  int workers = 1;
+};
+
+/// "npz, npy, csv, …, synthetic"
+std::string format_names();
+
+/// Recognises the format (magic bytes, names, directory shape) and reads the arrays. Useful alone
+/// to look at a source before a loss is chosen.
+RawData read_source(const std::string& path, const DataOptions& options);
+
+/// Binds, checks and splits; reads first, unless `already` is what read_source gave. Errors: kData
+/// naming file and item, kUsage for options.
+OpenedData open_data(const DataOptions& options, const DataSpec& spec,
+                     const RawData* already = nullptr);
+
+/// Format, arrays with types and shapes, range of the first sample: `data inspect`.
+std::string describe(const RawData& raw);
+
+}  // namespace pipetrain

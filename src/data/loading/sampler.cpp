@@ -1,0 +1,59 @@
+#include "data/loading/sampler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace pipetrain {
+
+Sampler::Sampler(std::size_t samples, SamplerOptions options)
+    : samples_(samples), options_(std::move(options)) {
+  const std::size_t batch = options_.batch_size;
+  PT_CHECK(batch > 0, kUsage, "--batch-size must be at least 1");
+  PT_CHECK(samples_ > 0, kData, "the data set has no samples");
+  PT_CHECK(samples_ >= batch || !options_.drop_last, kData,
+           "the data set has {} samples, less than one batch of {}: --batch-size {} or less, or "
+           "--drop-last=false",
+           samples_, batch, samples_);
+  PT_CHECK(options_.weights.empty() || options_.weights.size() == samples_, kInternal,
+           "{} weights for {} samples", options_.weights.size(), samples_);
+  double sum = 0;
+  for (const double weight : options_.weights) ends_.push_back(sum += weight);
+  batches_per_epoch_ = options_.drop_last ? samples_ / batch : (samples_ - 1) / batch + 1;
+}
+
+std::size_t Sampler::batch_samples(std::uint64_t step) const {
+  const std::size_t begin = step % batches_per_epoch_ * options_.batch_size;
+  return std::min(options_.batch_size, samples_ - begin);
+}
+
+std::size_t Sampler::drawn_index(std::uint64_t epoch, std::uint64_t position) const {
+  constexpr std::uint32_t kStream = 0x64726177;
+  const PhiloxBlock bits =
+      philox(philox_key(options_.seed),
+             {{static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32),
+               static_cast<std::uint32_t>(epoch), kStream}});
+  const std::uint64_t number = std::uint64_t{bits.word[0]} << 21 | bits.word[1] >> 11;
+  const double point = static_cast<double>(number) * 0x1p-53 * ends_.back();
+  // The first part that ends behind the point; parts of weight 0 are empty.
+  return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), point) -
+                                  ends_.begin());
+}
+
+std::vector<std::size_t> Sampler::batch_indices(std::uint64_t step) const {
+  const std::size_t begin = step % batches_per_epoch_ * options_.batch_size;
+  std::vector<std::size_t> out(batch_samples(step));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!ends_.empty()) {
+      out[i] = drawn_index(epoch_of(step), begin + i);
+      continue;
+    }
+    out[i] = options_.shuffle ? shuffled_index(options_.seed, epoch_of(step), samples_, begin + i)
+                              : begin + i;
+  }
+  return out;
+}
+
+}  // namespace pipetrain

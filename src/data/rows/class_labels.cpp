@@ -1,0 +1,41 @@
+#include "data/rows/class_labels.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace pipetrain {
+
+HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label) {
+  const std::int64_t classes = label.classes;
+  if (classes < 2 || label.sample_shape.count() != 1 || raw.sample_shape().count() != classes) {
+    return {};
+  }
+  const std::vector<double> values = raw.values.to_doubles();
+  HostTensor out(TensorType{DType::kInt64, Shape{raw.values.shape()[0]}, Layout::kRowMajor});
+  for (std::size_t row = 0; row < raw.rows(); ++row) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row) * classes;
+    const auto hot = std::find(begin, begin + classes, 1.0);
+    const auto zeros = std::count(begin, begin + classes, 0.0);
+    if (hot == begin + classes || zeros != classes - 1) return {};
+    out.span<std::int64_t>()[row] = hot - begin;
+  }
+  return out;
+}
+
+void follow_class_names(RawColumn& raw, const std::vector<std::string>& known) {
+  if (known.empty() || raw.class_names.empty() || raw.class_names == known) return;
+  HostTensor numbers(raw.values.type());
+  const auto in = raw.values.span<std::int64_t>();
+  for (std::size_t row = 0; row < in.size(); ++row) {
+    const std::string& word = raw.class_names[static_cast<std::size_t>(in[row])];
+    const auto found = std::ranges::find(known, word);
+    PT_CHECK(found != known.end(), kData, "label \"{}\" does not occur in the training data, {}",
+             printable(word), raw.locate(row));
+    numbers.span<std::int64_t>()[row] = found - known.begin();
+  }
+  raw.values = numbers;
+  raw.class_names = known;
+}
+
+}  // namespace pipetrain

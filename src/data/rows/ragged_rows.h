@@ -1,0 +1,52 @@
+// Rows of numbers of one name, as they come from records (JSON Lines, TFRecord): of one length they
+// become an array; lists of tokens of several lengths become one stream, or are filled up.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/rows/raw_data.h"
+
+namespace pipetrain {
+
+class RaggedRows {
+ public:
+  RaggedRows() = default;
+  explicit RaggedRows(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const { return name_; }
+  std::size_t rows() const { return ends_.size(); }
+
+  void add(std::int64_t value);
+  void add(double value);
+  void add(std::string_view word);
+  /// Ends a row. `shape`: () for a single value; only its first extent may differ from the first
+  /// row's. Returns what is wrong, or nothing.
+  std::string end_row(const Shape& shape);
+  /// Whether no array can be made of them: real numbers in rows of several lengths.
+  bool are_ragged_reals() const { return kind_ == Kind::kReal && !same_length(); }
+
+ private:
+  friend RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
+                             const std::vector<std::uint32_t>& lines,
+                             std::vector<std::string>& notes);
+  enum class Kind { kNone, kWhole, kReal, kWord };
+  bool same_length() const;
+  std::size_t begin(std::size_t row) const { return row ? ends_[row - 1] : 0; }
+  HostTensor values(std::size_t most, std::int64_t filling) const;
+
+  std::string name_;
+  Kind kind_ = Kind::kNone, row_kind_ = Kind::kNone;
+  Shape shape_;
+  std::vector<std::int64_t> whole_;
+  std::vector<float> real_;
+  std::vector<std::string> words_;
+  std::vector<std::size_t> ends_;
+};
+
+/// All names have as many rows. `lines`: of each row in the file; may be empty.
+RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
+                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes);
+
+}  // namespace pipetrain

@@ -1,0 +1,73 @@
+// What a reader found in a file, before anybody asked what the model wants: named arrays with one
+// row per sample, or one long stream of tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/files/file_bytes.h"
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+enum class ColumnRole { kUnknown, kInput, kLabel };
+
+class RowSource;
+
+/// One array; values: (rows, sample shape…), or empty where `source` makes the rows.
+struct RawColumn {
+  std::string name;
+  HostTensor values;
+  std::string file;
+  ColumnRole role = ColumnRole::kUnknown;
+  /// For a matrix read from a table: the header's name of each column of the matrix.
+  std::vector<std::string> field_names;
+  /// For labels that were words: the words, in the order of their numbers.
+  std::vector<std::string> class_names;
+  /// For text files: the line of each row; empty where rows are just counted.
+  std::vector<std::uint32_t> lines;
+  /// Rows that are made when they are asked for (row_source.h).
+  std::shared_ptr<const RowSource> source = nullptr;
+
+  std::size_t rows() const;
+  DType dtype() const;
+  Shape sample_shape() const;
+  /// "digits.csv line 17", or "labels.idx item 1234".
+  std::string locate(std::size_t row) const;
+};
+
+/// A file of token ids, little-endian integers, not copied into memory.
+struct TokenShard {
+  std::string file;
+  FileBytes content;
+  DType dtype = DType::kUint16;  // any integer type; no id is negative
+  std::size_t header_bytes = 0;
+
+  std::size_t tokens() const;
+  std::uint32_t token(std::size_t position) const;
+};
+
+/// Either columns or shards is empty.
+struct RawSplit {
+  std::vector<RawColumn> columns;
+  std::shared_ptr<const std::vector<TokenShard>> shards;
+
+  bool empty() const { return columns.empty() && !shards; }
+};
+
+struct RawData {
+  std::string path;
+  /// "NumPy archive (npz)", …
+  std::string format;
+  RawSplit train;
+  /// The part that the source itself sets aside (x_test, t10k-images, val.bin); may be empty.
+  RawSplit held_out;
+  /// Choices that the reader made, one sentence each.
+  std::vector<std::string> notes;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,109 @@
+// One reader per file format. Each gives the arrays as they are in the file; errors are kData and
+// name the file, and the line or the array.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/rows/raw_data.h"
+
+namespace pipetrain {
+
+struct NpyHeader {
+  DType dtype = DType::kUndefined;  // kUndefined: a type that is not read here
+  std::string descr;
+  bool big_endian = false;
+  bool fortran_order = false;
+  Shape shape;
+  std::size_t data_begin = 0;
+};
+NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& name);
+/// NumPy array file format 1.0, 2.0 and 3.0 (numpy.lib.format): C or Fortran order, either byte
+/// order, bool, integers, float16, float32, float64.
+HostTensor parse_npy(std::span<const std::byte> bytes, const std::string& name);
+
+/// An .npz archive: keys ending or beginning with train, test, val tell the parts apart.
+RawData read_npz(const std::string& path);
+/// Tells a key's part: "x_train" and "train_images" belong to the training data.
+enum class SourcePart { kTrain, kValidation, kTest };
+struct PartName {
+  std::string base;
+  std::optional<SourcePart> part;
+};
+PartName split_part_name(const std::string& key);
+/// The role that an array's name suggests: "y", "labels", "target", … are labels.
+ColumnRole role_of_name(const std::string& name);
+/// A .npy file, labels being looked for beside it (x.npy and y.npy, images.npy and labels.npy), or
+/// a directory of them, with parts told as in an archive.
+RawData read_npy(const std::string& path);
+
+/// MNIST's format: a directory with the usual names, or an images file with its labels beside it.
+RawData read_idx(const std::string& path);
+
+enum class CifarKind { kCifar10, kCifar100 };
+/// CIFAR's binary version: a directory or one file. Of CIFAR-100's two labels, the fine one.
+RawData read_cifar(const std::string& path, CifarKind kind);
+/// The kind that a file's or directory's names and sizes tell, if any.
+std::optional<CifarKind> recognise_cifar(const std::string& path);
+
+struct CsvOptions {
+  /// A header's name, a number from 0 (negative: from the end), "last", "none"; "" lets the
+  /// header decide (label, labels, target, class, y), else last.
+  std::string label_column;
+  /// ',' ';' '\t'; 0 lets the first line decide.
+  char delimiter = 0;
+  enum class Header { kAuto, kYes, kNo } header = Header::kAuto;
+  /// What is not a number becomes nan, to be found and left out later, and is no error.
+  bool bad_cells_as_nan = false;
+};
+/// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label
+/// column may hold words, which become classes in byte order. A directory: train.csv, test.csv.
+RawData read_csv(const std::string& path, const CsvOptions& options);
+/// Whether a text that nothing names is such a table: its beginning has rows of equally many cells
+/// between commas, tabs or semicolons, at least half of them numbers, after a header or none.
+bool looks_like_table(std::string_view head, bool is_whole_text);
+RawSplit parse_csv(std::string_view text, const std::string& name, const CsvOptions& options,
+                   std::vector<std::string>& notes);
+
+/// Token files: llm.c's (header, magic 20240520 or 20240801), or nanoGPT's (no header; dtype
+/// kUndefined guesses 2 or 4 bytes from the content). A file, a glob, or a directory.
+RawData read_tokens(const std::string& path, DType headerless_dtype);
+/// True for a file that begins with llm.c's header.
+bool is_llmc_tokens(std::span<const std::byte> bytes);
+
+/// Bytes as tokens 0 … 255. A file, a glob, a directory or "-".
+RawData read_text(const std::string& path);
+
+/// Folders of pictures: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or pictures alone.
+RawData read_image_folder(const std::string& path);
+/// Whether there are pictures in a folder or below it.
+bool has_pictures(const std::string& folder);
+
+/// WebDataset's tar archives (ustar, pax, GNU): members 000.png, 000.cls, 000.json, 000.npy. A
+/// file, a glob, or a directory of shards.
+RawData read_webdataset(const std::string& path);
+
+/// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
+/// without labels are one stream.
+RawData read_jsonl(const std::string& path);
+
+/// Megatron-LM's PREFIX.idx and PREFIX.bin; either name, a glob, or a directory.
+RawData read_megatron(const std::string& path);
+bool is_megatron_index(std::span<const std::byte> bytes);
+
+/// LibSVM's sparse rows, "label index:value …", indices from 0 or from 1.
+RawData read_libsvm(const std::string& path);
+bool is_libsvm_line(std::string_view line);
+
+/// TFRecord files of tf.train.Example: numbers, pictures, and bytes of one length.
+RawData read_tfrecord(const std::string& path);
+bool is_tfrecord(std::span<const std::byte> bytes);
+
+/// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
+/// sorted by name.
+std::vector<std::string> list_files(const std::string& path);
+
+}  // namespace pipetrain

@@ -1,0 +1,38 @@
+// Rows that are not kept as an array but made when they are asked for: pictures, decoded from their
+// files, and sparse rows.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/images/image_options.h"
+#include "data/rows/column_source.h"
+#include "tensor/tensor.h"
+
+namespace pipetrain {
+
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  virtual std::size_t rows() const = 0;
+  virtual DType dtype() const = 0;
+  /// What a model with free dimensions gets: the first picture's, or the widest row's.
+  virtual Shape sample_shape() const = 0;
+  /// "cats/12.png", "shard-0.tar member 12.png"
+  virtual std::string locate(std::size_t row) const = 0;
+  /// The same for programs: a file's name as it is. Empty where rows have no names of their own.
+  virtual std::string name(std::size_t row) const {
+    static_cast<void>(row);
+    return "";
+  }
+  /// A column of rows of this shape; `how` gets what was done, for the note. Null if the rows
+  /// cannot have it.
+  virtual std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions& options,
+                                             const PixelScale& scale, std::string& how) const = 0;
+  /// Error kData if the row cannot be read.
+  virtual void check(std::size_t row) const = 0;
+};
+
+}  // namespace pipetrain

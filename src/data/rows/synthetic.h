@@ -1,0 +1,31 @@
+// Data made up from what the model wants, for benchmarks and the bare command. A fixed random
+// teacher decides the labels, so that a model which learns brings the loss down.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "data/rows/data_spec.h"
+#include "data/rows/dataset.h"
+
+namespace pipetrain {
+
+/// Sample i is a pure function of (seed, i); nothing is stored.
+///  - classes: float inputs are noise plus a coarse pattern of the class, ids lean to the class;
+///  - a label per position, shaped like an input: decided by the input at that position;
+///  - numbers: a fixed random linear map of the first float input (the input itself if of the
+///    same shape);
+///  - token sequences: with probability 3/4 a token is followed by its fixed random successor.
+std::shared_ptr<const Dataset> make_synthetic(const DataSpec& spec, std::size_t samples,
+                                              std::uint64_t seed);
+
+/// Inputs that have a known filling when data lack them: 1 for *mask*, 0 for token types, the
+/// position for position ids.
+enum class Filling { kOnes, kZeros, kPositions };
+std::optional<Filling> known_filling(const ModelInput& input);
+/// "ones", "zeros", "positions 0, 1, 2, …"
+std::string_view name_of(Filling filling);
+
+}  // namespace pipetrain

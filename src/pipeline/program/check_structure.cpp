@@ -1,0 +1,93 @@
+// Rules on what each stage runs and where: coverage, placement, order within a unit, order of
+// units.
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/program/checker.h"
+
+namespace pipetrain {
+
+void Checker::check_coverage() const {
+  // Bits of what has been seen for (stage, unit), one per compute kind.
+  std::vector<std::uint8_t> seen(unit_keys(), 0);
+  const auto bit = [](Kind kind) { return static_cast<std::uint8_t>(1U << unsigned(kind)); };
+  for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
+    if (!is_compute(instruction.kind)) return;
+    std::uint8_t& bits = seen[unit_key(instruction.stage, instruction.unit)];
+    if ((bits & bit(instruction.kind)) != 0) {
+      fail(CheckRule::kCoverage, "{} is there twice", where(d, i));
+    }
+    bits = static_cast<std::uint8_t>(bits | bit(instruction.kind));
+  });
+  const unsigned whole = bit(Kind::kBackward);
+  const unsigned split = bit(Kind::kBackwardInput) | bit(Kind::kBackwardWeight);
+  for (int stage = 0; stage < program_.stages; ++stage) {
+    const bool recomputes = program_.recompute[at(stage)];
+    for (int unit = 0; unit < program_.units; ++unit) {
+      const unsigned bits = seen[unit_key(stage, unit)];
+      const unsigned backward = bits & (whole | split);
+      const char* wrong = nullptr;
+      if ((bits & bit(Kind::kForward)) == 0) wrong = "no forward";
+      if (program_.rule != UpdateRule::kNone && backward != whole && backward != split) {
+        wrong = "not one backward, whole or split in two";
+      }
+      if (recomputes != ((bits & bit(Kind::kRecompute)) != 0)) {
+        wrong = recomputes ? "no recompute" : "a recompute without need";
+      }
+      if (wrong != nullptr) {
+        fail(CheckRule::kCoverage, "device {} has {} of unit {} on stage {}",
+             program_.device_of(stage, unit), wrong, unit, stage);
+      }
+    }
+  }
+}
+
+void Checker::check_placement(const ReplicaRows& rows) const {
+  for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
+    if (instruction.stage < 0) return;
+    if (!is_compute(instruction.kind) && !is_transfer(instruction.kind)) {
+      if (rows.on(instruction.stage, static_cast<int>(d)) >= 0) return;
+      fail(CheckRule::kPlacement, "{}, but stage {} is not on this device", where(d, i),
+           instruction.stage);
+    }
+    const int home = program_.device_of(instruction.stage, instruction.unit);
+    if (at(home) != d) {
+      fail(CheckRule::kPlacement, "{}, but stage {} runs unit {} on device {}", where(d, i),
+           instruction.stage, instruction.unit, home);
+    }
+  });
+}
+
+void Checker::check_local_order(const ComputeTable& table) const {
+  constexpr Kind kOrder[] = {Kind::kForward, Kind::kRecompute, Kind::kBackward,
+                             Kind::kBackwardInput, Kind::kBackwardWeight};
+  for (int stage = 0; stage < program_.stages; ++stage) {
+    for (int unit = 0; unit < program_.units; ++unit) {
+      Place before;
+      for (const Kind kind : kOrder) {
+        const Place& place = table.at(kind, stage, unit);
+        if (!place.exists()) continue;
+        if (before.exists() && place.index < before.index) {
+          fail(CheckRule::kLocalOrder, "{} comes before {}", where(place), where(before));
+        }
+        before = place;
+      }
+    }
+  }
+}
+
+void Checker::check_unit_order(const ReplicaRows& rows) const {
+  std::vector<int> forwards(at(rows.count()), -1), gradients(at(rows.count()), -1);
+  for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
+    const bool forward = instruction.kind == Kind::kForward;
+    if (!forward && !adds_gradient(instruction.kind)) return;
+    const int row = rows.running(instruction.stage, instruction.unit);
+    int& last = (forward ? forwards : gradients)[at(row)];
+    if (instruction.unit < last) {
+      fail(CheckRule::kUnitOrder, "{} comes after the same of unit {}", where(d, i), last);
+    }
+    last = instruction.unit;
+  });
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,69 @@
+#include "pipeline/runtime/device_thread.h"
+
+#include <fmt/core.h>
+#include <omp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "profile/machine.h"
+
+namespace pipetrain {
+namespace {
+
+/// Gives the calling thread the cores [first, first + count) of those the process may use; OpenMP's
+/// threads inherit it.
+void pin_to_cores(int first, int count) {
+  cpu_set_t allowed, chosen;
+  CPU_ZERO(&allowed);
+  CPU_ZERO(&chosen);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int seen = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    if (seen >= first && seen < first + count) CPU_SET(core, &chosen);
+    ++seen;
+  }
+  if (CPU_COUNT(&chosen) == count) sched_setaffinity(0, sizeof chosen, &chosen);
+}
+
+/// The kernel's struct sched_attr in its first version (include/uapi/linux/sched/types.h), which
+/// glibc does not declare.
+struct SchedulingAttributes {
+  std::uint32_t size = sizeof(SchedulingAttributes);
+  std::uint32_t policy = 0;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime = 0;
+  std::uint64_t deadline = 0;
+  std::uint64_t period = 0;
+};
+
+/// From Linux 6.12 on a thread may ask for the length of its turns. One with short turns need not
+/// wait until another's long one is over when it wakes up, which takes milliseconds on a busy
+/// machine; how much of the core each gets stays as it is. Older kernels ignore it.
+void take_short_turns() {
+  constexpr std::uint64_t kNanoseconds = 500'000;
+  SchedulingAttributes attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.size = sizeof attributes;
+  attributes.runtime = kNanoseconds;
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+}  // namespace
+
+void become_device(int device, int devices, int threads, bool pin) {
+  prctl(PR_SET_NAME, fmt::format("device {}", device).c_str());
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  take_short_turns();
+  omp_set_num_threads(threads);
+  if (pin && devices * threads <= available_cores()) pin_to_cores(device * threads, threads);
+}
+
+}  // namespace pipetrain

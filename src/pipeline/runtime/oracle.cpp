@@ -1,0 +1,534 @@
+#include "pipeline/runtime/oracle.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "graph/op.h"
+#include "optim/update.h"
+#include "pipeline/program/annotate.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor copy_of(const HostTensor& tensor) {
+  HostTensor out(tensor.type());
+  std::memcpy(out.view().data, tensor.view().data, tensor.type().bytes());
+  return out;
+}
+
+void add_to(HostTensor& sum, const HostTensor& tensor) {
+  for (std::int64_t e = 0; e < sum.type().count(); ++e)
+    sum.view().as<float>()[e] += tensor.view().as<float>()[e];
+}
+
+/// Whether a contribution is computed for several units at once.
+bool is_gathered(const TrainingGraph& training, int accumulation) {
+  const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
+  const NodeId producer = training.graph[id].producer;
+  return producer && training.graph[producer].part == Part::kBatchGradient;
+}
+
+}  // namespace
+
+Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
+    : options_(options), variants_(std::move(variants)), stages_(static_cast<std::size_t>(stages)) {
+  loss_scale_.value = options_.loss_scaling.initial;
+  for (const RuntimeVariant& variant : variants_) {
+    slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
+    for (const Value& value : variant.training->graph.values) {
+      if (value.role == Role::kState && value.data)
+        running_.emplace(value.name, copy_of(value.data));
+    }
+  }
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    stages_[s].weights[0] = {};  // a stage may have none
+    for (const int i : slices_[0].stages[s].parameters) {
+      const Parameter& parameter = variants_[0].training->parameters[static_cast<std::size_t>(i)];
+      stages_[s].weights[0][parameter.name] =
+          copy_of(variants_[0].training->graph[parameter.value].data);
+    }
+  }
+}
+
+void Oracle::run(const Program& program, UnitSource& source) {
+  omp_set_num_threads(options_.threads);  // kernels may give other bits with another number
+  units_.assign(static_cast<std::size_t>(program.units), {});
+  stages_left_.assign(static_cast<std::size_t>(program.units), program.stages);
+  done_.clear();
+  group_version_ = versions_of_groups(program);
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    stages_[s].replicas.resize(program.placement[s].size());
+    for (ReplicaState& replica : stages_[s].replicas) replica.accumulating = false;
+  }
+  std::vector<std::size_t> next(program.device.size(), 0);
+  const auto head = [&](std::size_t device) -> const Instruction* {
+    const auto& list = program.device[device];
+    return next[device] < list.size() ? &list[next[device]] : nullptr;
+  };
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (std::size_t d = 0; d < program.device.size(); ++d) {
+      while (const Instruction* instruction = head(d)) {
+        if (!is_ready(program, *instruction)) break;
+        const bool together =
+            instruction->kind == Kind::kGradientSync || instruction->kind == Kind::kReduce;
+        if (!together) {
+          execute(program, *instruction, static_cast<int>(d), source);
+          ++next[d];
+          progress = true;
+          continue;
+        }
+        std::vector<std::size_t> members(program.device.size());
+        std::iota(members.begin(), members.end(), std::size_t{0});
+        if (instruction->kind == Kind::kReduce) {
+          const auto& devices = program.placement[static_cast<std::size_t>(instruction->stage)];
+          members.assign(devices.begin(), devices.end());
+        }
+        const bool all = std::all_of(members.begin(), members.end(), [&](std::size_t member) {
+          return head(member) && *head(member) == *instruction;
+        });
+        if (!all) break;
+        if (instruction->kind == Kind::kReduce) {
+          reduce(instruction->stage);
+        } else {
+          synchronise();
+        }
+        for (const std::size_t member : members) ++next[member];
+        progress = true;
+      }
+    }
+  }
+  for (std::size_t d = 0; d < next.size(); ++d) {
+    PT_CHECK(next[d] == program.device[d].size(), kInternal, "the program stops at {} on device {}",
+             to_text(program, program.device[d][next[d]]), d);
+  }
+  if (program.gradient_sync)
+    loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
+  skips_ = false;
+  // The next round starts at version 0 again.
+  for (StageState& stage : stages_) {
+    std::map<std::string, HostTensor> latest = stage.weights.rbegin()->second;
+    stage.weights.clear();
+    stage.weights[0] = std::move(latest);
+  }
+}
+
+bool Oracle::is_ready(const Program& program, const Instruction& instruction) const {
+  const bool forward = instruction.kind == Kind::kForward;
+  const bool backward =
+      instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
+  if (!forward && !backward) return true;
+  return std::all_of(program.edges.begin(), program.edges.end(), [&](const Edge& edge) {
+    if (edge.to_stage != instruction.stage || edge.gradient != backward) return true;
+    const auto found = done_.find({edge.from_stage, instruction.unit});
+    return found != done_.end() && found->second >= (backward ? 2 : 1);
+  });
+}
+
+HostTensor Oracle::content(int stage, int version, const UnitState* unit, int variant, ValueId id,
+                           Values& local) {
+  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
+  const Graph& graph = training.graph;
+  const Value& value = graph[id];
+  if (const auto found = local.find(id); found != local.end()) return found->second;
+  if (unit) {
+    if (const auto found = unit->values.find(id); found != unit->values.end()) return found->second;
+  }
+  if (value.producer) {
+    const Node& node = graph[value.producer];
+    if (node.op->flags & kView)
+      return content(stage, version, unit, variant, node.inputs[0], local)
+          .reshaped(value.type.shape);
+    PT_CHECK(node.part == Part::kPrepare, kInternal, "value {} was never computed", value.name);
+    std::vector<HostTensor> inputs;
+    std::vector<Tensor> in, out;
+    for (const ValueId input : node.inputs) {
+      inputs.push_back(input ? content(stage, version, unit, variant, input, local) : HostTensor());
+      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
+    }
+    for (const ValueId output : node.outputs) {
+      local[output] = HostTensor(graph[output].type);
+      out.push_back(local[output].view());
+    }
+    const auto kernel =
+        make_kernel(options_.backend, {node, graph.input_types(node), graph.output_types(node)});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(in, out, context);
+    return local[id];
+  }
+  switch (value.role) {
+    case Role::kConstant:
+      return value.data;
+    case Role::kState:
+      return running_.at(value.name);
+    case Role::kParameter:
+      return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
+    case Role::kLossScale:
+      return HostTensor::scalar<float>(
+          static_cast<float>(unit->data->loss_scale * loss_scale_.value));
+    case Role::kInput:
+    case Role::kLabel: {
+      std::size_t column = training.inputs.size();
+      for (std::size_t i = 0; i < training.inputs.size(); ++i) {
+        if (training.inputs[i].value == id) column = i;
+      }
+      HostTensor out(value.type);
+      std::memcpy(out.view().data, unit->data->columns[column], value.type.bytes());
+      return out;
+    }
+    default:
+      PT_FAIL(kInternal, "value {} was never computed", value.name);
+  }
+}
+
+void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
+                       Values& results) {
+  const int variant = unit.data ? unit.data->variant : 0;
+  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
+  Values local = results;
+  for (const NodeId id : nodes) {
+    const Node& node = training.graph[id];
+    std::vector<HostTensor> inputs;
+    std::vector<Tensor> in, out;
+    for (const ValueId input : node.inputs) {
+      inputs.push_back(
+          input ? content(stage, version, unit.data ? &unit : nullptr, variant, input, local)
+                : HostTensor());
+      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
+    }
+    for (const ValueId output : node.outputs) {
+      HostTensor result(training.graph[output].type);
+      local[output] = results[output] = result;
+      out.push_back(result.view());
+    }
+    const auto kernel = make_kernel(options_.backend, {node, training.graph.input_types(node),
+                                                       training.graph.output_types(node)});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    context.seed = options_.seed;
+    context.step = unit.data ? unit.data->step : 0;
+    context.first_sample = unit.data ? unit.data->first_sample : 0;
+    context.samples = training.micro_batch;
+    kernel->run(in, out, context);
+  }
+}
+
+void Oracle::execute(const Program& program, const Instruction& instruction, int device,
+                     UnitSource& source) {
+  if (instruction.stage < 0) return;
+  const int s = instruction.stage;
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  ReplicaState& replica = stage.replicas[static_cast<std::size_t>(program.replica_on(s, device))];
+  switch (instruction.kind) {
+    case Kind::kForward:
+      run_forward(program, instruction, replica, source);
+      if (program.rule != UpdateRule::kNone) return;
+      break;
+    case Kind::kBackward:
+    case Kind::kBackwardInput:
+    case Kind::kBackwardWeight:
+      run_backward(instruction, replica);
+      if (instruction.kind == Kind::kBackwardInput) return;
+      break;
+    case Kind::kUpdate:
+      // The first replica to come updates for all.
+      if (stage.weights.rbegin()->first < instruction.version)
+        run_update(program, instruction, source);
+      replica.accumulating = false;
+      return;
+    default:
+      return;
+  }
+  if (--stages_left_[static_cast<std::size_t>(instruction.unit)] == 0)
+    source.release(instruction.unit);
+}
+
+void Oracle::run_forward(const Program& program, const Instruction& instruction,
+                         ReplicaState& replica, UnitSource& source) {
+  const int s = instruction.stage;
+  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  if (!unit.data) unit.data = &source.acquire(instruction.unit);
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  Values results;
+  run_nodes(s, instruction.version, unit,
+            slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
+  unit.values.merge(results);
+  if (program.rule != UpdateRule::kNone) collect_statistics(s, instruction.version, unit, replica);
+  if (applies_statistics_at_once(program, s)) apply_statistics(replica);
+  const Loss& loss = variants_[variant].training->loss;
+  if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
+    unit.data->loss_sum = *found->second.view().as<float>();
+    if (loss.correct) unit.data->correct = *unit.values.at(loss.correct).view().as<float>();
+  }
+  done_[{s, instruction.unit}] = 1;
+}
+
+void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
+  const int s = instruction.stage;
+  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
+  const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
+                      : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
+                                                                 : slice.weight_gradient;
+  Values results;
+  run_nodes(s, instruction.version, unit, nodes, results);
+  unit.values.merge(results);
+  if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.unit}] = 2;
+  if (instruction.kind == Kind::kBackwardInput) return;
+  const auto& all = variants_[variant].training->accumulations;
+  Values local;
+  for (const int i : slice.accumulations) {
+    if (is_gathered(*variants_[variant].training, i)) continue;
+    const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
+                                            all[static_cast<std::size_t>(i)].contribution, local);
+    HostTensor& sum = replica.accumulators[i];
+    if (!replica.accumulating) {
+      sum = copy_of(contribution);
+      continue;
+    }
+    add_to(sum, contribution);
+  }
+  gather(instruction, replica);
+  replica.accumulating = true;
+}
+
+/// Keeps what a unit has computed; adds up when enough are there.
+void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
+  const int s = instruction.stage;
+  const UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const TrainingGraph& training = *variants_[variant].training;
+  const std::vector<int>& gatherings =
+      slices_[variant].stages[static_cast<std::size_t>(s)].gatherings;
+  if (gatherings.empty()) return;
+  const auto units = static_cast<std::size_t>(training.gathered_micro_batches);
+  Values local;
+  for (const int i : gatherings) {
+    const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
+    HostTensor& all = replica.gathered[i];
+    if (!all) {
+      all = HostTensor(training.graph[gathering.gathered].type);
+      std::memset(all.view().data, 0, all.type().bytes());
+    }
+    const HostTensor one =
+        content(s, instruction.version, &unit, unit.data->variant, gathering.value, local);
+    std::memcpy(static_cast<std::byte*>(all.view().data) +
+                    static_cast<std::size_t>(replica.gathered_units) * (all.type().bytes() / units),
+                one.view().data, one.type().bytes());
+  }
+  if (static_cast<std::size_t>(++replica.gathered_units) == units) add_gathered(s, replica);
+}
+
+/// Computes the gradients of the units that have been gathered; missing ones are zeros.
+void Oracle::add_gathered(int s, ReplicaState& replica) {
+  const TrainingGraph& training = *variants_[0].training;
+  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  Values values;
+  for (const auto& [i, tensor] : replica.gathered)
+    values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
+  UnitState none;
+  run_nodes(s, 0, none, slice.batch_gradient, values);
+  for (const int i : slice.accumulations) {
+    if (!is_gathered(training, i)) continue;
+    const HostTensor& part =
+        values.at(training.accumulations[static_cast<std::size_t>(i)].contribution);
+    if (replica.has_batch_sums) {
+      add_to(replica.accumulators[i], part);
+    } else {
+      replica.accumulators[i] = copy_of(part);
+    }
+  }
+  replica.has_batch_sums = true;
+  replica.gathered.clear();
+  replica.gathered_units = 0;
+}
+
+/// At the end of a step, on every replica.
+void Oracle::complete_gradients(int s) {
+  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
+    if (replica.gathered_units > 0) add_gathered(s, replica);
+    replica.has_batch_sums = false;
+  }
+}
+
+/// Sums the replicas' accumulators, in their order, into those of the first.
+void Oracle::reduce(int s) {
+  complete_gradients(s);
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  ReplicaState& first = stage.replicas.front();
+  bool started = first.accumulating;
+  for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
+    ReplicaState& other = stage.replicas[r];
+    if (other.accumulating) {
+      for (auto& [i, tensor] : other.accumulators) {
+        if (started) {
+          add_to(first.accumulators[i], tensor);
+        } else {
+          first.accumulators[i] = copy_of(tensor);
+        }
+      }
+      started = true;
+    }
+    for (auto& [name, moments] : other.moments) {
+      const auto [sum, added] = first.moments.try_emplace(name, moments);
+      if (!added) sum->second.merge(moments);
+    }
+    other.moments.clear();
+  }
+}
+
+void Oracle::run_update(const Program& program, const Instruction& instruction,
+                        UnitSource& source) {
+  const int s = instruction.stage;
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  const int unit = std::max(instruction.unit, 0);
+  const int group = unit / program.group_size(s);
+  const int from = stage.weights.rbegin()->first;
+  complete_gradients(s);
+  if (!program.gradient_sync)
+    finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
+  if (skips_) {
+    stage.replicas.front().moments.clear();
+    return;
+  }
+  ++stage.updates;
+  const std::int64_t number = is_asynchronous(program.rule)
+                                  ? stage.updates
+                                  : source.updates_before() + 1 - loss_scale_.skipped;
+  auto next = stage.weights.at(from);
+  const TrainingGraph& training = *variants_[0].training;
+  for (auto& [i, gradient] : stage.gradients) {
+    const std::string& name = training.parameters[static_cast<std::size_t>(i)].name;
+    HostTensor weight = copy_of(next.at(name));
+    auto& [state0, state1] = stage.optimizer[name];
+    const int slots = state_slots(options_.optimizer);
+    if (slots > 0 && !state0) state0 = HostTensor(weight.type());
+    if (slots > 1 && !state1) state1 = HostTensor(weight.type());
+    const SettingsOfParameter own = settings_of(options_.optimizer, name);
+    update(own.settings, source.learning_rate(unit) * own.learning_rate_scale, number,
+           (program.gradient_sync ? gradient_scale_ : 1.0) / loss_scale_.value,
+           weight.span<float>(), std::span<const float>(gradient.span<float>()),
+           state0 ? state0.span<float>() : std::span<float>(),
+           state1 ? state1.span<float>() : std::span<float>());
+    next[name] = weight;
+  }
+  stage.weights[from + 1] = std::move(next);
+  if (!applies_statistics_at_once(program, s)) apply_statistics(stage.replicas.front());
+}
+
+void Oracle::finish(int s, int version) {
+  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  const TrainingGraph& training = *variants_[0].training;
+  Values values;
+  for (const auto* list : {&slice.accumulations, &slice.remote_accumulations}) {
+    for (const int i : *list) {
+      for (StageState& holder : stages_) {
+        const auto& accumulators = holder.replicas.front().accumulators;
+        const auto found = accumulators.find(i);
+        if (found != accumulators.end())
+          values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
+      }
+    }
+  }
+  UnitState none;
+  run_nodes(s, version, none, slice.finish, values);
+  stage.gradients.clear();
+  for (const int i : slice.parameters) {
+    const ValueId gradient = training.parameters[static_cast<std::size_t>(i)].gradient;
+    if (!gradient) continue;
+    Values local = values;
+    stage.gradients[i] = content(s, version, nullptr, 0, gradient, local);
+  }
+}
+
+void Oracle::synchronise() {
+  const TrainingGraph& training = *variants_[0].training;
+  std::vector<double> squares(training.parameters.size(), 0);
+  for (std::size_t s = 0; s < stages_.size(); ++s) complete_gradients(static_cast<int>(s));
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
+    for (const auto& [i, gradient] : stages_[s].gradients) {
+      if (slices_[0].owner[static_cast<std::size_t>(i)] == static_cast<int>(s)) {
+        squares[static_cast<std::size_t>(i)] =
+            sum_of_squares(std::span<const float>(gradient.span<float>()));
+      }
+    }
+  }
+  const double norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  skips_ = options_.loss_scaling.skips && !std::isfinite(norm);
+  gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
+}
+
+void Oracle::collect_statistics(int s, int version, UnitState& unit, ReplicaState& replica) {
+  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const TrainingGraph& training = *variants_[variant].training;
+  const Graph& graph = training.graph;
+  const std::vector<StageSlice>& stages = slices_[variant].stages;
+  Values local;
+  for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
+    // There is one copy for all stages that prepare the same weights: the first takes care of it.
+    const bool first =
+        std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
+          return std::find(each.statistics.begin(), each.statistics.end(), i) !=
+                 each.statistics.end();
+        });
+    if (!first) continue;
+    const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
+    const auto read = [&](ValueId id) {
+      return content(s, version, &unit, unit.data->variant, id, local);
+    };
+    HostTensor mean = read(statistic.batch_mean), variance = read(statistic.batch_variance);
+    const auto [moments, added] = replica.moments.try_emplace(graph[statistic.state_mean].name);
+    if (added) {
+      moments->second.reset(static_cast<std::size_t>(mean.type().count()),
+                            graph[graph[statistic.batch_mean].producer].part == Part::kPrepare);
+    }
+    moments->second.merge(mean.span<float>(), variance.span<float>(),
+                          static_cast<double>(statistic.elements_per_channel));
+  }
+}
+
+void Oracle::apply_statistics(ReplicaState& replica) {
+  const TrainingGraph& training = *variants_[0].training;
+  auto& all = replica.moments;
+  for (const RunningStatistic& statistic : training.statistics) {
+    const auto moments = all.find(training.graph[statistic.state_mean].name);
+    if (moments == all.end()) continue;
+    moments->second.apply(statistic.momentum,
+                          running_.at(training.graph[statistic.state_mean].name).span<float>(),
+                          running_.at(training.graph[statistic.state_variance].name).span<float>());
+  }
+}
+
+HostTensor Oracle::read(const std::string& name) const {
+  for (const StageState& stage : stages_) {
+    const auto& latest = stage.weights.empty() ? std::map<std::string, HostTensor>()
+                                               : stage.weights.rbegin()->second;
+    if (const auto found = latest.find(name); found != latest.end()) return copy_of(found->second);
+  }
+  const auto found = running_.find(name);
+  return found == running_.end() ? HostTensor() : copy_of(found->second);
+}
+
+HostTensor Oracle::read_gradient(const std::string& name) const {
+  for (const StageState& stage : stages_) {
+    for (const auto& [i, gradient] : stage.gradients) {
+      if (variants_[0].training->parameters[static_cast<std::size_t>(i)].name == name)
+        return copy_of(gradient);
+    }
+  }
+  return {};
+}
+
+}  // namespace pipetrain

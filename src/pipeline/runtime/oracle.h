@@ -1,0 +1,88 @@
+// Runs any program in one thread, with every version of every weight kept: no arena, no channels,
+// no overlap. What it shares with the runtime are the kernels and the formulas of optimizer and
+// running statistics, so equal bits mean that memory planning, transfers, weight stashing and
+// threads change nothing.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pipeline/program/program.h"
+#include "pipeline/runtime/runtime.h"
+#include "pipeline/stage/moments.h"
+#include "pipeline/stage/slice.h"
+
+namespace pipetrain {
+
+class Oracle {
+ public:
+  /// The arguments are the runtime's.
+  Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options);
+
+  /// Runs one round. Error (kInternal) when the program cannot end.
+  void run(const Program& program, UnitSource& source);
+  /// A parameter or running statistic, as the first stage that holds it sees it.
+  HostTensor read(const std::string& name) const;
+  /// The gradient that the last update of a parameter was made with, likewise.
+  HostTensor read_gradient(const std::string& name) const;
+
+ private:
+  using Values = std::map<ValueId, HostTensor>;
+  /// What a stage holds for each of its replicas; after a reduce the first has the sums.
+  struct ReplicaState {
+    std::map<int, HostTensor> accumulators;
+    std::map<int, HostTensor> gathered;
+    int gathered_units = 0;
+    bool has_batch_sums = false;  // of the step
+    std::map<std::string, Moments> moments;
+    bool accumulating = false;
+  };
+  /// One device with an accumulator per replica.
+  struct StageState {
+    std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
+    std::vector<ReplicaState> replicas;
+    std::map<int, HostTensor> gradients;  // parameter → after finish
+    std::map<std::string, std::pair<HostTensor, HostTensor>> optimizer;
+    std::int64_t updates = 0;
+  };
+  struct UnitState {
+    RoundUnit* data = nullptr;
+    Values values;
+  };
+
+  bool is_ready(const Program& program, const Instruction& instruction) const;
+  void execute(const Program& program, const Instruction& instruction, int device,
+               UnitSource& source);
+  void run_forward(const Program& program, const Instruction& instruction, ReplicaState& replica,
+                   UnitSource& source);
+  void run_backward(const Instruction& instruction, ReplicaState& replica);
+  void gather(const Instruction& instruction, ReplicaState& replica);
+  void add_gathered(int stage, ReplicaState& replica);
+  void complete_gradients(int stage);
+  void run_update(const Program& program, const Instruction& instruction, UnitSource& source);
+  void reduce(int stage);
+  HostTensor content(int stage, int version, const UnitState* unit, int variant, ValueId id,
+                     Values& local);
+  void run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
+                 Values& results);
+  void collect_statistics(int stage, int version, UnitState& unit, ReplicaState& replica);
+  void apply_statistics(ReplicaState& replica);
+  void finish(int stage, int version);
+  void synchronise();
+
+  RuntimeOptions options_;
+  std::vector<RuntimeVariant> variants_;
+  std::vector<Slices> slices_;
+  std::vector<StageState> stages_;
+  std::map<std::string, HostTensor> running_;
+  std::vector<UnitState> units_;
+  std::vector<int> stages_left_;             // [unit]: stages that still need its data
+  std::map<std::pair<int, int>, int> done_;  // (stage, unit) → 1 forward, 2 backward
+  double gradient_scale_ = 1;
+  LossScale loss_scale_;
+  bool skips_ = false;                           // the round's updates are left out
+  std::vector<std::vector<int>> group_version_;  // [stage][group]
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,142 @@
+#include "pipeline/schedule/capacity.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/index.h"
+#include "pipeline/program/compute_table.h"
+#include "pipeline/simulate/simulate.h"
+
+namespace pipetrain {
+namespace {
+
+/// Most units of one replica of each stage between two of its own instructions, in list order.
+struct Held {
+  std::vector<int> live;      // from the forward to the last instruction
+  std::vector<int> deferred;  // from the input gradient to the weight gradient
+};
+
+Held held_units(const Program& program) {
+  const std::size_t stages = at(program.stages);
+  Held held{std::vector<int>(stages, 0), std::vector<int>(stages, 0)};
+  for (const auto& list : program.device) {
+    std::map<int, int> live, deferred;
+    for (const Instruction& instruction : list) {
+      if (!is_compute(instruction.kind)) continue;
+      const std::size_t stage = at(instruction.stage);
+      if (instruction.kind == Kind::kForward)
+        held.live[stage] = std::max(held.live[stage], ++live[instruction.stage]);
+      if (instruction.kind == Kind::kBackwardInput)
+        held.deferred[stage] = std::max(held.deferred[stage], ++deferred[instruction.stage]);
+      if (adds_gradient(instruction.kind)) --live[instruction.stage];
+      if (instruction.kind == Kind::kBackwardWeight) --deferred[instruction.stage];
+    }
+  }
+  return held;
+}
+
+/// Most units handed on and not yet released, on one replica of each stage, in a run of unit costs:
+/// a run in which nobody waits for an entry, so with as many nobody can wait for ever.
+std::vector<int> outstanding(const Program& program, bool gradient) {
+  StageSeconds seconds;
+  seconds.update = 1;
+  const auto events = time_round(program, uniform_costs(program, seconds));
+  const auto time_at = [&](const Place& place, bool end) {
+    const Event& event = events[at(place.device)][at(place.index)];
+    return end ? event.end : event.start;
+  };
+  const ComputeTable table(program);
+  struct Change {
+    double time;
+    int units;
+    bool operator<(const Change& other) const {
+      // Of one moment, what is handed on comes first.
+      return time != other.time ? time < other.time : units > other.units;
+    }
+  };
+  std::map<std::pair<int, int>, std::vector<Change>> changes;  // of (stage, replica)
+  for (int stage = 0; stage < program.stages; ++stage) {
+    for (int unit = 0; unit < program.units; ++unit) {
+      double released = -1;
+      Place producer;
+      for (const Edge& edge : program.edges) {
+        if (edge.from_stage != stage || edge.gradient != gradient) continue;
+        producer = table.producer(edge, unit);
+        for (const Kind kind : {Kind::kForward, Kind::kRecompute, Kind::kBackward,
+                                Kind::kBackwardInput, Kind::kBackwardWeight}) {
+          const Place place = table.at(kind, edge.to_stage, unit);
+          if (place.exists()) released = std::max(released, time_at(place, /*end=*/true));
+        }
+      }
+      if (!producer.exists()) continue;
+      auto& list = changes[{stage, program.replica_of(stage, unit)}];
+      list.push_back({time_at(producer, /*end=*/false), +1});
+      list.push_back({released, -1});
+    }
+  }
+  std::vector<int> most(at(program.stages), 0);
+  for (auto& [key, list] : changes) {
+    std::sort(list.begin(), list.end());
+    int units = 0;
+    for (const Change& change : list) {
+      units += change.units;
+      most[at(key.first)] = std::max(most[at(key.first)], units);
+    }
+  }
+  return most;
+}
+
+void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
+  const Held held = held_units(program);
+  const bool evaluates = program.rule == UpdateRule::kNone;
+  const std::vector<int> forward_run = outstanding(program, /*gradient=*/false);
+  const std::vector<int> gradient_run = outstanding(program, /*gradient=*/true);
+  for (int stage = 0; stage < program.stages; ++stage) {
+    StageCapacity& needs = capacity[at(stage)];
+    const int own = (program.units + program.replicas(stage) - 1) / program.replicas(stage);
+    int later = 0, earlier = 0;
+    for (const Edge& edge : program.edges) {
+      if (edge.from_stage != stage) continue;
+      const int receivers = program.replicas(edge.to_stage);
+      if (edge.gradient) {
+        earlier = std::max(earlier, receivers * held.live[at(edge.to_stage)]);
+      } else {
+        later = std::max(later, receivers * held.deferred[at(edge.to_stage)]);
+      }
+    }
+    // Activations live until this stage's own backward, or a receiver's deferred weight gradient;
+    // gradients until the receiver is done with the unit, or this stage's own weight gradient.
+    const int forward = evaluates ? std::max(2, forward_run[at(stage)])
+                                  : std::max(held.live[at(stage)] + later, forward_run[at(stage)]);
+    const int gradient = std::max({held.deferred[at(stage)], earlier, gradient_run[at(stage)], 1});
+    needs.forward_entries = std::max(needs.forward_entries, std::min(own, forward));
+    needs.gradient_entries = std::max(needs.gradient_entries, std::min(own, gradient));
+  }
+}
+
+}  // namespace
+
+std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& programs) {
+  std::vector<StageCapacity> capacity(at(programs.at(0)->stages));
+  for (const Program* program : programs) {
+    for (std::size_t s = 0; s < capacity.size(); ++s) {
+      capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
+      capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
+      capacity[s].recompute = capacity[s].recompute || program->recompute[s];
+      // Devices that share work (pipeline/transport/shared_work.h) put off what reads one set while
+      // units fill the other.
+      if (program->devices > 1 && program->replicas(static_cast<int>(s)) == 1)
+        capacity[s].gathered_sets = 2;
+    }
+    for (const auto& list : program->device) {
+      for (const Instruction& instruction : list) {
+        if (instruction.kind == Kind::kBackwardWeight)
+          capacity[at(instruction.stage)].split_backward = true;
+      }
+    }
+    add_entries(*program, capacity);
+  }
+  return capacity;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,78 @@
+// The schedules: each is a short pure function from sizes to compute instructions. Transfers come
+// later (lower.h), so a new schedule is one function (schedule_lists.h) and one line in the table
+// of schedule_table.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pipeline/program/program.h"
+
+namespace pipetrain {
+
+/// Which device runs which stages, with p devices.
+enum class Placement {
+  kChain,  // stage s on device s, or on replicas of its own
+  kLoop,   // stage s on device s mod p
+  kV,      // two stages a device: down the devices and back up
+};
+
+/// What a schedule is: for help texts, for the session that cuts the model, for planners.
+struct ScheduleDescription {
+  std::string name;
+  std::string summary;
+  UpdateRule rule = UpdateRule::kSync;
+  Placement placement = Placement::kChain;
+  bool takes_replicas = false;   // ScheduleOptions::replicas
+  bool takes_warm_up = false;    // ScheduleOptions::warm
+  bool takes_memory = false;     // ScheduleOptions::memory_units
+  bool splits_backward = false;  // input and weight gradients are instructions of their own
+};
+
+struct ScheduleOptions {
+  std::string name = "1f1b";
+  /// Stages of the program: stages_per_device() for each device, or for each group of replicas.
+  int stages = 1;
+  int units = 1;
+  std::vector<bool> recompute;  // [stages]; empty: nowhere
+  /// [stages]: devices that run a stage, units dealt round robin (1F1B-RR); empty: one each.
+  std::vector<int> replicas;
+  /// Forwards that each replica of stage s runs ahead of its first backward; times the replicas it
+  /// never rises with s. Empty: the schedule's own.
+  std::vector<int> warm;
+  /// Stages on a device, for the interleaved schedules.
+  int chunks = 2;
+  /// Most units that a device may hold at once; 0: the schedule's own. For `zb` the K of the
+  /// family: p is zb-h1, 2p-1 is zb-h2.
+  int memory_units = 0;
+  /// pipedream-2bw: units of one update; 0: as many as there are stages, or more where the warm-up
+  /// needs it.
+  int units_per_update = 0;
+  /// Puts a kGradientSync on every device before its updates: tied weights in several stages,
+  /// global clipping.
+  bool gradient_sync = false;
+};
+
+/// Returns every schedule that generate() knows.
+const std::vector<ScheduleDescription>& schedules();
+
+/// Returns one of them. Throws Error(kUsage) with the nearest name where there is none.
+const ScheduleDescription& describe_schedule(const std::string& name);
+
+/// Stages that a schedule puts on each device: 1, `chunks`, or 2.
+int stages_per_device(const std::string& name, int chunks);
+
+/// Makes the compute-only program of a named schedule, annotated, with the edges of a plain chain.
+/// Throws Error(kUsage) for an unknown name or sizes that cannot be. The units that a stage holds
+/// at once are Program::slots_per_stage of the result.
+Program generate(const ScheduleOptions& options);
+
+/// Returns the program that runs only the forwards of `units` units where `training` has its
+/// stages: evaluation between rounds. No placement can make it wait for ever.
+Program forward_program(const Program& training, int units);
+
+/// Returns the devices of each stage. Replicas of a chain are neighbours.
+std::vector<std::vector<int>> place_stages(Placement placement, int devices,
+                                           const std::vector<int>& replicas);
+
+}  // namespace pipetrain

@@ -1,0 +1,93 @@
+// Schedules that go round the devices several times: stage c * p + r is chunk c of device r.
+#include <algorithm>
+
+#include "pipeline/schedule/schedule_lists.h"
+
+namespace pipetrain::schedule {
+namespace {
+
+/// One turn of a device: a chunk and a unit.
+struct Turn {
+  int chunk;
+  int unit;
+};
+
+struct Turns {
+  std::vector<Turn> order;  // of the forwards; backwards take the chunks the other way round
+  int first_round;          // units of the first round, the largest
+};
+
+/// Chunk after chunk for one round of units after the other. A round of at least p units keeps
+/// every device busy, so what does not divide by p is spread over the rounds.
+Turns forward_turns(int units, int devices, int chunks) {
+  const int rounds = std::max(1, units / devices);
+  Turns turns;
+  turns.first_round = (units + rounds - 1) / rounds;
+  int first = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const int size = units / rounds + (round < units % rounds ? 1 : 0);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int k = first; k < first + size; ++k) turns.order.push_back({chunk, k});
+    }
+    first += size;
+  }
+  return turns;
+}
+
+/// The frame of both schedules. `backward_of(list, turns, n)` adds what belongs to backward turn n.
+template <class BackwardOf>
+Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf&& backward_of) {
+  const int devices = options.stages / options.chunks;
+  const Turns turns = forward_turns(options.units, devices, options.chunks);
+  const int total = static_cast<int>(turns.order.size());
+  Lists lists;
+  for (int r = 0; r < devices; ++r) {
+    const int ahead = std::min(
+        total, warm_per_device * (devices - 1 - r) + (options.chunks - 1) * turns.first_round);
+    List list;
+    const auto run_forward = [&](int n) {
+      const Turn& turn = turns.order[static_cast<std::size_t>(n)];
+      list.push_back(forward(turn.chunk * devices + r, turn.unit));
+    };
+    for (int n = 0; n < ahead; ++n) run_forward(n);
+    for (int n = ahead; n < total; ++n) {
+      run_forward(n);
+      backward_of(list, turns.order, r, n - ahead);
+    }
+    for (int n = total - ahead; n < total; ++n) backward_of(list, turns.order, r, n);
+    lists.push_back(std::move(list));
+  }
+  return lists;
+}
+
+}  // namespace
+
+Lists interleaved(const ScheduleOptions& options) {
+  const int devices = options.stages / options.chunks;
+  return interleave(options, 2, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
+    const Turn& turn = turns[static_cast<std::size_t>(n)];
+    list.push_back(backward((options.chunks - 1 - turn.chunk) * devices + r, turn.unit));
+  });
+}
+
+Lists interleaved_zero_bubble(const ScheduleOptions& options) {
+  const int devices = options.stages / options.chunks;
+  return interleave(options, 1, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
+    const auto stage_of = [&](const Turn& turn) {
+      return (options.chunks - 1 - turn.chunk) * devices + r;
+    };
+    const auto add_weight = [&](int turn_number) {
+      const Turn& turn = turns[static_cast<std::size_t>(turn_number)];
+      list.push_back(weight_gradient(stage_of(turn), turn.unit));
+    };
+    const int total = static_cast<int>(turns.size());
+    const Turn& turn = turns[static_cast<std::size_t>(n)];
+    list.push_back(input_gradient(stage_of(turn), turn.unit));
+    // Device r owes r weight gradients, so that all devices hold equally many units.
+    if (n >= r) add_weight(n - r);
+    if (n + 1 < total) return;
+    for (int owed = std::max(0, total - r); owed < total; ++owed) add_weight(owed);
+  });
+}
+
+}  // namespace pipetrain::schedule

@@ -1,0 +1,140 @@
+// Schedules whose stages go down the devices and back up: device r runs stage r ("low") and stage
+// 2p-1-r ("high"), so the loss is where the data is.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "pipeline/schedule/schedule_lists.h"
+
+namespace pipetrain::schedule {
+namespace {
+
+/// A device's list where every instruction takes the next unit of its kind.
+class VDevice {
+ public:
+  VDevice(int device, int devices, int units)
+      : stage_{device, 2 * devices - 1 - device}, units_(units) {}
+
+  static constexpr int kLow = 0;
+  static constexpr int kHigh = 1;
+
+  void add(Kind kind, int chunk) {
+    const int unit = issued_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)]++;
+    if (unit < units_) list_.push_back({kind, stage_[static_cast<std::size_t>(chunk)], unit});
+  }
+  void forward(int chunk) { add(Kind::kForward, chunk); }
+  void input(int chunk) { add(Kind::kBackwardInput, chunk); }
+  void weight(int chunk) { add(Kind::kBackwardWeight, chunk); }
+  int forwards(int chunk) const {
+    return issued_[static_cast<std::size_t>(Kind::kForward)][static_cast<std::size_t>(chunk)];
+  }
+  int weights(int chunk) const {
+    return issued_[static_cast<std::size_t>(Kind::kBackwardWeight)]
+                  [static_cast<std::size_t>(chunk)];
+  }
+  List take() { return std::move(list_); }
+
+ private:
+  std::array<int, 2> stage_;
+  int units_;
+  std::array<std::array<int, 2>, 5> issued_{};  // [compute kind][chunk]
+  List list_;
+};
+
+/// Slots of the first unit's work on one device; unit k follows 6k slots later.
+struct Pattern {
+  int forward_low, forward_high, input_high, input_low;
+};
+
+/// Lays units into slots, weight gradients into the first free slot after their input gradient.
+template <class PatternOf>
+Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
+  constexpr int kPeriod = 6;
+  const int devices = options.stages / 2;
+  Lists lists;
+  for (int r = 0; r < devices; ++r) {
+    const Pattern pattern = pattern_of(devices, r);
+    const int low = r;
+    const int high = 2 * devices - 1 - r;
+    std::map<int, Instruction> slots;
+    for (int k = 0; k < options.units; ++k) {
+      slots[kPeriod * k + pattern.forward_low] = forward(low, k);
+      slots[kPeriod * k + pattern.forward_high] = forward(high, k);
+      slots[kPeriod * k + pattern.input_high] = input_gradient(high, k);
+      slots[kPeriod * k + pattern.input_low] = input_gradient(low, k);
+    }
+    std::map<int, Instruction> weights;
+    int free = 0;
+    for (const auto& [slot, instruction] : slots) {
+      if (instruction.kind != Kind::kBackwardInput) continue;
+      free = std::max(free, slot + 1);
+      while (slots.count(free) > 0) ++free;
+      weights[free++] = weight_gradient(instruction.stage, instruction.unit);
+    }
+    slots.merge(weights);
+    List list;
+    for (const auto& [slot, instruction] : slots) list.push_back(instruction);
+    lists.push_back(std::move(list));
+  }
+  return lists;
+}
+
+}  // namespace
+
+Lists zero_bubble_v(const ScheduleOptions& options) {
+  constexpr int kLow = VDevice::kLow;
+  constexpr int kHigh = VDevice::kHigh;
+  const int devices = options.stages / 2;
+  // Made for as many units as fill the pipeline; those that are not there are left out.
+  const int units = std::max(options.units, 2 * devices - 1);
+  Lists lists;
+  for (int r = 0; r < devices; ++r) {
+    VDevice device(r, devices, options.units);
+    for (int n = 0; n < 2 * (devices - r) - 1; ++n) device.forward(kLow);
+    for (int n = 0; n < r; ++n) {
+      device.forward(kHigh);
+      device.forward(kLow);
+    }
+    for (int n = 0; n < devices - r; ++n) {
+      device.forward(kHigh);
+      device.input(kHigh);
+      device.weight(kHigh);
+    }
+    while (device.forwards(kLow) < units || device.forwards(kHigh) < units) {
+      if (device.forwards(kLow) < units) device.forward(kLow);
+      device.input(kLow);
+      device.weight(kLow);
+      device.forward(kHigh);
+      device.input(kHigh);
+      device.weight(kHigh);
+    }
+    for (int n = 0; n < r; ++n) {
+      device.input(kLow);
+      device.input(kHigh);
+    }
+    for (int n = 0; n < devices - r; ++n) {
+      device.input(kLow);
+      device.weight(kLow);
+    }
+    while (device.weights(kHigh) < units) device.weight(kHigh);
+    while (device.weights(kLow) < units) device.weight(kLow);
+    lists.push_back(device.take());
+  }
+  return lists;
+}
+
+Lists v_min(const ScheduleOptions& options) {
+  return stable_pattern(options, [](int p, int r) {
+    const int gap = p % 3 == 0 ? 2 : 0;
+    return Pattern{r, 2 * p - 1 - r, 2 * p + gap + r, 4 * p + gap - 1 - r};
+  });
+}
+
+Lists v_half(const ScheduleOptions& options) {
+  return stable_pattern(options, [](int p, int r) {
+    const int gap = p % 2 == 0 ? 3 : 0;
+    return Pattern{2 * r, 3 * p - 2 - r, 3 * p + gap + 2 * r - 1, 6 * p + gap - 2 - r};
+  });
+}
+
+}  // namespace pipetrain::schedule

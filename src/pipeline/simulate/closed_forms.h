@@ -1,0 +1,31 @@
+// What the literature's formulas say of a schedule with equal stages and free transfers: something
+// to hold predictions and measurements against.
+#pragma once
+
+#include <optional>
+
+#include "pipeline/program/program.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace pipetrain {
+
+/// Mean seconds of one unit on one device, over all its stages.
+struct UnitSeconds {
+  double forward = 0;
+  double input_gradient = 0;   // with recompute, which belongs to the backward
+  double weight_gradient = 0;  // half of a whole backward where it is not split
+
+  double total() const { return forward + input_gradient + weight_gradient; }
+};
+
+/// Means over all units and devices of the events.
+UnitSeconds mean_unit_seconds(const Program& program, const Events& events);
+
+/// Returns the idle share of a round that starts and ends empty, by the closed form of the named
+/// schedule: (p-1)/(m+p-1) for gpipe, 1f1b and a round of the asynchronous schedules; less for
+/// interleaved ones (Narayanan et al., 2021) and for those that split the backward (Qi et al.,
+/// 2023). Nothing where no form is known: imported schedules, replicated stages, costs outside the
+/// form's conditions.
+std::optional<double> theoretical_bubble(const Program& program, const UnitSeconds& unit);
+
+}  // namespace pipetrain

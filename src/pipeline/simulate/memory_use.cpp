@@ -1,0 +1,188 @@
+#include "pipeline/simulate/memory_use.h"
+
+#include <algorithm>
+
+#include "base/index.h"
+#include "pipeline/program/check.h"
+
+namespace pipetrain {
+namespace {
+
+/// What a device holds, instruction by instruction.
+class Ledger {
+ public:
+  Ledger(const Program& program, const std::vector<StageBytes>& stages)
+      : program_(program), stages_(stages), incoming_(stages.size()) {
+    PT_CHECK(stages.size() == at(program.stages), kInternal,
+             "bytes are given for {} stages, but the schedule has {}", stages.size(),
+             program.stages);
+    for (const Edge& edge : program.edges) incoming_[at(edge.to_stage)].push_back(&edge);
+  }
+
+  /// What is there before the first instruction.
+  DeviceBytes open(int device) const {
+    DeviceBytes held;
+    for (int stage = 0; stage < program_.stages; ++stage) {
+      const auto& replicas = program_.placement[at(stage)];
+      if (std::find(replicas.begin(), replicas.end(), device) == replicas.end()) continue;
+      const StageBytes& bytes = stages_[at(stage)];
+      held.weights += bytes.weights * program_.versions_per_stage[at(stage)] + bytes.fixed;
+    }
+    held.peak = held.weights;
+    return held;
+  }
+
+  /// Adds what an instruction needs.
+  void start(const Instruction& instruction, DeviceBytes& held) const {
+    if (instruction.kind == Kind::kReceive) {
+      const Transfer& transfer = program_.transfers[at(instruction.transfer)];
+      held.buffers += program_.edges[at(transfer.edge)].bytes_per_unit;
+    }
+    if (!is_compute(instruction.kind)) return;
+    const StageBytes& bytes = stages_[at(instruction.stage)];
+    held.working = bytes.working;
+    if (instruction.kind == Kind::kForward || instruction.kind == Kind::kRecompute) {
+      held.activations += bytes.activations;
+    }
+  }
+
+  /// Takes away what nobody reads after an instruction.
+  void finish(const Instruction& instruction, DeviceBytes& held) const {
+    held.working = 0;
+    if (!is_compute(instruction.kind)) return;
+    const StageBytes& bytes = stages_[at(instruction.stage)];
+    const bool trains = program_.rule != UpdateRule::kNone;
+    const bool recomputes = static_cast<bool>(program_.recompute[at(instruction.stage)]);
+    const std::int64_t after_input =
+        bytes.weight_gradient_inputs < 0 ? bytes.activations : bytes.weight_gradient_inputs;
+    switch (instruction.kind) {
+      case Kind::kForward:
+        if (trains && !recomputes) return;
+        held.activations -= bytes.activations;
+        if (trains) held.activations += bytes.kept_inputs;
+        break;
+      case Kind::kRecompute:
+        held.activations -= bytes.kept_inputs;
+        break;
+      case Kind::kBackward:
+        held.activations -= bytes.activations;
+        break;
+      case Kind::kBackwardInput:
+        held.activations -= bytes.activations - after_input;
+        break;
+      default:
+        held.activations -= after_input;
+    }
+    const bool last = adds_gradient(instruction.kind) || !trains;
+    if (!last || !program_.lowered) return;
+    for (const Edge* edge : incoming_[at(instruction.stage)]) {
+      const bool received = program_.device_of(edge->from_stage, instruction.unit) !=
+                            program_.device_of(edge->to_stage, instruction.unit);
+      if (received) held.buffers -= edge->bytes_per_unit;
+    }
+  }
+
+ private:
+  const Program& program_;
+  const std::vector<StageBytes>& stages_;
+  std::vector<std::vector<const Edge*>> incoming_;  // [stages]
+};
+
+std::int64_t total(const DeviceBytes& held) {
+  return held.weights + held.activations + held.buffers + held.working;
+}
+
+}  // namespace
+
+std::vector<DeviceBytes> peak_bytes(const Program& program, const std::vector<StageBytes>& stages) {
+  const Ledger ledger(program, stages);
+  std::vector<DeviceBytes> peaks;
+  for (std::size_t d = 0; d < program.device.size(); ++d) {
+    DeviceBytes held = ledger.open(static_cast<int>(d));
+    DeviceBytes peak = held;
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      const Instruction& instruction = program.device[d][i];
+      ledger.start(instruction, held);
+      if (total(held) > peak.peak) {
+        peak = held;
+        peak.peak = total(held);
+        peak.index = static_cast<int>(i);
+      }
+      ledger.finish(instruction, held);
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+void check_memory(const Program& program, const std::vector<StageBytes>& stages,
+                  const std::vector<std::int64_t>& caps, ErrorKind blame) {
+  PT_CHECK(caps.size() == program.device.size(), kInternal,
+           "memory is given for {} devices, but the schedule has {}", caps.size(),
+           program.device.size());
+  const Ledger ledger(program, stages);
+  for (std::size_t d = 0; d < program.device.size(); ++d) {
+    DeviceBytes held = ledger.open(static_cast<int>(d));
+    const auto require = [&](const std::string& where) {
+      if (total(held) <= caps[d]) return;
+      throw Error(blame,
+                  fmt::format("schedule '{}' breaks rule {} ({}): device {}{} holds {} "
+                              "bytes, but may hold {}: weights and optimizer {}, "
+                              "activations {}, receive buffers {}, working memory {}",
+                              printable(program.schedule), static_cast<int>(CheckRule::kMemory),
+                              to_text(CheckRule::kMemory), d, where, total(held), caps[d],
+                              held.weights, held.activations, held.buffers, held.working));
+    };
+    require("");
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      const Instruction& instruction = program.device[d][i];
+      ledger.start(instruction, held);
+      if (total(held) > caps[d]) {
+        require(fmt::format(", instruction {} ({})", i, to_text(program, instruction)));
+      }
+      ledger.finish(instruction, held);
+    }
+  }
+}
+
+std::vector<std::vector<MemorySample>> bytes_over_time(
+    const Program& program, const std::vector<StageBytes>& stages,
+    const std::vector<std::vector<Event>>& events) {
+  const Ledger ledger(program, stages);
+  std::vector<std::vector<MemorySample>> result;
+  for (std::size_t d = 0; d < program.device.size(); ++d) {
+    // Receives run beside compute: changes are put in the order of time.
+    std::vector<MemorySample> changes;
+    DeviceBytes held = ledger.open(static_cast<int>(d));
+    std::int64_t before = total(held);
+    changes.push_back({0, before});
+    const auto change = [&](double seconds) {
+      if (total(held) == before) return;
+      changes.push_back({seconds, total(held) - before});
+      before = total(held);
+    };
+    for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+      const Event& event = events.at(d).at(i);
+      ledger.start(program.device[d][i], held);
+      change(event.start);
+      ledger.finish(program.device[d][i], held);
+      change(event.end);
+    }
+    std::stable_sort(
+        changes.begin() + 1, changes.end(),
+        [](const MemorySample& a, const MemorySample& b) { return a.seconds < b.seconds; });
+    std::vector<MemorySample>& samples = result.emplace_back();
+    std::int64_t sum = 0;
+    for (const MemorySample& sample : changes) {
+      sum += sample.bytes;
+      if (!samples.empty() && samples.back().seconds == sample.seconds) {
+        samples.back().bytes = sum;
+      } else {
+        samples.push_back({sample.seconds, sum});
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace pipetrain

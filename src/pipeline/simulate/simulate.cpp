@@ -1,0 +1,268 @@
+#include "pipeline/simulate/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "pipeline/program/replica_rows.h"
+#include "pipeline/simulate/timed_run.h"
+
+namespace pipetrain {
+namespace {
+
+void check_costs(const Program& program, const Costs& costs) {
+  const auto require = [](bool fits, const char* what, std::size_t given, int wanted) {
+    PT_CHECK(fits, kInternal, "costs are given for {} {}, but the schedule has {}", given, what,
+             wanted);
+  };
+  const auto is = [](std::size_t given, int wanted) {
+    return given == static_cast<std::size_t>(wanted);
+  };
+  require(is(costs.stage.size(), program.stages), "stages", costs.stage.size(), program.stages);
+  require(costs.unit_scale.empty() || is(costs.unit_scale.size(), program.units), "units",
+          costs.unit_scale.size(), program.units);
+  require(costs.device_scale.empty() || is(costs.device_scale.size(), program.devices), "devices",
+          costs.device_scale.size(), program.devices);
+  const int edges = static_cast<int>(program.edges.size());
+  require(costs.edge_link.empty() || is(costs.edge_link.size(), edges), "edges",
+          costs.edge_link.size(), edges);
+}
+
+/// Busy and idle seconds of each device, and when the units start.
+class Shares : public TimedRun::Observer {
+ public:
+  explicit Shares(const Program& program) : program_(program), devices_(program.device.size()) {
+    starts_.assign(static_cast<std::size_t>(program.units), 0);
+  }
+
+  void ran(std::size_t device, std::size_t index, double start, double end) override {
+    const Instruction& instruction = program_.device[device][index];
+    const Kind kind = instruction.kind;
+    if (kind == Kind::kForward && instruction.stage == 0) {
+      starts_[static_cast<std::size_t>(instruction.unit)] = start;
+    }
+    if (is_transfer(kind)) return;
+    Device& d = devices_[device];
+    const double gap = start - d.last_end;
+    (d.filled ? d.pending : d.idle.warm_up) += gap;
+    const bool alone = program_.rule == UpdateRule::kNone;
+    if (kind == Kind::kBackward || kind == Kind::kBackwardInput || alone) d.filled = true;
+    if (kind == Kind::kForward) {
+      d.idle.steady += d.pending;
+      d.pending = 0;
+    }
+    d.busy += end - start;
+    d.last_end = end;
+  }
+
+  void fill(Simulation& result) const {
+    double idle = 0;
+    for (const Device& d : devices_) {
+      result.busy.push_back(d.busy);
+      result.idle.push_back(result.makespan - d.busy);
+      idle += result.idle.back();
+      IdleSeconds split = d.idle;
+      split.drain = d.pending + result.makespan - d.last_end;
+      result.idle_split.push_back(split);
+    }
+    const double available = result.makespan * static_cast<double>(program_.devices);
+    result.bubble = available > 0 ? idle / available : 0;
+    if (program_.units < 4) return;
+    const std::size_t middle = starts_.size() / 2;
+    result.unit_period =
+        (starts_.back() - starts_[middle]) / static_cast<double>(starts_.size() - 1 - middle);
+  }
+
+ private:
+  struct Device {
+    double busy = 0;
+    double last_end = 0;
+    bool filled = false;  // its first backward has been
+    double pending = 0;   // idle since the last forward
+    IdleSeconds idle;
+  };
+  const Program& program_;
+  std::vector<Device> devices_;
+  std::vector<double> starts_;  // [units], on the first stage
+};
+
+/// Writes down every event.
+class Recorder : public TimedRun::Observer {
+ public:
+  Recorder(const Program& program, TimedRun::Observer* next)
+      : program_(program), next_(next), sent_(program.transfers.size(), 0) {
+    for (std::size_t d = 0; d < program.device.size(); ++d) {
+      events_.emplace_back(program.device[d].size());
+      for (std::size_t i = 0; i < events_[d].size(); ++i) {
+        events_[d][i] = {static_cast<int>(d), static_cast<int>(i), 0, 0};
+      }
+    }
+  }
+
+  void ran(std::size_t device, std::size_t index, double start, double end) override {
+    events_[device][index].start = start;
+    events_[device][index].end = end;
+    const Instruction& instruction = program_.device[device][index];
+    if (instruction.kind == Kind::kSend) {
+      sent_[static_cast<std::size_t>(instruction.transfer)] = start;
+    }
+    if (next_ != nullptr) next_->ran(device, index, start, end);
+  }
+
+  /// A buffered receive is shown from when its data leaves to when it is there.
+  std::vector<std::vector<Event>> events(const TimedRun& run) {
+    for (std::size_t d = 0; d < program_.device.size(); ++d) {
+      for (std::size_t i = 0; i < events_[d].size(); ++i) {
+        const Instruction& instruction = program_.device[d][i];
+        if (instruction.kind != Kind::kReceive) continue;
+        const auto transfer = static_cast<std::size_t>(instruction.transfer);
+        events_[d][i].start = sent_[transfer];
+        events_[d][i].end = run.arrival(program_.transfers[transfer]);
+      }
+    }
+    return std::move(events_);
+  }
+
+ private:
+  const Program& program_;
+  TimedRun::Observer* next_;
+  std::vector<std::vector<Event>> events_;
+  std::vector<double> sent_;  // [transfers]
+};
+
+/// Goes on from the first round until the distance between rounds is settled.
+double chained_period(TimedRun& run, int rounds) {
+  std::vector<double> before = run.lane_ends();
+  std::vector<double> ends = {run.end()};
+  while (static_cast<int>(ends.size()) < rounds) {
+    run.run();
+    std::vector<double> after = run.lane_ends();
+    ends.push_back(run.end());
+    // A round depends on nothing but where its lanes start. Once all of them are shifted by the
+    // same time, all rounds to come are.
+    const double shift = after.front() - before.front();
+    const double tolerance = 1e-12 * ends.back();
+    bool same = true;
+    for (std::size_t lane = 0; lane < after.size() && same; ++lane) {
+      same = std::abs(after[lane] - before[lane] - shift) <= tolerance;
+    }
+    if (same) return ends.back() - ends[ends.size() - 2];
+    before = std::move(after);
+  }
+  const std::size_t middle = ends.size() / 2;
+  return (ends.back() - ends[middle]) / static_cast<double>(ends.size() - 1 - middle);
+}
+
+/// Largest number of units that hold activations at once, in list order.
+std::vector<int> peak_live(const Program& program) {
+  const ReplicaRows rows(program);
+  std::vector<int> live(static_cast<std::size_t>(rows.count()), 0);
+  std::vector<int> peak(static_cast<std::size_t>(program.stages), 0);
+  for (const auto& list : program.device) {
+    for (const Instruction& instruction : list) {
+      if (!is_compute(instruction.kind)) continue;
+      const auto stage = static_cast<std::size_t>(instruction.stage);
+      int& held = live[static_cast<std::size_t>(rows.running(instruction.stage, instruction.unit))];
+      const bool keeps =
+          program.rule != UpdateRule::kNone && !static_cast<bool>(program.recompute[stage]);
+      const bool opens = instruction.kind == Kind::kForward || instruction.kind == Kind::kRecompute;
+      if (opens) peak[stage] = std::max(peak[stage], ++held);
+      if (instruction.kind == Kind::kForward && !keeps) --held;
+      if (adds_gradient(instruction.kind)) --held;
+    }
+  }
+  return peak;
+}
+
+}  // namespace
+
+Costs uniform_costs(const Program& program, const StageSeconds& seconds, const LinkCost& link) {
+  Costs costs;
+  costs.stage.assign(static_cast<std::size_t>(program.stages), seconds);
+  costs.link = link;
+  return costs;
+}
+
+double seconds_of(const StageSeconds& stage, Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return stage.forward;
+    case Kind::kBackward:
+      return stage.backward;
+    case Kind::kBackwardInput:
+      return stage.backward_input;
+    case Kind::kBackwardWeight:
+      return stage.backward_weight;
+    case Kind::kRecompute:
+      return stage.recompute;
+    case Kind::kReduce:
+      return stage.reduce;
+    case Kind::kUpdate:
+      return stage.update;
+    default:
+      return 0;
+  }
+}
+
+double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link) {
+  if (replicas <= 1) return 0;
+  const double share = 2.0 * (replicas - 1) / replicas;
+  return share * static_cast<double>(bytes) / link.bytes_per_second +
+         2.0 * (replicas - 1) * link.latency_seconds;
+}
+
+std::vector<std::vector<Event>> time_round(const Program& program, const Costs& costs) {
+  check_costs(program, costs);
+  TimedRun run(program, costs);
+  Recorder recorder(program, nullptr);
+  run.run(&recorder);
+  return recorder.events(run);
+}
+
+Simulation simulate(const Program& program, const Costs& costs, const SimulateOptions& options) {
+  check_costs(program, costs);
+  TimedRun run(program, costs);
+  Simulation result;
+  Shares shares(program);
+  if (options.keep_events) {
+    Recorder recorder(program, &shares);
+    run.run(&recorder);
+    result.events = recorder.events(run);
+  } else {
+    run.run(&shares);
+  }
+  result.makespan = run.end();
+  shares.fill(result);
+  result.peak_live = peak_live(program);
+  if (options.rounds > 1) result.period = chained_period(run, options.rounds);
+  return result;
+}
+
+JitterResult simulate_jitter(const Program& program, const Costs& costs, const Jitter& jitter) {
+  check_costs(program, costs);
+  PT_CHECK(jitter.samples >= 1 && jitter.compute >= 0 && jitter.transfer >= 0, kInternal,
+           "a jitter needs a sample and deviations of 0 or more, got {} samples, {} and {}",
+           jitter.samples, jitter.compute, jitter.transfer);
+  TimedRun run(program, costs);
+  JitterResult result;
+  for (int sample = 0; sample < jitter.samples; ++sample) {
+    run.restart();
+    run.set_jitter(jitter, static_cast<std::uint64_t>(sample));
+    run.run();
+    result.makespan.push_back(run.end());
+  }
+  std::sort(result.makespan.begin(), result.makespan.end());
+  const auto percentile = [&](int percent) {
+    const std::size_t rank =
+        (result.makespan.size() * static_cast<std::size_t>(percent) + 99) / 100;
+    return result.makespan[rank - 1];
+  };
+  result.mean = std::accumulate(result.makespan.begin(), result.makespan.end(), 0.0) /
+                static_cast<double>(jitter.samples);
+  result.p50 = percentile(50);
+  result.p95 = percentile(95);
+  return result;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,117 @@
+// Times a program before it runs: the same lists, the same records, given what each stage and link
+// costs.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "pipeline/program/event.h"
+#include "pipeline/program/program.h"
+
+namespace pipetrain {
+
+/// Seconds of one full unit on one stage.
+struct StageSeconds {
+  double forward = 1;
+  double backward = 2;
+  double backward_input = 1;
+  double backward_weight = 1;
+  double recompute = 1;
+  double update = 0;
+  double reduce = 0;  // sum over all replicas, once a group (all_reduce_seconds())
+};
+
+/// What of it an instruction of a stage takes.
+double seconds_of(const StageSeconds& stage, Kind kind);
+
+/// A transfer takes its bytes over the bandwidth on the channel, and arrives one latency later.
+struct LinkCost {
+  double latency_seconds = 0;
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+};
+
+/// How transfers meet compute.
+enum class TransferMode {
+  /// Lanes: sends are buffered and receives posted early; each channel (device to device,
+  /// activations or gradients) is in order, has its own bandwidth, and only the consumer waits.
+  kBuffered,
+  /// One lane: a send and its receive block both devices, in list order, until the data is over.
+  kRendezvous,
+};
+
+struct Costs {
+  std::vector<StageSeconds> stage;   // [stages]
+  std::vector<double> unit_scale;    // [units], size of a unit against a full one; empty: all 1
+  std::vector<double> device_scale;  // [devices], seconds against those of `stage`; empty: all 1
+  double gradient_sync_seconds = 0;
+  LinkCost link;                    // where edge_link is empty
+  std::vector<LinkCost> edge_link;  // [edges] or empty
+  TransferMode transfers = TransferMode::kBuffered;
+};
+
+/// Why a device does nothing, by what it has done before and has yet to do; in seconds.
+struct IdleSeconds {
+  double warm_up = 0;  // before its first backward (of forwards alone: its first forward)
+  double steady = 0;   // between the two
+  double drain = 0;    // after its last forward
+};
+
+struct Simulation {
+  /// [devices][instructions], in the order of the lists. Empty where they were not asked for.
+  std::vector<std::vector<Event>> events;
+  double makespan = 0;  // until every device is done
+  /// Seconds from round to round when rounds are chained without a barrier. An asynchronous program
+  /// still drains between two rounds; its steady rate is unit_period. 0 where not asked for.
+  double period = 0;
+  /// Seconds between the starts of a unit and the next on the first stage, late in the round, where
+  /// the pipeline is full. 0 where the round is too short to tell.
+  double unit_period = 0;
+  std::vector<double> busy, idle;  // [devices], idle = makespan - busy; transfers are not busy time
+  std::vector<IdleSeconds> idle_split;  // [devices], sums to idle
+  double bubble = 0;                    // idle over devices times makespan
+  std::vector<int> peak_live;  // [stages], units whose activations one replica holds at once
+};
+
+struct SimulateOptions {
+  bool keep_events = true;  // 24 bytes an instruction
+  /// Most rounds to chain for the period; fewer where each round is the last one shifted. 1: none.
+  int rounds = 24;
+};
+
+/// Equal costs for every stage.
+Costs uniform_costs(const Program& program, const StageSeconds& seconds, const LinkCost& link = {});
+
+/// Seconds to sum `bytes` over replicas in a ring: each sends 2(r-1)/r of them in 2(r-1) steps.
+double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link);
+
+/// Times one round, and chained rounds for the period, each in O(instructions). A program that is
+/// not lowered is timed too: its edges then cost their time, but share no channel. Channels deliver
+/// in the order of the sends, which check() proves to be that of the receives. Throws
+/// Error(kInternal) if costs do not fit the program or the program can never finish.
+Simulation simulate(const Program& program, const Costs& costs,
+                    const SimulateOptions& options = {});
+
+/// The events of simulate() alone.
+std::vector<std::vector<Event>> time_round(const Program& program, const Costs& costs);
+
+/// Every instruction takes its time multiplied by exp(s z - s²/2), z standard normal: log-normal
+/// with mean 1. Drawn from (seed, sample, device, instruction) alone.
+struct Jitter {
+  double compute = 0.05;  // s of compute, reduces, syncs and updates
+  double transfer = 0;    // s of transfers
+  std::uint64_t seed = 1;
+  int samples = 100;
+};
+
+/// Makespans of the samples, in seconds; p50 and p95 by nearest rank.
+struct JitterResult {
+  std::vector<double> makespan;  // [samples], rising
+  double mean = 0, p50 = 0, p95 = 0;
+};
+
+/// Times a round once for each sample. Throws Error(kInternal) as simulate() does, or if there is
+/// no sample or a negative s.
+JitterResult simulate_jitter(const Program& program, const Costs& costs, const Jitter& jitter);
+
+}  // namespace pipetrain

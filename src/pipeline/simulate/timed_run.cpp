@@ -1,0 +1,262 @@
+#include "pipeline/simulate/timed_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace pipetrain {
+
+TimedRun::TimedRun(const Program& program, const Costs& costs)
+    : program_(program),
+      costs_(costs),
+      rendezvous_(costs.transfers == TransferMode::kRendezvous),
+      inputs_(2 * index(program.stages)),
+      outputs_(2 * index(program.stages)),
+      free_(program.device.size(), 0),
+      ready_((2 * index(program.stages) + program.edges.size()) * index(program.units)) {
+  for (std::size_t e = 0; e < program.edges.size(); ++e) {
+    const Edge& edge = program.edges[e];
+    const std::size_t direction = edge.gradient ? 1 : 0;
+    inputs_[2 * index(edge.to_stage) + direction].push_back(e);
+    outputs_[2 * index(edge.from_stage) + direction].push_back(e);
+  }
+  if (program.lowered) make_channels();
+}
+
+void TimedRun::make_channels() {
+  std::map<std::tuple<int, int, bool>, int> numbers;  // from device, to device, gradient
+  for (const Edge& edge : program_.edges) {
+    first_pair_.push_back(channel_of_.size());
+    for (const int from : program_.placement[index(edge.from_stage)]) {
+      for (const int to : program_.placement[index(edge.to_stage)]) {
+        const int next = static_cast<int>(numbers.size());
+        channel_of_.push_back(numbers.try_emplace({from, to, edge.gradient}, next).first->second);
+      }
+    }
+  }
+  channels_.resize(numbers.size());
+}
+
+TimedRun::Channel& TimedRun::channel(const Transfer& transfer) {
+  const int from = program_.replica_of(transfer.from_stage, transfer.unit);
+  const int to = program_.replica_of(transfer.to_stage, transfer.unit);
+  const std::size_t pair = index(from) * index(program_.replicas(transfer.to_stage)) + index(to);
+  return channels_[index(channel_of_[first_pair_[index(transfer.edge)] + pair])];
+}
+
+double TimedRun::stage_seconds(const Instruction& instruction) const {
+  return seconds_of(costs_.stage[index(instruction.stage)], instruction.kind);
+}
+
+double TimedRun::stretch(std::size_t device, double sigma) const {
+  if (sigma == 0) return 1;
+  const PhiloxKey sample = philox_key(sample_);
+  const PhiloxBlock bits =
+      philox(philox_key(jitter_.seed),
+             {{static_cast<std::uint32_t>(next_[device]), static_cast<std::uint32_t>(device),
+               sample.word[0], sample.word[1]}});
+  const double normal = normal_pair(bits.word[0], bits.word[1]).first;
+  return std::exp(sigma * normal - sigma * sigma / 2);
+}
+
+void TimedRun::set_jitter(const Jitter& jitter, std::uint64_t sample) {
+  jitter_ = jitter;
+  sample_ = sample;
+}
+
+void TimedRun::restart() {
+  free_.assign(free_.size(), 0);
+  channels_.assign(channels_.size(), {});
+}
+
+void TimedRun::run(Observer* observer) {
+  observer_ = observer;
+  const std::size_t devices = program_.device.size();
+  next_.assign(devices, 0);
+  await_.assign(devices, kNothing);
+  met_.assign(index(program_.stages) + 1, 0);
+  std::fill(ready_.begin(), ready_.end(), -1);
+  asleep_.assign(devices, true);
+  for (std::size_t d = devices; d-- > 0;) wake(d);
+  while (!awake_.empty()) {
+    const std::size_t device = awake_.back();
+    awake_.pop_back();
+    while (next_[device] < program_.device[device].size() && step(device)) {
+    }
+    asleep_[device] = true;
+  }
+  std::size_t left = 0, all = 0;
+  for (std::size_t d = 0; d < devices; ++d) {
+    left += program_.device[d].size() - next_[d];
+    all += program_.device[d].size();
+  }
+  PT_CHECK(left == 0, kInternal,
+           "the schedule '{}' can never finish: {} of {} steps wait for each other",
+           printable(program_.schedule), left, all);
+}
+
+void TimedRun::wake(std::size_t device) {
+  if (!asleep_[device]) return;
+  asleep_[device] = false;
+  awake_.push_back(device);
+}
+
+void TimedRun::finish(std::size_t device, double start, double end) {
+  if (observer_ != nullptr) observer_->ran(device, next_[device], start, end);
+  ++next_[device];
+}
+
+void TimedRun::set_ready(std::size_t key, double seconds, int reader) {
+  ready_[key] = seconds;
+  if (await_[index(reader)] != key) return;
+  await_[index(reader)] = kNothing;
+  wake(index(reader));
+}
+
+bool TimedRun::await(std::size_t device, std::size_t key, double delay, double& start) {
+  const double ready = ready_[key];
+  if (ready < 0) {
+    await_[device] = key;
+    return false;
+  }
+  start = std::max(start, ready + delay);
+  return true;
+}
+
+bool TimedRun::step(std::size_t device) {
+  const Instruction& instruction = program_.device[device][next_[device]];
+  switch (instruction.kind) {
+    case Kind::kSend:
+      return rendezvous_ ? run_rendezvous(device, instruction) : run_send(device, instruction);
+    case Kind::kReceive:
+      if (rendezvous_) return run_rendezvous(device, instruction);
+      ++next_[device];  // posted early: only the reader of its data waits
+      return true;
+    case Kind::kReduce:
+    case Kind::kGradientSync:
+      return run_collective(device, instruction);
+    default:
+      return run_compute(device, instruction);
+  }
+}
+
+bool TimedRun::await_inputs(std::size_t device, const Instruction& instruction, double& start) {
+  const Kind kind = instruction.kind;
+  const bool backward = kind == Kind::kBackward || kind == Kind::kBackwardInput;
+  if (!backward && kind != Kind::kForward) return true;
+  for (const std::size_t e : inputs_[2 * index(instruction.stage) + (backward ? 1 : 0)]) {
+    const int from = program_.edges[e].from_stage;
+    const bool inside = index(program_.device_of(from, instruction.unit)) == device;
+    const std::size_t key = inside || !program_.lowered ? made_key(from, instruction.unit, backward)
+                                                        : arrival_key(e, instruction.unit);
+    const double delay = inside || program_.lowered
+                             ? 0
+                             : wire_seconds(e, instruction.unit) + link(e).latency_seconds;
+    if (!await(device, key, delay, start)) return false;
+  }
+  return true;
+}
+
+bool TimedRun::run_compute(std::size_t device, const Instruction& instruction) {
+  double start = free_[device];
+  if (!await_inputs(device, instruction, start)) return false;
+  double seconds = stage_seconds(instruction) * stretch(device, jitter_.compute);
+  if (instruction.kind != Kind::kUpdate) seconds *= unit_scale(instruction.unit);
+  if (!costs_.device_scale.empty()) seconds *= costs_.device_scale[device];
+  const double end = start + seconds;
+  free_[device] = end;
+  finish(device, start, end);
+  if (instruction.kind == Kind::kForward) made(instruction, false, end);
+  if (instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput) {
+    made(instruction, true, end);
+  }
+  return true;
+}
+
+void TimedRun::made(const Instruction& instruction, bool gradient, double seconds) {
+  const std::size_t key = made_key(instruction.stage, instruction.unit, gradient);
+  ready_[key] = seconds;
+  if (program_.lowered) return;  // who waits for another device waits for an arrival
+  for (const std::size_t e : outputs_[2 * index(instruction.stage) + (gradient ? 1 : 0)]) {
+    set_ready(key, seconds, program_.device_of(program_.edges[e].to_stage, instruction.unit));
+  }
+}
+
+bool TimedRun::run_send(std::size_t device, const Instruction& instruction) {
+  const Transfer& transfer = program_.transfers[index(instruction.transfer)];
+  const std::size_t edge = index(transfer.edge);
+  Channel& lane = channel(transfer);
+  double start = lane.sent;
+  const std::size_t key = made_key(transfer.from_stage, transfer.unit, transfer.gradient);
+  if (!await(device, key, 0, start)) return false;
+  lane.sent = start + wire_seconds(edge, transfer.unit) * stretch(device, jitter_.transfer);
+  lane.arrived = std::max(lane.arrived, lane.sent + link(edge).latency_seconds);
+  finish(device, start, lane.sent);
+  set_ready(arrival_key(edge, transfer.unit), lane.arrived, transfer.to_device);
+  return true;
+}
+
+bool TimedRun::run_rendezvous(std::size_t device, const Instruction& instruction) {
+  const Transfer& transfer = program_.transfers[index(instruction.transfer)];
+  const std::size_t edge = index(transfer.edge);
+  const std::size_t from = index(transfer.from_device), to = index(transfer.to_device);
+  const auto is_at = [&](std::size_t d, Kind kind) {
+    if (next_[d] == program_.device[d].size()) return false;
+    const Instruction& head = program_.device[d][next_[d]];
+    return head.kind == kind && head.transfer == instruction.transfer;
+  };
+  if (!is_at(from, Kind::kSend) || !is_at(to, Kind::kReceive)) return false;
+  double start = std::max(free_[from], free_[to]);
+  const std::size_t key = made_key(transfer.from_stage, transfer.unit, transfer.gradient);
+  if (!await(from, key, 0, start)) return false;
+  const double end = start + (wire_seconds(edge, transfer.unit) + link(edge).latency_seconds) *
+                                 stretch(from, jitter_.transfer);
+  free_[from] = free_[to] = end;
+  ready_[arrival_key(edge, transfer.unit)] = end;
+  finish(from, start, end);
+  finish(to, start, end);
+  wake(device == from ? to : from);
+  return true;
+}
+
+bool TimedRun::run_collective(std::size_t device, const Instruction& instruction) {
+  // The last device to come runs it for all; the others stay asleep until then.
+  const bool sync = instruction.kind == Kind::kGradientSync;
+  const std::size_t group = sync ? index(program_.stages) : index(instruction.stage);
+  const std::size_t members = sync ? program_.device.size() : program_.placement[group].size();
+  if (index(++met_[group]) < members) return false;
+  met_[group] = 0;
+  const auto member = [&](std::size_t n) { return sync ? n : index(program_.placement[group][n]); };
+  double start = 0;
+  for (std::size_t n = 0; n < members; ++n) start = std::max(start, free_[member(n)]);
+  const double seconds = sync ? costs_.gradient_sync_seconds : stage_seconds(instruction);
+  const double end = start + seconds * stretch(member(0), jitter_.compute);
+  for (std::size_t n = 0; n < members; ++n) {
+    free_[member(n)] = end;
+    finish(member(n), start, end);
+    if (member(n) != device) wake(member(n));
+  }
+  return true;
+}
+
+std::vector<double> TimedRun::lane_ends() const {
+  std::vector<double> ends = free_;
+  for (const Channel& lane : channels_) {
+    ends.push_back(lane.sent);
+    ends.push_back(lane.arrived);
+  }
+  return ends;
+}
+
+double TimedRun::end() const {
+  double latest = 0;
+  for (const double end : free_) latest = std::max(latest, end);
+  for (const Channel& lane : channels_) latest = std::max({latest, lane.sent, lane.arrived});
+  return latest;
+}
+
+}  // namespace pipetrain

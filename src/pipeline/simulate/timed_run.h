@@ -1,0 +1,116 @@
+// Runs the lists of a program in time. With every lane in order this needs no event queue: a device
+// goes on until it waits for another one, so a round is one pass over the instructions and takes a
+// few numbers for each unit, not for each instruction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/program/program.h"
+#include "pipeline/simulate/simulate.h"
+
+namespace pipetrain {
+
+class TimedRun {
+ public:
+  /// Is told the time of every instruction but buffered receives, on each device in list order.
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void ran(std::size_t device, std::size_t index, double start, double end) = 0;
+  };
+
+  /// `costs` must fit the program; both must outlive the run.
+  TimedRun(const Program& program, const Costs& costs);
+
+  /// Runs one round, every lane from where the last round left it. Throws Error(kInternal) if it
+  /// can never finish.
+  void run(Observer* observer = nullptr);
+  /// Puts all lanes back to 0.
+  void restart();
+  /// From now on every instruction takes its time in this sample of a jitter.
+  void set_jitter(const Jitter& jitter, std::uint64_t sample);
+
+  /// Ends of all lanes: compute of each device, then both ends of each channel.
+  std::vector<double> lane_ends() const;
+  /// The latest of them.
+  double end() const;
+  /// When a transfer arrived in the last round.
+  double arrival(const Transfer& transfer) const {
+    return ready_[arrival_key(index(transfer.edge), transfer.unit)];
+  }
+
+ private:
+  struct Channel {
+    double sent = 0;     // end of the last send
+    double arrived = 0;  // arrival of the last receive
+  };
+
+  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
+  std::size_t unit_key(std::size_t row, int unit) const {
+    return row * index(program_.units) + index(unit);
+  }
+  std::size_t made_key(int stage, int unit, bool gradient) const {
+    return unit_key(2 * index(stage) + (gradient ? 1 : 0), unit);
+  }
+  std::size_t arrival_key(std::size_t edge, int unit) const {
+    return unit_key(2 * index(program_.stages) + edge, unit);
+  }
+
+  void make_channels();
+  Channel& channel(const Transfer& transfer);
+
+  double unit_scale(int unit) const {
+    return costs_.unit_scale.empty() || unit < 0 ? 1.0 : costs_.unit_scale[index(unit)];
+  }
+  const LinkCost& link(std::size_t edge) const {
+    return costs_.edge_link.empty() ? costs_.link : costs_.edge_link[edge];
+  }
+  double wire_seconds(std::size_t edge, int unit) const {
+    return static_cast<double>(program_.edges[edge].bytes_per_unit) * unit_scale(unit) /
+           link(edge).bytes_per_second;
+  }
+  double stage_seconds(const Instruction& instruction) const;
+  /// By how much the jitter stretches an instruction.
+  double stretch(std::size_t device, double sigma) const;
+
+  /// Runs the head of a device's list; false if it must wait.
+  bool step(std::size_t device);
+  bool run_compute(std::size_t device, const Instruction& instruction);
+  bool run_send(std::size_t device, const Instruction& instruction);
+  bool run_rendezvous(std::size_t device, const Instruction& instruction);
+  bool run_collective(std::size_t device, const Instruction& instruction);
+  /// Moves `start` to when all inputs are there; false if one is not known yet.
+  bool await_inputs(std::size_t device, const Instruction& instruction, double& start);
+  bool await(std::size_t device, std::size_t key, double delay, double& start);
+  /// Notes that the head of a device's list has run.
+  void finish(std::size_t device, double start, double end);
+  void set_ready(std::size_t key, double seconds, int reader);
+  void made(const Instruction& instruction, bool gradient, double seconds);
+  void wake(std::size_t device);
+
+  static constexpr std::size_t kNothing = static_cast<std::size_t>(-1);
+
+  const Program& program_;
+  const Costs& costs_;
+  const bool rendezvous_;
+  Jitter jitter_{0, 0, 0, 0};
+  std::uint64_t sample_ = 0;
+  Observer* observer_ = nullptr;
+
+  std::vector<std::vector<std::size_t>> inputs_;   // edges that (stage, gradient) reads
+  std::vector<std::vector<std::size_t>> outputs_;  // edges that read (stage, gradient)
+  std::vector<std::size_t> first_pair_;            // [edges], into channel_of_
+  std::vector<int> channel_of_;                    // (edge, sending replica, receiving replica)
+  std::vector<Channel> channels_;
+
+  std::vector<double> free_;        // [devices], end of the compute lane
+  std::vector<std::size_t> next_;   // [devices]
+  std::vector<double> ready_;       // made, then arrived: when it is there, -1 not yet
+  std::vector<std::size_t> await_;  // [devices], the key of ready_ that it waits for
+  std::vector<int> met_;            // [stages + 1], devices at the stage's reduce; at the sync
+  std::vector<std::size_t> awake_;  // devices that may go on
+  std::vector<bool> asleep_;        // [devices], waits for another one
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,39 @@
+// What a round's events say as a whole: how long, how busy, how many units in flight. The same for
+// predicted and for measured events.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/program/event.h"
+#include "pipeline/program/program.h"
+
+namespace pipetrain {
+
+/// [devices][instructions of the device], in the order of the program's lists.
+using Events = std::vector<std::vector<Event>>;
+
+struct Timeline {
+  double seconds = 0;        // until the last instruction ends
+  std::vector<double> busy;  // [devices], seconds of compute and updates
+  double bubble = 0;         // the rest over devices times seconds: waits, transfers, collectives
+};
+
+/// Throws Error(kInternal) if the events are not those of the program.
+Timeline timeline_of(const Program& program, const Events& events);
+
+/// A moment at which a device holds the activations of one unit more or less.
+struct LiveChange {
+  double seconds = 0;
+  int stage = 0;
+  int change = 0;  // +1 or -1
+};
+
+/// The changes on one device, in the order of time. Activations are held from the start of the
+/// forward (with recompute: only while it runs, and again from the recompute) to the end of the
+/// last backward; in an evaluation while the forward runs.
+std::vector<LiveChange> live_changes(const Program& program, const Events& events, int device);
+
+/// Most units whose activations each stage holds at once on one of its replicas, in list order.
+std::vector<int> peak_in_flight(const Program& program);
+
+}  // namespace pipetrain

@@ -1,0 +1,151 @@
+#include "pipeline/stage/stage_arena.h"
+
+#include <algorithm>
+#include <map>
+
+namespace pipetrain {
+namespace {
+
+/// Hands out pieces of a block, one behind the other.
+class Bump {
+ public:
+  std::size_t take(std::size_t bytes) {
+    const std::size_t offset = used_;
+    used_ += aligned(bytes);
+    return offset;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::size_t used_ = 0;
+};
+
+/// Parameters of all variants by name, in one block per version; the first variant that holds one
+/// places it.
+void place_parameters(const std::vector<ArenaVariant>& variants, StageArena& arena) {
+  std::map<std::string, std::size_t> known;
+  Bump block;
+  for (const ArenaVariant& variant : variants) {
+    for (const int i : variant.slice->parameters) {
+      const Parameter& parameter = variant.training->parameters[static_cast<std::size_t>(i)];
+      const auto [found, added] = known.emplace(parameter.name, arena.parameters.size());
+      if (added) {
+        const TensorType& type = variant.training->graph[parameter.value].type;
+        arena.parameters.push_back({parameter.name, type, block.take(type.bytes())});
+      }
+      ParameterPlace& place = arena.parameters[found->second];
+      place.trained = place.trained || parameter.gradient;
+    }
+  }
+  arena.parameter_block_bytes = block.used();
+}
+
+void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, StageArena& arena) {
+  for (const ArenaVariant& variant : variants) {
+    const auto& all = variant.training->accumulations;
+    arena.accumulators.resize(std::max(arena.accumulators.size(), all.size()), kNoPlace);
+    for (const auto* list : {&variant.slice->accumulations, &variant.slice->remote_accumulations}) {
+      for (const int i : *list) {
+        std::size_t& offset = arena.accumulators[static_cast<std::size_t>(i)];
+        if (offset != kNoPlace) continue;
+        const ValueId id = all[static_cast<std::size_t>(i)].accumulator;
+        const std::size_t bytes = variant.training->graph[id].type.bytes();
+        offset = bump.take(bytes);
+        arena.memory.gradients += aligned(bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
+                      const OptimizerSettings& optimizer) {
+  StageArena arena;
+  ArenaBytes& memory = arena.memory;
+  place_parameters(variants, arena);
+  const auto versions = static_cast<std::size_t>(capacity.versions);
+  Bump bump;
+  arena.parameter_block = bump.take(arena.parameter_block_bytes * versions);
+  memory.parameters = arena.parameter_block_bytes * versions;
+  place_accumulators(variants, bump, arena);
+  const int states = state_slots(optimizer);
+  for (ParameterPlace& parameter : arena.parameters) {
+    if (!parameter.trained) continue;
+    if (states > 0) parameter.state0 = bump.take(parameter.type.bytes());
+    if (states > 1) parameter.state1 = bump.take(parameter.type.bytes());
+    if (optimizer.average_decay > 0) parameter.average = bump.take(parameter.type.bytes());
+    memory.optimizer +=
+        static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
+  }
+  std::size_t gathered = 0;
+  for (const ArenaVariant& variant : variants)
+    gathered = std::max(gathered, variant.layout->gathered_bytes);
+  arena.gathered_bytes = aligned(gathered);
+  gathered = arena.gathered_bytes * static_cast<std::size_t>(capacity.gathered_sets);
+  arena.gathered = bump.take(gathered);
+  memory.gradients += gathered;
+  std::size_t temporary = 0;
+  for (const ArenaVariant& variant : variants) {
+    const StageLayout& layout = *variant.layout;
+    // A recompute rewrites the handed-on values into the slot, since their receivers may be reading
+    // the others.
+    const std::size_t slot =
+        layout.slot_bytes + (capacity.recompute ? layout.forward_out_bytes : 0);
+    arena.slot_bytes = std::max(arena.slot_bytes, slot);
+    arena.forward_out_bytes = std::max(arena.forward_out_bytes, layout.forward_out_bytes);
+    arena.gradient_out_bytes = std::max(arena.gradient_out_bytes, layout.gradient_out_bytes);
+    temporary = std::max(temporary, layout.temporary_bytes);
+    arena.prepared.emplace_back();
+    for (std::size_t v = 0; v < versions; ++v)
+      arena.prepared.back().push_back(bump.take(layout.prepared_bytes));
+    memory.parameters += versions * aligned(layout.prepared_bytes);
+  }
+  memory.activations = arena.slot_bytes * static_cast<std::size_t>(capacity.slots);
+  arena.slots = bump.take(memory.activations);
+  const std::size_t forward =
+      arena.forward_out_bytes * static_cast<std::size_t>(capacity.forward_entries);
+  const std::size_t gradient =
+      arena.gradient_out_bytes * static_cast<std::size_t>(capacity.gradient_entries);
+  arena.forward_out = bump.take(forward);
+  arena.gradient_out = bump.take(gradient);
+  memory.transfers = forward + gradient;
+  arena.temporary = bump.take(temporary);
+  memory.temporaries = temporary;
+  arena.bytes = bump.used();
+  return arena;
+}
+
+std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
+                                           const std::vector<std::vector<int>>& placement) {
+  std::size_t most = 0;
+  std::map<int, std::size_t> largest;  // stage of each device
+  for (std::size_t s = 0; s < wanted.size(); ++s) {
+    if (placement[s].size() > 1) continue;  // replicas keep their work
+    most = std::max(most, wanted[s]);
+    const auto found = largest.try_emplace(placement[s].front(), s).first;
+    if (wanted[s] > wanted[found->second]) found->second = s;
+  }
+  for (const auto& [device, stage] : largest) wanted[stage] = std::max(wanted[stage], most);
+  return wanted;
+}
+
+std::size_t wanted_workspace(const StageSlice& slice,
+                             const std::vector<std::size_t>& workspace_bytes) {
+  std::size_t workspace = 0;
+  for (const auto* nodes :
+       {&slice.prepare, &slice.forward, &slice.backward, &slice.batch_gradient, &slice.finish}) {
+    for (const NodeId id : *nodes)
+      workspace = std::max(workspace, workspace_bytes[static_cast<std::size_t>(id.index)]);
+  }
+  return workspace;
+}
+
+ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
+                         const StageCapacity& capacity, const OptimizerSettings& optimizer) {
+  const StageLayout layout = lay_out_stage(training, slices, stage, capacity.split_backward);
+  const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
+  return plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
+}
+
+}  // namespace pipetrain

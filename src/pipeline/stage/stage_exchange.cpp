@@ -1,0 +1,52 @@
+// What a stage sends and receives when devices exchange values instead of copying them.
+#include "base/index.h"
+#include "pipeline/stage/stage.h"
+#include "pipeline/stage/stage_state.h"
+#include "pipeline/transport/exchange.h"
+
+namespace pipetrain {
+namespace {
+
+/// Every value of a buffer begins where any element type may lie.
+std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+std::vector<ExchangedPiece> Stage::handed_on(int variant, const ValueEdge& edge,
+                                             const std::byte* base) const {
+  const Compiled& compiled = *variants_[at(variant)];
+  std::vector<ExchangedPiece> pieces;
+  for (const ValueId id : edge.values) {
+    const std::byte* data = base + compiled.layout.location.at(id).offset;
+    pieces.push_back({const_cast<std::byte*>(data), compiled.training->graph[id].type.bytes()});
+  }
+  return pieces;
+}
+
+std::size_t Stage::received_bytes(int variant, const ValueEdge& edge) const {
+  std::size_t bytes = 0;
+  for (const ValueId id : edge.values)
+    bytes += padded(variants_[at(variant)]->training->graph[id].type.bytes());
+  return bytes;
+}
+
+std::vector<ExchangedPiece> Stage::received(int variant, const ValueEdge& edge,
+                                            std::byte* buffer) const {
+  std::vector<ExchangedPiece> pieces;
+  for (const ValueId id : edge.values) {
+    const std::size_t bytes = variants_[at(variant)]->training->graph[id].type.bytes();
+    pieces.push_back({buffer, bytes});
+    buffer += padded(bytes);
+  }
+  return pieces;
+}
+
+void Stage::bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer,
+                        StageUnit& unit) const {
+  const std::vector<ExchangedPiece> pieces = received(variant, edge, buffer);
+  const StageLayout& layout = variants_[at(variant)]->layout;
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    unit.table[layout.table.at(edge.values[i])] = pieces[i].data;
+}
+
+}  // namespace pipetrain

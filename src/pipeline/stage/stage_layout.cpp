@@ -1,0 +1,366 @@
+#include "pipeline/stage/stage_layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "graph/op.h"
+
+namespace pipetrain {
+namespace {
+
+class Planner {
+ public:
+  Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split)
+      : training_(training),
+        graph_(training.graph),
+        slices_(slices),
+        slice_(slices.stages[static_cast<std::size_t>(stage)]),
+        stage_(stage),
+        split_(split) {}
+
+  StageLayout run() {
+    place_outside_values();
+    find_uses();
+    place_parameters();
+    place_handed_on();
+    place_saved();
+    place_direct();
+    place_temporaries();
+    return std::move(layout_);
+  }
+
+ private:
+  ValueId root(ValueId id) const { return slices_.root[static_cast<std::size_t>(id.index)]; }
+
+  void place_outside_values() {
+    std::size_t next = 0;
+    for (const GraphInput& input : training_.inputs) layout_.table[input.value] = next++;
+    if (training_.loss.label) layout_.table[training_.loss.label] = next;
+    ++next;
+    for (const ValueEdge& edge : slices_.edges) {
+      if (edge.to != stage_) continue;
+      for (const ValueId id : edge.values) layout_.table[id] = next++;
+    }
+    for (const auto& [id, index] : layout_.table) layout_.location[id] = {Space::kTable, index};
+  }
+
+  /// Phases: 0 F, 1 B (or I), 2 W. Records who makes and who reads every root.
+  void find_uses() {
+    const auto visit = [&](const std::vector<NodeId>& nodes, int phase) {
+      for (const NodeId id : nodes) {
+        for (const ValueId input : graph_[id].inputs) {
+          if (input) read_in_[root(input)].insert(phase);
+        }
+        for (const ValueId output : graph_[id].outputs) made_in_[output] = phase;
+      }
+    };
+    visit(slice_.forward, 0);
+    if (split_) {
+      visit(slice_.input_gradient, 1);
+      visit(slice_.weight_gradient, 2);
+    } else {
+      visit(slice_.backward, 1);
+    }
+    const int weight_phase = split_ ? 2 : 1;
+    for (const int i : slice_.accumulations) {
+      read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(
+          weight_phase);
+    }
+    for (const int i : slice_.gatherings)
+      read_in_[root(training_.gatherings[static_cast<std::size_t>(i)].value)].insert(weight_phase);
+  }
+
+  void place_parameters() {
+    std::size_t offset = 0;
+    for (const int i : slice_.parameters) {
+      const ValueId id = training_.parameters[static_cast<std::size_t>(i)].value;
+      layout_.location[id] = {Space::kParameter, offset};
+      offset += aligned(graph_[id].type.bytes());
+    }
+    for (const NodeId id : slice_.prepare) {
+      for (const ValueId output : graph_[id].outputs) {
+        layout_.location[output] = {Space::kPrepared, layout_.prepared_bytes};
+        layout_.prepared_bytes += aligned(graph_[output].type.bytes());
+      }
+    }
+    for (const int i : slice_.accumulations) place_accumulator(i);
+    for (const int i : slice_.remote_accumulations) place_accumulator(i);
+    for (const int i : slice_.gatherings) {
+      const ValueId id = training_.gatherings[static_cast<std::size_t>(i)].gathered;
+      layout_.location[id] = {Space::kGathered, layout_.gathered_bytes};
+      layout_.gathered_bytes += aligned(graph_[id].type.bytes());
+    }
+  }
+
+  void place_accumulator(int i) {
+    layout_.location[training_.accumulations[static_cast<std::size_t>(i)].accumulator] = {
+        Space::kAccumulator, static_cast<std::size_t>(i)};
+  }
+
+  void place_handed_on() {
+    for (const ValueEdge& edge : slices_.edges) {
+      if (edge.from != stage_) continue;
+      std::size_t& bytes = edge.gradient ? layout_.gradient_out_bytes : layout_.forward_out_bytes;
+      for (const ValueId id : edge.values) {
+        if (layout_.location.contains(id)) continue;
+        layout_.location[id] = {edge.gradient ? Space::kGradientOut : Space::kForwardOut, bytes};
+        bytes += aligned(graph_[id].type.bytes());
+      }
+    }
+  }
+
+  /// What a phase makes and a later one reads is kept in the slot.
+  void place_saved() {
+    for (const auto& [id, phase] : made_in_) {
+      const auto readers = read_in_.find(id);
+      if (layout_.location.contains(id) || readers == read_in_.end()) continue;
+      if (*readers->second.rbegin() > phase) {
+        layout_.location[id] = {Space::kSlot, layout_.slot_bytes};
+        layout_.slot_bytes += aligned(graph_[id].type.bytes());
+      }
+    }
+  }
+
+  void place_direct() {
+    std::map<ValueId, int> uses;
+    for (const int i : slice_.accumulations)
+      ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
+    for (const NodeId id : slice_.batch_gradient) {
+      for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoUnit;
+    }
+    for (const int i : slice_.accumulations) {
+      const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
+      const auto made = made_in_.find(id);
+      if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
+          made->second != 0)
+        layout_.direct[id] = i;
+    }
+  }
+
+  void place_temporaries() {
+    if (split_) {
+      place_phase(slice_.forward, 0);
+      place_phase(slice_.input_gradient, 1);
+      place_phase(slice_.weight_gradient, 2);
+    } else {
+      place_phase(slice_.forward, 0);
+      place_phase(slice_.backward, 1);
+    }
+    place_phase(slice_.batch_gradient, kNoUnit);
+    place_phase(slice_.finish, kNoUnit);
+  }
+
+  /// Values that only this phase holds: in the unit's slot where what is saved there is not there
+  /// yet or no longer read, else in the temporaries.
+  void place_phase(const std::vector<NodeId>& nodes, int phase) {
+    std::map<ValueId, Lifetime> lifetimes;
+    std::map<ValueId, Lifetime> saved =
+        phase == kNoUnit ? std::map<ValueId, Lifetime>{} : saved_during(nodes, phase);
+    const int end = static_cast<int>(nodes.size());
+    for (int n = 0; n < end; ++n) {
+      const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
+      for (const ValueId id : node.outputs) {
+        if (!layout_.location.contains(id)) lifetimes[id] = {graph_[id].type.bytes(), n, n};
+      }
+      for (const ValueId id : node.inputs) {
+        if (!id) continue;
+        const auto found = lifetimes.find(root(id));
+        if (found != lifetimes.end()) found->second.last = n;
+      }
+    }
+    // Read after the last node of the phase.
+    const auto keep = [&](ValueId id) {
+      if (!id) return;
+      const auto found = lifetimes.find(root(id));
+      if (found != lifetimes.end()) found->second.last = end;
+    };
+    keep(training_.loss.loss_sum);
+    keep(training_.loss.correct);
+    for (const int i : slice_.statistics) {
+      keep(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
+      keep(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
+    }
+    if (phase == (split_ ? 2 : 1)) {
+      for (const int i : slice_.gatherings)
+        keep(training_.gatherings[static_cast<std::size_t>(i)].value);
+    }
+    for (const int i : slice_.parameters)
+      keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
+
+    const std::map<ValueId, ValueId> place_of = take_over_places(nodes, lifetimes, saved);
+    std::vector<ValueId> ids;
+    std::vector<Lifetime> buffers;
+    for (const auto& [id, lifetime] : lifetimes) {
+      if (place_of.contains(id)) continue;
+      ids.push_back(id);
+      buffers.push_back(lifetime);
+    }
+    std::vector<PlacedLifetime> taken;
+    for (const auto& [id, lifetime] : saved)
+      taken.push_back({lifetime, layout_.location.at(id).offset});
+    std::size_t total = 0;
+    const std::vector<PackedPlace> places =
+        pack_into(buffers, taken, phase == kNoUnit ? 0 : layout_.slot_bytes, &total);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      layout_.location[ids[i]] = {places[i].inside ? Space::kSlot : Space::kTemporary,
+                                  places[i].offset};
+    }
+    for (const auto& [id, host] : place_of) layout_.location[id] = layout_.location.at(host);
+    layout_.temporary_bytes = std::max(layout_.temporary_bytes, total);
+  }
+
+  /// When the slot's values are in use during a phase, in indices of its nodes.
+  std::map<ValueId, Lifetime> saved_during(const std::vector<NodeId>& nodes, int phase) const {
+    const int end = static_cast<int>(nodes.size());
+    std::map<ValueId, Lifetime> out;
+    for (const auto& [id, location] : layout_.location) {
+      if (location.space != Space::kSlot) continue;
+      const auto made = made_in_.find(id);
+      const auto read = read_in_.find(id);
+      // What an earlier phase put into the slot for itself alone is gone.
+      if (made == made_in_.end() || read == read_in_.end()) continue;
+      const int last = *read->second.rbegin();
+      if (last <= made->second || made->second > phase || last < phase) continue;
+      out[id] = {graph_[id].type.bytes(), made->second == phase ? end : 0, last > phase ? end : 0};
+    }
+    for (int n = 0; n < end; ++n) {
+      const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
+      for (const ValueId id : node.outputs) {
+        const auto found = out.find(id);
+        if (found != out.end()) found->second.first = n;
+      }
+      for (const ValueId id : node.inputs) {
+        const auto found = id ? out.find(root(id)) : out.end();
+        if (found != out.end()) found->second.last = std::max(found->second.last, n);
+      }
+    }
+    // Added to their accumulators, or gathered, behind the last node at the latest.
+    const auto keep = [&](ValueId id) {
+      const auto found = out.find(root(id));
+      if (found != out.end()) found->second.last = end;
+    };
+    for (const int i : slice_.accumulations)
+      keep(training_.accumulations[static_cast<std::size_t>(i)].contribution);
+    for (const int i : slice_.gatherings)
+      keep(training_.gatherings[static_cast<std::size_t>(i)].value);
+    return out;
+  }
+
+  /// The output of an element-wise node takes the place of an input that nobody reads afterwards.
+  /// Returns output → the value whose place it has; lifetimes of those grow.
+  std::map<ValueId, ValueId> take_over_places(const std::vector<NodeId>& nodes,
+                                              std::map<ValueId, Lifetime>& lifetimes,
+                                              std::map<ValueId, Lifetime>& saved) const {
+    std::map<ValueId, ValueId> place_of;
+    for (int n = 0; n < static_cast<int>(nodes.size()); ++n) {
+      const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
+      if (!(node.op->flags & kElementwise) || node.outputs.size() != 1) continue;
+      const ValueId out = node.outputs[0];
+      const auto own = lifetimes.find(out);
+      if (own == lifetimes.end() || layout_.direct.contains(out)) continue;
+      // A Sum reads all operands behind the first after it has written.
+      const std::size_t inputs = node.op->name == "Sum" ? 1 : node.inputs.size();
+      for (std::size_t i = 0; i < std::min(inputs, node.inputs.size()); ++i) {
+        if (!fits_over(node, i)) continue;
+        const ValueId source = root(node.inputs[i]);
+        const auto known = place_of.find(source);
+        const ValueId host = known == place_of.end() ? source : known->second;
+        const auto temporary = lifetimes.find(host);
+        const auto slot = saved.find(host);
+        Lifetime* lifetime = temporary != lifetimes.end() ? &temporary->second
+                             : slot != saved.end()        ? &slot->second
+                                                          : nullptr;
+        if (!lifetime || lifetime->last != n || lifetime->first > n ||
+            lifetime->bytes != own->second.bytes || layout_.direct.contains(source))
+          continue;
+        lifetime->last = own->second.last;
+        place_of[out] = host;
+        break;
+      }
+    }
+    return place_of;
+  }
+
+  /// Whether input `i` lies element by element as the output, wherever the node reads its memory.
+  bool fits_over(const Node& node, std::size_t i) const {
+    const TensorType& out = graph_[node.outputs[0]].type;
+    if (!node.inputs[i]) return false;
+    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+      const ValueId id = node.inputs[k];
+      if (!id || root(id) != root(node.inputs[i])) continue;
+      const TensorType& type = graph_[id].type;
+      if (type != out) return false;
+      if (node.op->name == "Sum" && k > 0) return false;
+    }
+    return true;
+  }
+
+  static constexpr int kNoUnit = -1;  // what is done for several units has no slot
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  const Slices& slices_;
+  const StageSlice& slice_;
+  int stage_;
+  bool split_;
+  StageLayout layout_;
+  std::map<ValueId, int> made_in_;
+  std::map<ValueId, std::set<int>> read_in_;
+};
+
+}  // namespace
+
+std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
+                                   const std::vector<PlacedLifetime>& taken,
+                                   std::size_t inside_bytes, std::size_t* total) {
+  std::vector<std::size_t> order(buffers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  // Large first: the small ones fit into what is left between them.
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return buffers[a].bytes > buffers[b].bytes;
+  });
+  std::vector<PackedPlace> places(buffers.size());
+  std::vector<PlacedLifetime> inside = taken, outside;
+  *total = 0;
+  // The first gap between those of `placed` that live at the same time.
+  const auto first_gap = [](const Lifetime& buffer, const std::vector<PlacedLifetime>& placed) {
+    std::vector<std::pair<std::size_t, std::size_t>> spans;  // [begin, end)
+    for (const PlacedLifetime& other : placed) {
+      if (other.lifetime.first <= buffer.last && buffer.first <= other.lifetime.last)
+        spans.emplace_back(other.offset, other.offset + aligned(other.lifetime.bytes));
+    }
+    std::sort(spans.begin(), spans.end());
+    std::size_t offset = 0;
+    for (const auto& [begin, end] : spans) {
+      if (offset + aligned(buffer.bytes) <= begin) break;
+      offset = std::max(offset, end);
+    }
+    return offset;
+  };
+  for (const std::size_t i : order) {
+    const Lifetime& buffer = buffers[i];
+    PackedPlace& place = places[i];
+    place.offset = first_gap(buffer, inside);
+    place.inside = buffer.bytes > 0 && place.offset + aligned(buffer.bytes) <= inside_bytes;
+    if (!place.inside) {
+      place.offset = first_gap(buffer, outside);
+      *total = std::max(*total, place.offset + aligned(buffer.bytes));
+    }
+    (place.inside ? inside : outside).push_back({buffer, place.offset});
+  }
+  return places;
+}
+
+std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t* total) {
+  std::vector<std::size_t> offsets;
+  for (const PackedPlace& place : pack_into(buffers, {}, 0, total)) offsets.push_back(place.offset);
+  return offsets;
+}
+
+StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
+                          bool split_backward) {
+  return Planner(training, slices, stage, split_backward).run();
+}
+
+}  // namespace pipetrain

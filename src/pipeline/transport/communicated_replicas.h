@@ -1,0 +1,38 @@
+// Replicas of a stage on devices of their own, which add up gradients with a collective: in the
+// library's order of summation, and with the same bits on every replica. The stage's thread waits
+// for nothing but to hear that the sums are on their way.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "pipeline/transport/exchange.h"
+#include "pipeline/transport/replica_group.h"
+
+namespace pipetrain {
+
+class CommunicatedReplicas final : public ReplicaGroup {
+ public:
+  /// `devices`: the program's device of each replica; `streams`: where it computes; null: in
+  /// another process.
+  CommunicatedReplicas(const std::vector<std::size_t>& sizes, std::vector<Stream*> streams,
+                       std::vector<int> devices, Exchange& exchange);
+
+  bool in_streams() const override { return true; }
+  /// Which exchange the next reduce() of a replica is.
+  void expect(int replica, int operation) {
+    operations_[static_cast<std::size_t>(replica)] = operation;
+  }
+  void reduce(int replica, bool contributes) override;
+
+ private:
+  std::vector<Stream*> streams_;
+  std::vector<int> devices_;
+  Exchange& exchange_;
+  std::vector<int> operations_;                      // [replica]
+  std::vector<std::unique_ptr<StreamPoint>> ready_;  // [replica]: its gradients are complete
+  std::vector<DeviceMemory> zeros_;                  // [replica]: for one that has run no unit
+  std::size_t largest_ = 0;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,131 @@
+// Exchanges between devices in place of copies: one thread per device issues everything that the
+// device sends, receives and reduces, in the order of the plan (communication_plan.h), into one
+// stream. Stages only say when and where their part is ready:
+//
+//   stage's thread:  forward, offer(send) ─┐                    offer(receive) … wait → compute
+//   device's thread:      waits until every part of a group is offered, issues it, marks it ─┘
+//
+// A failure of one thread, or a group that is not done in time, ends the exchanges of all.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/index.h"
+#include "device/communicator.h"
+#include "device/device.h"
+#include "pipeline/schedule/communication_plan.h"
+
+namespace pipetrain {
+
+/// Memory of a device that takes part in an exchange.
+struct ExchangedPiece {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+class ProcessGroup;
+
+class Exchange {
+ public:
+  /// `devices`: by device of the programs; null: of another process. `ranks`: of those; one that
+  /// stands there several times is one rank. `placement` as in the programs. `failed` is called at
+  /// most once a round, from a thread of this class. Nothing is connected before the first round.
+  /// `processes`: that exchange with each other; null: one.
+  Exchange(Collectives& collectives, std::vector<Device*> devices, std::vector<int> ranks,
+           const std::vector<std::vector<int>>& placement, double timeout_seconds,
+           std::function<void(std::exception_ptr)> failed, ProcessGroup* processes = nullptr);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// Whether what goes from one of the programs' devices to another goes through here.
+  bool crosses(int from_device, int to_device) const {
+    return rank_of_device_[at(from_device)] != rank_of_device_[at(to_device)];
+  }
+  /// Whether the replicas of a stage add up gradients through here.
+  bool reduces(const Program& program, int stage) const {
+    return replicas_are_apart(program, stage, rank_of_device_);
+  }
+
+  /// Begins a round; all work of the last one is done. Processes do it together. The program
+  /// outlives the round; `keep`: and this object, which then plans it once.
+  void start_round(const Program& program, bool keep);
+  /// The operation of an instruction, or of a unit on an edge of the program; -1: none.
+  int operation_at(int device, int instruction) const {
+    return plan_->operation_at[at(device)][at(instruction)];
+  }
+  int operation_of(int edge, int unit) const {
+    return plan_->operation_of_unit[at(edge) * at(program_->units) + at(unit)];
+  }
+  /// A device's part of an operation is ready behind `after` (null: now): what to send, where to
+  /// put what is received, what to add up (in place). Pieces lie in the same order at all ends.
+  void offer(int operation, int device, std::vector<ExchangedPiece> pieces,
+             const StreamPoint* after);
+  /// Waits until a device's part has been issued and returns the point behind it, which stays as it
+  /// is for the round. Throws ChannelAborted.
+  const StreamPoint* wait(int operation, int device);
+  /// Waits until a device has nothing more to exchange in this round, or was aborted.
+  void finish(int device);
+  /// Ends the round's exchanges on all devices; the next round connects anew.
+  void abort();
+
+ private:
+  struct Rank;
+  struct Part {
+    bool offered = false;
+    std::vector<ExchangedPiece> pieces;
+    const StreamPoint* after = nullptr;
+    const StreamPoint* done = nullptr;
+  };
+  /// A group that has been issued and was not done when it was last looked at.
+  struct Open {
+    std::size_t group;
+    double begun = 0;  // when its stream was first seen to have come to it; 0: not yet
+  };
+
+  void work(Rank& rank);
+  void run_round(Rank& rank);
+  void connect(Rank& rank);
+  void issue(Rank& rank, std::size_t group);
+  void settle(Rank& rank, Communicator& communicator, const std::string& what);
+  /// Looks after the groups that are not done; Error (kDevice) when one takes too long.
+  void look_after(Rank& rank);
+  void release(Rank& rank);
+  Part& part(int operation, int device);
+  bool all_offered(const Rank& rank, const std::vector<int>& group);
+  /// What an operation is, for people: "stage 1 waits for the activations of …".
+  std::string describe(const Rank& rank, int operation) const;
+  void stop_if_aborted();
+
+  Collectives& collectives_;
+  std::vector<Device*> devices_;
+  std::vector<int> rank_of_device_;
+  double timeout_seconds_;
+  std::function<void(std::exception_ptr)> failed_;
+  ProcessGroup* processes_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::vector<int>> sums_;  // sets of ranks that add up gradients, each once
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const Program* program_ = nullptr;
+  std::shared_ptr<const CommunicationPlan> plan_;
+  std::map<const Program*, std::shared_ptr<const CommunicationPlan>> kept_;
+  std::vector<std::vector<Part>> parts_;  // [operations][its devices]
+  CommunicatorId edges_id_{};
+  std::vector<CommunicatorId> sums_ids_;
+  int epoch_ = 0;  // of connections: a failed round ends one
+  bool aborted_ = false, reported_ = false, stopping_ = false;
+  int round_ = 0;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,210 @@
+#include "pipeline/transport/remote_links.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/index.h"
+
+namespace pipetrain {
+
+RemoteLinks::RemoteLinks(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
+                         std::function<std::pair<std::string, std::uint64_t>()> state,
+                         double timeout_seconds)
+    : group_(group),
+      failed_(std::move(failed)),
+      state_(std::move(state)),
+      timeout_seconds_(timeout_seconds),
+      period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
+  thread_ = std::thread([this] { work(); });
+}
+
+RemoteLinks::~RemoteLinks() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  group_.expect_signs_of_life(0);
+}
+
+void RemoteLinks::expect_signs_of_life() {
+  group_.expect_signs_of_life(timeout_seconds_);
+  const std::lock_guard lock(mutex_);
+  expects_ = true;
+}
+
+int RemoteLinks::tag_of(int link, int unit) {
+  return ProcessGroup::kFreeTag + link * kUnits + unit % kUnits;
+}
+
+void RemoteLinks::start_round(std::vector<Inbox> inboxes) {
+  {
+    const std::lock_guard lock(mutex_);
+    inboxes_ = std::move(inboxes);
+    wakes_ = true;
+  }
+  changed_.notify_all();
+}
+
+void RemoteLinks::send(int link, int unit, int peer, Channel& channel,
+                       std::vector<ExchangedPiece> pieces) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw ChannelAborted();
+    Message message;
+    message.channel = &channel;
+    message.unit = unit;
+    for (const ExchangedPiece& piece : pieces) {
+      for (std::size_t begin = 0; begin < piece.bytes; begin += Processes::kMostBytes) {
+        message.requests.push_back(group_.processes().post_send(
+            piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), peer,
+            tag_of(link, unit)));
+      }
+    }
+    open_.push_back(std::move(message));
+    ++sending_;
+    wakes_ = true;
+  }
+  changed_.notify_all();
+}
+
+void RemoteLinks::release(int link, int unit) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Inbox& inbox : inboxes_) {
+      if (inbox.link != link) continue;
+      for (const Arrival& arrival : inbox.arrivals) {
+        if (arrival.unit == unit) inbox.held[at(arrival.slot)] = false;
+      }
+    }
+    wakes_ = true;
+  }
+  changed_.notify_all();
+}
+
+void RemoteLinks::finish_round() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return aborted_ || sending_ == 0; });
+  if (aborted_) throw ChannelAborted();
+}
+
+void RemoteLinks::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+  group_.interrupt();
+  changed_.notify_all();
+}
+
+bool RemoteLinks::aborted() const {
+  const std::lock_guard lock(mutex_);
+  return aborted_;
+}
+
+/// Posts every receive whose buffer is free, each inbox in its order.
+void RemoteLinks::post_receives() {
+  for (Inbox& inbox : inboxes_) {
+    for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
+      const Arrival& next = inbox.arrivals[inbox.posted];
+      if (inbox.held[at(next.slot)]) break;
+      inbox.held[at(next.slot)] = true;
+      Message message;
+      message.channel = inbox.channel;
+      message.unit = next.unit;
+      message.base = next.pieces.empty() ? nullptr : next.pieces.front().data;
+      for (const ExchangedPiece& piece : next.pieces) {
+        for (std::size_t begin = 0; begin < piece.bytes; begin += Processes::kMostBytes) {
+          message.requests.push_back(group_.processes().post_receive(
+              piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), next.peer,
+              tag_of(inbox.link, next.unit)));
+        }
+      }
+      open_.push_back(std::move(message));
+    }
+  }
+}
+
+/// Hands on what is done; whether something was.
+bool RemoteLinks::look_at_messages() {
+  bool done = false;
+  for (std::size_t m = 0; m < open_.size();) {
+    Message& message = open_[m];
+    std::erase_if(message.requests,
+                  [&](Processes::Request request) { return group_.processes().test(request); });
+    if (!message.requests.empty()) {
+      ++m;
+      continue;
+    }
+    done = true;
+    if (message.base) {
+      message.channel->send(message.unit, message.base);
+    } else {
+      message.channel->release(message.unit);
+      if (--sending_ == 0) changed_.notify_all();
+    }
+    if (m + 1 < open_.size()) message = std::move(open_.back());
+    open_.pop_back();
+  }
+  return done;
+}
+
+void RemoteLinks::say_alive() {
+  const double now = steady_seconds();
+  if (now - said_alive_ < period_seconds_) return;
+  bool stood_still = said_alive_ > 0 && now - said_alive_ > timeout_seconds_ / 2;
+  {
+    const std::lock_guard lock(mutex_);
+    stood_still = stood_still && expects_;
+  }
+  if (stood_still) group_.expect_signs_of_life(timeout_seconds_);
+  said_alive_ = now;
+  const auto [waits_for, progress] = state_();
+  group_.say_alive(waits_for, progress);
+}
+
+void RemoteLinks::work() {
+  prctl(PR_SET_NAME, "messages");
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  constexpr auto kShortest = std::chrono::microseconds(10);
+  auto pause = kShortest;
+  for (;;) {
+    std::exception_ptr error;
+    try {
+      say_alive();
+      group_.listen();
+      group_.check_failure();
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      if (!aborted_) {
+        post_receives();
+        if (look_at_messages()) pause = kShortest;
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (error) {
+      std::unique_lock lock(mutex_);
+      const bool first = !std::exchange(reported_, true) && !aborted_;
+      lock.unlock();
+      if (first) failed_(error);
+    }
+    std::unique_lock lock(mutex_);
+    const bool moves = !open_.empty() && !aborted_;
+    const auto longest = moves ? std::chrono::microseconds(200) : std::chrono::microseconds(20'000);
+    if (changed_.wait_for(lock, std::min(pause, longest), [&] { return stopping_ || wakes_; })) {
+      if (stopping_) return;
+      wakes_ = false;
+      pause = kShortest;
+    } else {
+      pause = std::min(2 * pause, longest);
+    }
+  }
+}
+
+}  // namespace pipetrain

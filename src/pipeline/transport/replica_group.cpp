@@ -1,0 +1,123 @@
+#include "pipeline/transport/replica_group.h"
+
+#include <algorithm>
+
+namespace pipetrain {
+
+std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) const {
+  const auto edge = [&](int r) {
+    return gradient.size() * static_cast<std::size_t>(r) / members_.size();
+  };
+  return gradient.subspan(edge(replica), edge(replica + 1) - edge(replica));
+}
+
+ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
+                           std::size_t bucket_floats, int here)
+    : members_(static_cast<std::size_t>(replicas)), barrier_(here > 0 ? here : replicas) {
+  std::size_t floats = 0;
+  for (std::size_t g = 0; g < sizes.size(); ++g) {
+    if (buckets_.empty() || floats >= bucket_floats) {
+      buckets_.push_back({g, g});
+      floats = 0;
+    }
+    floats += sizes[g];
+    buckets_.back().last = g + 1;
+    bucket_of_.push_back(buckets_.size() - 1);
+  }
+  for (Member& member : members_) restart(member);
+}
+
+void ReplicaGroup::restart(Member& member) const {
+  member.missing.clear();
+  for (const Bucket& bucket : buckets_) member.missing.push_back(bucket.last - bucket.first);
+  member.absent = false;
+}
+
+void ReplicaGroup::reset() {
+  const std::lock_guard lock(mutex_);
+  aborted_ = false;
+  barrier_.reset();
+  for (Member& member : members_) restart(member);
+}
+
+void ReplicaGroup::bind(int replica, std::vector<std::span<float>> gradients) {
+  member(replica).gradients = std::move(gradients);
+}
+
+void ReplicaGroup::complete(int replica, std::size_t gradient) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--member(replica).missing[bucket_of_[gradient]] > 0) return;
+  }
+  changed_.notify_all();
+}
+
+void ReplicaGroup::reduce(int replica, bool contributes) {
+  if (!contributes) {
+    {
+      const std::lock_guard lock(mutex_);
+      member(replica).absent = true;
+    }
+    changed_.notify_all();
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] {
+        return aborted_ || std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
+                 return member.absent || member.missing[b] == 0;
+               });
+      });
+      if (aborted_) throw ChannelAborted();
+    }
+    sum_share(replica, buckets_[b]);
+    barrier_.arrive_and_wait();
+    collect_shares(replica, buckets_[b]);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    restart(member(replica));
+  }
+  barrier_.arrive_and_wait();  // nobody reads another's gradients any more, all have restarted
+}
+
+void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {
+  for (std::size_t g = bucket.first; g < bucket.last; ++g) {
+    std::vector<std::span<const float>> parts;
+    for (const Member& other : members_) {
+      if (!other.absent) parts.push_back(share(other.gradients[g], replica));
+    }
+    const std::span<float> sum = share(member(replica).gradients[g], replica);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      float value = parts[0][i];
+      for (std::size_t p = 1; p < parts.size(); ++p) value += parts[p][i];
+      sum[i] = value;
+    }
+  }
+}
+
+void ReplicaGroup::collect_shares(int replica, const Bucket& bucket) {
+  for (std::size_t g = bucket.first; g < bucket.last; ++g) {
+    for (int other = 0; other < replicas(); ++other) {
+      if (other == replica) continue;
+      const std::span<const float> from = share(member(other).gradients[g], other);
+      std::copy(from.begin(), from.end(), share(member(replica).gradients[g], other).begin());
+    }
+  }
+}
+
+bool ReplicaGroup::is_aborted() {
+  const std::lock_guard lock(mutex_);
+  return aborted_;
+}
+
+void ReplicaGroup::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+  changed_.notify_all();
+  barrier_.abort();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,80 @@
+// The replicas of one stage add up their gradients, in the order of the replicas, so that all of
+// them end with the same bits. Gradients travel in buckets: a bucket is summed as soon as every
+// replica has completed it, while slower replicas still compute the next.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline/transport/channel.h"
+
+namespace pipetrain {
+
+class ReplicaGroup {
+ public:
+  /// `sizes`: floats of each gradient, in the order in which a backward completes them. They are
+  /// put into buckets of about `bucket_floats`.
+  /// `here`: how many of them are in this process; 0: all.
+  ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
+               std::size_t bucket_floats = std::size_t{1} << 20, int here = 0);
+  virtual ~ReplicaGroup() = default;
+
+  /// Forgets an aborted round.
+  void reset();
+  /// Where a replica's gradients lie, in the order of the sizes. Before the first reduce().
+  void bind(int replica, std::vector<std::span<float>> gradients);
+  /// Says that the replica has added its last unit to a gradient.
+  virtual void complete(int replica, std::size_t gradient);
+  /// Waits for the others and replaces the gradients of this replica by the sum over those that
+  /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
+  /// calls it once a step. Throws ChannelAborted.
+  virtual void reduce(int replica, bool contributes);
+  /// Whether reduce() is work of the replicas' streams: it then needs no complete() before it, and
+  /// the streams need not be waited for.
+  virtual bool in_streams() const { return false; }
+  /// Whether some replicas are in other processes. gather() then gives each what all have given.
+  virtual bool is_remote() const { return false; }
+  virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
+  /// Waits for the other replicas of this process. Throws ChannelAborted.
+  void meet() { barrier_.arrive_and_wait(); }
+  void abort();
+
+  int replicas() const { return static_cast<int>(members_.size()); }
+
+ protected:
+  struct Bucket {
+    std::size_t first = 0, last = 0;  // gradients
+  };
+  struct Member {
+    std::vector<std::span<float>> gradients;
+    std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
+    bool absent = false;               // takes part in this step without a gradient
+  };
+  bool is_aborted();
+  Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
+  /// The part of a gradient that one replica sums.
+  std::span<float> share(std::span<float> gradient, int replica) const;
+  /// Sums the replica's share of the elements over all replicas, in their order.
+  virtual void sum_share(int replica, const Bucket& bucket);
+  /// Takes the other replicas' shares over from them.
+  virtual void collect_shares(int replica, const Bucket& bucket);
+
+  std::vector<Bucket> buckets_;
+  std::vector<Member> members_;
+
+ private:
+  void restart(Member& member) const;
+
+  std::vector<std::size_t> bucket_of_;  // [gradients]
+  Barrier barrier_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool aborted_ = false;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,269 @@
+#include "processes/process_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/index.h"
+
+namespace pipetrain {
+
+ProcessGroup::ProcessGroup(Processes& processes)
+    : processes_(processes), rank_(processes.rank()), size_(processes.size()) {
+  for (int peer = 0; peer < size_; ++peer) {
+    peers_.push_back(peer == rank_ ? nullptr : std::make_unique<Peer>());
+    if (peer == rank_) continue;
+    Peer& one = *peers_.back();
+    one.heard = one.got_on = steady_seconds();
+    one.request = processes_.post_receive(&one.incoming, sizeof one.incoming, peer, kNoticeTag);
+  }
+  const std::vector<std::string> hosts = all_gather(processes_.host());
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) peers_[at(peer)]->host = hosts[at(peer)];
+  }
+}
+
+ProcessGroup::~ProcessGroup() = default;
+
+std::string ProcessGroup::name_of(int rank) const {
+  if (rank == rank_) return fmt::format("process {}", rank);
+  const std::string& host = peers_[at(rank)]->host;
+  return fmt::format("process {}{}{}", rank, host.empty() ? "" : " on ", printable(host));
+}
+
+void ProcessGroup::tell(int peer, const Notice& notice) {
+  outgoing_.push_back({notice, 0, peer});
+  Outgoing& out = outgoing_.back();
+  out.request = processes_.post_send(&out.notice, sizeof out.notice, peer, kNoticeTag);
+}
+
+void ProcessGroup::take_in(int rank) {
+  Peer& peer = *peers_[at(rank)];
+  const Notice notice = peer.incoming;
+  peer.request = processes_.post_receive(&peer.incoming, sizeof peer.incoming, rank, kNoticeTag);
+  peer.heard = steady_seconds();
+  const std::string text(notice.text, ::strnlen(notice.text, sizeof notice.text));
+  if (notice.failed != 0) {
+    peer.failed = true;
+    if (!failure_) failure_ = Failure{rank, static_cast<ErrorKind>(notice.kind), text};
+    return;
+  }
+  if (text.empty() || notice.progress != peer.progress) peer.got_on = peer.heard;
+  peer.waits_for = text;
+  peer.progress = notice.progress;
+}
+
+void ProcessGroup::listen_locked() {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && processes_.test(peers_[at(rank)]->request)) take_in(rank);
+  }
+  outgoing_.remove_if([&](const Outgoing& out) { return processes_.test(out.request); });
+}
+
+void ProcessGroup::listen() {
+  const std::lock_guard lock(mutex_);
+  if (!left_) listen_locked();
+}
+
+std::optional<ProcessGroup::Failure> ProcessGroup::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void ProcessGroup::check_failure() const {
+  const std::optional<Failure> failed = failure();
+  if (!failed) return;
+  Error error(failed->kind, failed->text);
+  error.add_frame("in " + name_of(failed->rank));
+  throw Error(error);
+}
+
+void ProcessGroup::interrupt() { interrupted_ = true; }
+
+/// Waits for a letter's requests. Where that ends early, what they use stays.
+void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
+  // A reply takes microseconds on one machine; who waits longer gives its core away.
+  auto pause = std::chrono::microseconds(5);
+  waits_ = true;
+  try {
+    for (const Processes::Request request : letter->requests) {
+      while (!processes_.test(request)) {
+        listen();
+        check_failure();
+        PT_CHECK(!interrupted_, kDevice, "another stage failed");
+        check_silence();
+        std::this_thread::sleep_for(pause);
+        pause = std::min(2 * pause, std::chrono::microseconds(200));
+      }
+    }
+    letter->requests.clear();
+    waits_ = false;
+  } catch (...) {
+    waits_ = false;
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(std::move(letter));
+    throw;
+  }
+}
+
+void ProcessGroup::post_parts(Letter& letter, int peer, bool sends) {
+  for (std::size_t begin = 0; begin < letter.bytes.size(); begin += Processes::kMostBytes) {
+    char* data = letter.bytes.data() + begin;
+    const std::size_t count = std::min(Processes::kMostBytes, letter.bytes.size() - begin);
+    letter.requests.push_back(sends ? processes_.post_send(data, count, peer, kValuesTag)
+                                    : processes_.post_receive(data, count, peer, kValuesTag));
+  }
+}
+
+void ProcessGroup::send(std::string bytes, int peer) {
+  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  auto letter = std::make_unique<Letter>();
+  letter->count = bytes.size();
+  letter->bytes = std::move(bytes);
+  letter->requests.push_back(
+      processes_.post_send(&letter->count, sizeof letter->count, peer, kValuesTag));
+  post_parts(*letter, peer, /*sends=*/true);
+  wait_for(letter);
+}
+
+std::string ProcessGroup::receive(int peer) {
+  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  auto letter = std::make_unique<Letter>();
+  letter->requests.push_back(
+      processes_.post_receive(&letter->count, sizeof letter->count, peer, kValuesTag));
+  wait_for(letter);
+  letter->bytes.resize(letter->count);
+  post_parts(*letter, peer, /*sends=*/false);
+  wait_for(letter);
+  return std::move(letter->bytes);
+}
+
+std::vector<std::string> ProcessGroup::gather(std::string_view mine) {
+  if (!leads()) {
+    send(std::string(mine), 0);
+    return {};
+  }
+  std::vector<std::string> all = {std::string(mine)};
+  for (int peer = 1; peer < size_; ++peer) all.push_back(receive(peer));
+  return all;
+}
+
+std::string ProcessGroup::broadcast(std::string_view mine) {
+  if (!leads()) return receive(0);
+  for (int peer = 1; peer < size_; ++peer) send(std::string(mine), peer);
+  return std::string(mine);
+}
+
+std::vector<std::string> ProcessGroup::all_gather(std::string_view mine) {
+  ByteWriter together;
+  for (const std::string& one : gather(mine)) together.put_text(one);
+  const std::string bytes = broadcast(together.take());
+  ByteReader reader(bytes);
+  std::vector<std::string> all;
+  while (!reader.at_end()) all.emplace_back(reader.get_text());
+  return all;
+}
+
+void ProcessGroup::say_failed(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(said_failed_, true)) return;
+  interrupted_ = true;
+  Notice notice;
+  notice.failed = 1;
+  notice.kind = static_cast<std::int32_t>(error.kind());
+  const std::string_view text = error.what();
+  text.copy(notice.text, sizeof notice.text - 1);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) tell(peer, notice);
+  }
+}
+
+bool ProcessGroup::wait_for_failures(double seconds) {
+  const double end = steady_seconds() + seconds;
+  for (;;) {
+    try {
+      const std::lock_guard lock(mutex_);
+      listen_locked();
+      bool all = true;
+      for (int peer = 0; peer < size_; ++peer) {
+        const bool matters = peer != rank_ && (rank_ == 0 || peer == 0);
+        if (matters && !peers_[at(peer)]->failed) all = false;
+      }
+      if (all && outgoing_.empty()) return true;
+    } catch (const Error&) {
+      return false;  // they can no longer be heard
+    }
+    if (steady_seconds() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress) {
+  const std::lock_guard lock(mutex_);
+  if (left_ || said_failed_) return;
+  Notice notice;
+  notice.progress = progress;
+  if (waits_for.empty() && waits_) waits_for = "it waits for the other processes";
+  waits_for.copy(notice.text, sizeof notice.text - 1);
+  for (int peer = 0; peer < size_; ++peer) {
+    // Who does not listen is not told more than once.
+    const bool told = std::any_of(outgoing_.begin(), outgoing_.end(),
+                                  [&](const Outgoing& out) { return out.peer == peer; });
+    if (peer != rank_ && !told) tell(peer, notice);
+  }
+}
+
+void ProcessGroup::expect_signs_of_life(double seconds) {
+  const std::lock_guard lock(mutex_);
+  most_silence_ = seconds;
+  for (const auto& peer : peers_) {
+    if (peer) peer->heard = peer->got_on = steady_seconds();
+  }
+}
+
+std::string ProcessGroup::describe_silence(double seconds) const {
+  const double now = steady_seconds();
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const double silent = now - peers_[at(rank)]->heard;
+    if (silent > seconds)
+      return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank), silent);
+  }
+  return {};
+}
+
+void ProcessGroup::check_silence() const {
+  const std::lock_guard lock(mutex_);
+  if (most_silence_ <= 0) return;
+  const std::string text = describe_silence(most_silence_);
+  PT_CHECK(text.empty(), kDevice, "{}", text);
+}
+
+std::string ProcessGroup::describe_hang(double seconds) const {
+  const std::lock_guard lock(mutex_);
+  const double now = steady_seconds();
+  std::string text = describe_silence(seconds);
+  if (!text.empty()) return text;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    const Peer& peer = *peers_[at(rank)];
+    if (now - peer.got_on <= seconds) return {};
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name_of(rank), peer.waits_for);
+  }
+  return text;
+}
+
+void ProcessGroup::leave() {
+  all_gather("");
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  for (const auto& peer : peers_) {
+    if (peer) processes_.cancel(peer->request);
+  }
+  processes_.leave();
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,114 @@
+#include "cli/output/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/output/line_chart.h"
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr const char* kEvents =
+    R"({"event":"run_start","schema":"pipetrain.events/1","run":"a <b>","version":"1","config":{"lr":"0.5","model":"m.onnx"},"model":{"file":"m.onnx","parameters":12,"ops":3},"data":{"format":"npz","samples":40}})"
+    "\n"
+    R"({"event":"plan","stages":[{"first_op":"x","last_op":"y&z","params":12,"fwd_ms":1.5,"bwd_ms":2,"mem_bytes":2048}],"micro_batches":4,"micro_batch_size":2,"schedule":"gpipe","predicted":{"step_ms":14,"bubble":0.25}})"
+    "\n"
+    R"({"event":"step","step":1,"epoch":0.5,"loss":2.5,"lr":0.5,"step_ms":20,"data_ms":0.5,"bubble":0.5,"stage_busy":[0.5]})"
+    "\n"
+    R"({"event":"step","step":2,"epoch":1.0,"loss":null,"nonfinite":["loss"],"lr":0.25,"step_ms":16,"data_ms":0,"bubble":0.3,"stage_busy":[0.75]})"
+    "\n"
+    R"({"event":"val","step":2,"epoch":1.0,"loss":2.25,"accuracy":0.875,"samples":8})"
+    "\n";
+
+RecordedRun record_of(const std::string& events) {
+  const TemporaryDirectory folder;
+  write_file(folder.path() / "events.jsonl", events);
+  return read_run(folder.path());
+}
+
+TEST(Report, ReadsARunThatGoesOn) {
+  const RecordedRun run = record_of(std::string(kEvents) + R"({"event":"step","st)");
+  EXPECT_EQ(run.name, "a <b>");
+  EXPECT_EQ(run.option("lr"), "0.5");
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_DOUBLE_EQ(run.steps[0].loss, 2.5);
+  EXPECT_TRUE(std::isnan(run.steps[1].loss));
+  ASSERT_EQ(run.validations.size(), 1u);
+  EXPECT_DOUBLE_EQ(run.validations[0].accuracy, 0.875);
+  ASSERT_EQ(run.stages.size(), 1u);
+  EXPECT_EQ(run.stages[0].memory_bytes, 2048);
+  EXPECT_DOUBLE_EQ(run.predicted_step_ms, 14);
+  EXPECT_FALSE(run.ended);
+}
+
+TEST(Report, NamesTheLineThatIsNoEvent) {
+  try {
+    record_of(std::string(kEvents) + "nonsense\n{}\n");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("line 6"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(record_of("{\"event\":\"step\"}\n"), Error);
+  EXPECT_THROW(record_of(""), Error);
+  EXPECT_THROW(read_run("/nowhere/at/all"), Error);
+}
+
+TEST(Report, PageStandsAloneAndQuotesWhatItShows) {
+  const std::string page = report_html(record_of(kEvents), {{"lr", "0.5"}}, std::nullopt);
+  EXPECT_NE(page.find("a &lt;b&gt;"), std::string::npos);
+  EXPECT_NE(page.find("y&amp;z"), std::string::npos);
+  EXPECT_NE(page.find("87.5 %"), std::string::npos);
+  EXPECT_NE(page.find("75.0 %"), std::string::npos)
+      << "share of work, without the step that warms up";
+  for (const char* outside : {"<script", "http", "src=", "nan", "@import"})
+    EXPECT_EQ(page.find(outside), std::string::npos) << outside;
+}
+
+TEST(Report, SharesOfKernelsAreOfAllOfThem) {
+  RecordedRun run = record_of(kEvents);
+  run.kernels = {{"MatMul", "a", "forward", 6e-3},
+                 {"MatMul", "b", "forward", 3e-3},
+                 {"Tanh", "c", "forward", 1e-3}};
+  const std::string page = report_html(run, {}, std::nullopt);
+  for (const char* share : {"60.0 %", "30.0 %", "10.0 %"})
+    EXPECT_NE(page.find(share), std::string::npos) << share;
+}
+
+TEST(Report, CurvesAsATable) {
+  EXPECT_EQ(curves_csv(record_of(kEvents)),
+            "step,epoch,loss,accuracy,lr,grad_norm,step_ms,data_ms,samples_per_s,bubble,val_loss,"
+            "val_accuracy\n"
+            "1,0.5,2.5,,0.5,,20,0.5,,0.5,,\n"
+            "2,1,,,0.25,,16,0,,0.3,2.25,0.875\n");
+}
+
+TEST(LineChart, KeepsOutliersAndBreaksAtGaps) {
+  Curve curve;
+  for (int i = 0; i < 100000; ++i) {
+    curve.x.push_back(i);
+    curve.y.push_back(i == 54321 ? 100.0 : i >= 80000 && i < 81000 ? NAN : 1.0);
+  }
+  const std::string svg = line_chart({"loss", "step", {curve}});
+  EXPECT_LT(svg.size(), 30000u);
+  EXPECT_NE(svg.find(",30.0 "), std::string::npos) << "the outlier touches the top";
+  std::size_t lines = 0;
+  for (std::size_t at = svg.find("<polyline"); at != std::string::npos;
+       at = svg.find("<polyline", at + 1))
+    ++lines;
+  EXPECT_EQ(lines, 2u);
+  EXPECT_EQ(line_chart({"loss", "step", {{"", {1, 2}, {NAN, NAN}}}}), "");
+}
+
+TEST(LineChart, SmoothingIsAWeightedMean) {
+  const std::vector<double> mean = smoothed({1, NAN, 3}, 0.5);
+  EXPECT_DOUBLE_EQ(mean[0], 1);
+  EXPECT_DOUBLE_EQ(mean[1], 1);
+  EXPECT_DOUBLE_EQ(mean[2], (0.25 * 1 + 0.5 * 3) / 0.75);
+}
+
+}  // namespace
+}  // namespace pipetrain

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include <clocale>
+#include <cmath>
+
+#include "data/rows/readers.h"
+#include "support/data_files.h"
+
+namespace pipetrain {
+namespace {
+
+using Doubles = std::vector<double>;
+
+RawSplit parse(const std::string& text, const CsvOptions& options = {}) {
+  std::vector<std::string> notes;
+  return parse_csv(text, "t.csv", options, notes);
+}
+
+CsvOptions label(const std::string& column) {
+  CsvOptions options;
+  options.label_column = column;
+  return options;
+}
+
+TEST(Csv, LabelsAreTheLastColumn) {
+  const RawSplit got = parse("1,2.5,0\n-3,4e2,1\n");
+  ASSERT_EQ(got.columns.size(), 2u);
+  EXPECT_EQ(got.columns[0].values.type().text(), "float32 (2, 2)");
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 2.5, -3, 400}));
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{0, 1}));
+  EXPECT_EQ(got.columns[1].role, ColumnRole::kLabel);
+}
+
+TEST(Csv, HeaderNamesTheLabelsAndTheFields) {
+  const RawSplit got = parse("label,height,width\n7,1,2\n8,3,4\n");
+  EXPECT_EQ(got.columns[0].field_names, (std::vector<std::string>{"height", "width"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 2, 3, 4}));
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{7, 8}));
+}
+
+TEST(Csv, HeaderOfNumbersAndAWord) {
+  EXPECT_EQ(parse("0,1,target\n5,6,1\n").columns[0].values.to_doubles(), (Doubles{5, 6}));
+}
+
+TEST(Csv, LabelColumnByNameNumberOrNone) {
+  const std::string text = "a,b,c\n1,2,3\n";
+  EXPECT_EQ(parse(text, label("b")).columns[1].values.to_doubles(), Doubles{2});
+  EXPECT_EQ(parse(text, label("0")).columns[1].values.to_doubles(), Doubles{1});
+  EXPECT_EQ(parse(text, label("-3")).columns[1].values.to_doubles(), Doubles{1});
+  EXPECT_EQ(parse(text, label("last")).columns[1].values.to_doubles(), Doubles{3});
+  EXPECT_EQ(parse(text, label("none")).columns.size(), 1u);
+  expect_contains(data_error([&] { parse(text, label("d")); }), "no column \"d\"");
+  expect_contains(data_error([&] { parse(text, label("3")); }), "no column \"3\"");
+}
+
+TEST(Csv, QuotesSpacesCommentsBlankLinesAndByteOrderMark) {
+  const RawSplit got = parse(
+      "\xef\xbb\xbf# made by hand\n\"a, or \"\"A\"\"\", \"b\nc\" ,y\r\n\r\n 1 ,\" 2\",+3\r\n4,5,6");
+  EXPECT_EQ(got.columns[0].field_names, (std::vector<std::string>{"a, or \"A\"", "b\nc"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 2, 4, 5}));
+  EXPECT_EQ(got.columns[0].lines, (std::vector<std::uint32_t>{5, 6}));
+}
+
+TEST(Csv, WordsAsLabelsAreNumberedInByteOrder) {
+  const RawSplit got = parse("5.1,setosa\n6.2,virginica\n4.9,Versicolor\n5.0,setosa\n");
+  EXPECT_EQ(got.columns[1].class_names,
+            (std::vector<std::string>{"Versicolor", "setosa", "virginica"}));
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{1, 2, 0, 1}));
+}
+
+TEST(Csv, OtherDelimiters) {
+  EXPECT_EQ(parse("1\t2\t3\n").columns[0].values.to_doubles(), (Doubles{1, 2}));
+  EXPECT_EQ(parse("1;2;3\n").columns[0].values.to_doubles(), (Doubles{1, 2}));
+  EXPECT_EQ(parse("1 2 3\n").columns[0].values.to_doubles(), (Doubles{1, 2}));
+  CsvOptions tabs;
+  tabs.delimiter = '\t';
+  expect_contains(data_error([&] { parse("1,5\t2\n1\t2\n", tabs); }), "\"1,5\" is not a number");
+}
+
+TEST(Csv, LargeWholeNumbersKeepTheirDigits) {
+  const RawSplit got = parse("1,0.5,0\n16777217,0.5,1\n");
+  EXPECT_EQ(got.columns[0].values.dtype(), DType::kFloat64);
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 0.5, 16777217, 0.5}));
+}
+
+TEST(Csv, DoesNotDependOnTheLocale) {
+  const std::string before = std::setlocale(LC_ALL, nullptr);
+  if (!std::setlocale(LC_ALL, "de_DE.UTF-8")) GTEST_SKIP() << "no locale de_DE.UTF-8 here";
+  const Doubles got = parse("1.5,2\n").columns[0].values.to_doubles();
+  std::setlocale(LC_ALL, before.c_str());
+  EXPECT_EQ(got, Doubles{1.5});
+}
+
+TEST(Csv, BadCellsNameFileLineAndColumn) {
+  const auto error = [](const std::string& text) { return data_error([&] { parse(text); }); };
+  EXPECT_EQ(error("1,2,3\n4,x,6\n"), "t.csv line 2, column 2: \"x\" is not a number");
+  EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"), "t.csv line 4, column 2 (b): \"\" is not a number");
+  EXPECT_EQ(error("1,2,3\n4,5\n"), "t.csv line 2 has 2 columns, line 1 has 3");
+  EXPECT_EQ(error("#\n1,2,3\n4,5,6,7\n"), "t.csv line 3 has 4 columns, line 2 has 3");
+  expect_contains(error("1,2\n3,0x10\n"), "\"0x10\" is not a number");
+  expect_contains(error("1,2\n3,4five\n"), "\"4five\"");
+  expect_contains(error("1,2\n\"3,4\n"), "line 2: a quoted field is never closed");
+  expect_contains(error("1,2\n\"3\"4,5\n"), "closing quote");
+  expect_contains(error(""), "no rows");
+  expect_contains(error("# nothing\n\n"), "no rows");
+  expect_contains(error("1\n2\n"), "one column");
+  CsvOptions header;
+  header.header = CsvOptions::Header::kYes;
+  expect_contains(data_error([&] { parse("a,b\n", header); }), "header and no rows");
+}
+
+TEST(Csv, BadCellsCanBecomeNan) {
+  CsvOptions options;
+  options.bad_cells_as_nan = true;
+  const RawSplit got = parse("1,2,0\n,x,1\n3,4,?\n", options);
+  const Doubles x = got.columns[0].values.to_doubles(), y = got.columns[1].values.to_doubles();
+  EXPECT_TRUE(std::isnan(x[2]) && std::isnan(x[3]) && std::isnan(y[2]));
+  EXPECT_EQ(x[5], 4);
+}
+
+TEST(Csv, WholeLabelsAreIntegers) {
+  EXPECT_EQ(parse("1,0\n2,3\n").columns[1].values.dtype(), DType::kInt64);
+  EXPECT_EQ(parse("1,0\n2,3.5\n").columns[1].values.dtype(), DType::kFloat64);
+}
+
+// No text, however odd, may do worse than an error.
+TEST(Csv, EveryShortTextIsReadOrRefused) {
+  const std::string alphabet = "1,\"\n#a \r";
+  std::vector<std::string> texts = {""};
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].size() == 5) break;
+    for (const char c : alphabet) texts.push_back(texts[i] + c);
+  }
+  for (const std::string& text : texts) {
+    try {
+      const RawSplit got = parse(text);
+      ASSERT_FALSE(got.columns.empty());
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kData) << text;
+    }
+  }
+}
+
+using CsvFiles = DataFiles;
+
+TEST_F(CsvFiles, GzipAndDirectories) {
+  // gzip of "1,2\n3,4\n", made by Python's gzip.compress(…, mtime=0)
+  const std::string packed = from_hex("1f8b080000000000020333d431e232d631e1020047936caf08000000");
+  write("train.csv.gz", packed);
+  write("test.csv", "5,6\n");
+  const RawData raw = read_csv(directory(), {});
+  EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 3}));
+  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), Doubles{6});
+}
+
+}  // namespace
+}  // namespace pipetrain

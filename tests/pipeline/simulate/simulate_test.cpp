@@ -1,0 +1,466 @@
+#include "pipeline/simulate/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "pipeline/schedule/warm_up.h"
+#include "support/example_programs.h"
+
+namespace pipetrain {
+namespace {
+
+Costs costs_of(const Program& program, double f, double b, const LinkCost& link = {}) {
+  return uniform_costs(program, {f, b, b / 2, b / 2, f, 0}, link);
+}
+
+TEST(Simulate, MakespanPeakAndBubbleFollowTheClosedForms) {
+  for (const auto& [f, b] : {std::pair{1.0, 1.0}, {1.0, 2.0}, {3.0, 2.0}, {2.0, 7.0}}) {
+    for (int p = 1; p <= 8; ++p) {
+      for (int m = 1; m <= 27; ++m) {
+        for (const char* name : {"gpipe", "1f1b"}) {
+          const Program program = generate(options_for(name, p, m));
+          const Simulation result = simulate(program, costs_of(program, f, b));
+          EXPECT_DOUBLE_EQ(result.makespan, (m + p - 1) * (f + b)) << name << p << " " << m;
+          EXPECT_DOUBLE_EQ(result.period, (m + p - 1) * (f + b)) << name << p << " " << m;
+          EXPECT_NEAR(result.bubble, (p - 1.0) / (m + p - 1.0), 1e-12);
+          for (int s = 0; s < p; ++s) {
+            const auto stage = static_cast<std::size_t>(s);
+            const int peak = std::string(name) == "gpipe" ? m : std::min(p - s, m);
+            EXPECT_EQ(result.peak_live[stage], peak);
+            EXPECT_DOUBLE_EQ(result.busy[stage], m * (f + b));
+            EXPECT_DOUBLE_EQ(result.idle[stage], (p - 1) * (f + b));
+          }
+        }
+        const Program stash = generate(options_for("pipedream", p, m));
+        EXPECT_DOUBLE_EQ(simulate(stash, costs_of(stash, f, b)).makespan, (m + p - 1) * (f + b));
+        const Program forward = generate(options_for("forward", p, m));
+        EXPECT_DOUBLE_EQ(simulate(forward, costs_of(forward, f, b)).makespan, (m + p - 1) * f);
+      }
+    }
+  }
+}
+
+TEST(Simulate, TransfersThatCostNothingChangeNothing) {
+  for (const char* name : {"gpipe", "1f1b", "pipedream", "forward"}) {
+    const Program bare = generate(options_for(name, 5, 9));
+    const Program full = lowered(options_for(name, 5, 9));
+    const double expected = simulate(bare, costs_of(bare, 1, 2)).makespan;
+    EXPECT_DOUBLE_EQ(simulate(full, costs_of(full, 1, 2)).makespan, expected) << name;
+  }
+}
+
+TEST(Simulate, GoldenNumbersOfLargerSchedules) {
+  const Program four = generate(options_for("1f1b", 4, 8));
+  EXPECT_DOUBLE_EQ(simulate(four, costs_of(four, 1, 2)).makespan, 33);
+  const Program eight = generate(options_for("gpipe", 8, 32));
+  EXPECT_DOUBLE_EQ(simulate(eight, costs_of(eight, 1, 2)).makespan, 117);
+  // Interleaved: (p-1)(f+b)/v over the work, with f and b of a whole device.
+  for (const auto& [p, m, v] : {std::tuple{4, 8, 2}, {4, 8, 4}, {4, 16, 2}, {2, 6, 3}}) {
+    const Program program = interleaved(p, m, v);
+    const double expected = 3.0 * m + 3.0 * (p - 1) / v;
+    EXPECT_NEAR(simulate(program, costs_of(program, 1.0 / v, 2.0 / v)).makespan, expected, 1e-9);
+  }
+  // Zero-bubble H1: 3m + p - 1 under unit costs.
+  const Program split = zero_bubble_h1();
+  EXPECT_DOUBLE_EQ(simulate(split, costs_of(split, 1, 2)).makespan, 3 * 4 + 3 - 1);
+}
+
+TEST(Simulate, LatencyFollowsTheClosedForms) {
+  // 1F1B pays (f+b) + 2(p-1)c/p per unit, the eager warm-up max(f+b, (p(f+b) + 2(p-1)c)/(2p-1)).
+  for (const int p : {2, 3, 4, 6}) {
+    for (const double c : {0.25, 0.5, 3.0}) {
+      for (const bool eager : {false, true}) {
+        const int tokens = eager ? 2 * p - 1 : p;  // the rate repeats after so many units
+        ScheduleOptions options = options_for("1f1b", p, 2 * (20 * tokens + 1));
+        options.warm = standard_warm_up(p);
+        for (int& warm : options.warm) warm *= eager ? 2 : 1;
+        const Program program = lowered(options);
+        const double period = simulate(program, costs_of(program, 1, 2, {c, INFINITY})).unit_period;
+        const double expected = eager ? std::max(3.0, (3.0 * p + 2 * (p - 1) * c) / (2.0 * p - 1))
+                                      : 3.0 + 2 * (p - 1) * c / p;
+        EXPECT_NEAR(period, expected, 1e-9) << "p=" << p << " c=" << c << " eager " << eager;
+      }
+    }
+  }
+  // GPipe hides latency but for the first and the last unit.
+  const Program gpipe = lowered(options_for("gpipe", 4, 6));
+  EXPECT_DOUBLE_EQ(simulate(gpipe, costs_of(gpipe, 1, 2, {0.5, INFINITY})).makespan,
+                   9 * 3 + 2 * 3 * 0.5);
+}
+
+TEST(Simulate, PipedreamRunsAtTheRateOfItsSlowestStage) {
+  const Program program = generate(options_for("pipedream", 3, 40));
+  Costs costs = costs_of(program, 1, 1);
+  costs.stage[1].backward = 4;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).unit_period, 5);
+}
+
+TEST(Simulate, UpdateAndSyncCloseTheRound) {
+  ScheduleOptions options = options_for("1f1b", 3, 4);
+  options.gradient_sync = true;
+  const Program program = lowered(options);
+  Costs costs = costs_of(program, 1, 2);
+  costs.gradient_sync_seconds = 5;
+  for (StageSeconds& stage : costs.stage) stage.update = 7;
+  const Simulation result = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(result.makespan, 6 * 3 + 5 + 7);
+  EXPECT_DOUBLE_EQ(result.period, result.makespan);  // the sync is a barrier
+  EXPECT_DOUBLE_EQ(result.busy[0], 4 * 3 + 5 + 7);
+  for (const auto& events : result.events) EXPECT_DOUBLE_EQ(events.back().start, 23);
+}
+
+TEST(Simulate, RecomputeCostsOneForwardMore) {
+  ScheduleOptions options = options_for("1f1b", 1, 4);
+  options.recompute = {true};
+  const Program program = generate(options);
+  EXPECT_DOUBLE_EQ(simulate(program, costs_of(program, 1, 2)).makespan, 4 * 4);
+}
+
+TEST(Simulate, AnUnevenLastUnitIsShorter) {
+  const Program program = generate(options_for("gpipe", 2, 3));
+  Costs costs = costs_of(program, 2, 4);
+  costs.unit_scale = {1, 1, 0.5};
+  // The last stage starts at 2, runs 2 2 1 forward and 4 backward; then the first stage runs 4 4 2.
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 2 + (2 + 2 + 1) + 4 + (4 + 4 + 2));
+}
+
+TEST(Simulate, RefusesCostsThatDoNotFit) {
+  const Program program = lowered(options_for("1f1b", 3, 4));
+  Costs costs = costs_of(program, 1, 2);
+  costs.stage.pop_back();
+  EXPECT_THROW(simulate(program, costs), Error);
+  costs = costs_of(program, 1, 2);
+  costs.unit_scale = {1};
+  EXPECT_THROW(simulate(program, costs), Error);
+  costs = costs_of(program, 1, 2);
+  costs.edge_link.resize(1);
+  EXPECT_THROW(simulate(program, costs), Error);
+}
+
+/// Runs a program tick by tick, for whole costs: each lane does one thing at a time, in order.
+class Clock {
+ public:
+  Clock(const Program& program, const Costs& costs) : program_(program), costs_(costs) {
+    for (std::size_t d = 0; d < program.device.size(); ++d) {
+      end_.emplace_back(program.device[d].size(), -1);
+      std::map<std::vector<int>, std::vector<std::size_t>> lanes;
+      for (std::size_t i = 0; i < program.device[d].size(); ++i) {
+        const Instruction& instruction = program.device[d][i];
+        std::vector<int> key = {0};
+        if (is_transfer(instruction.kind) && costs.transfers == TransferMode::kBuffered) {
+          const Transfer& t = program.transfers[static_cast<std::size_t>(instruction.transfer)];
+          key = {instruction.kind == Kind::kSend ? 1 : 2, t.from_device, t.to_device, t.gradient};
+        }
+        lanes[key].push_back(i);
+      }
+      for (const auto& [key, list] : lanes) lanes_.push_back({d, list, 0});
+    }
+  }
+
+  long makespan() {
+    for (now_ = 0;; ++now_) {
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (Lane& lane : lanes_) moved |= step(lane);
+      }
+      long last = 0;
+      bool all = true;
+      for (const auto& ends : end_) {
+        for (const long end : ends) {
+          all = all && end >= 0;
+          last = std::max(last, end);
+        }
+      }
+      if (all) return last;
+      if (now_ > 100000) return -1;
+    }
+  }
+
+ private:
+  struct Lane {
+    std::size_t device;
+    std::vector<std::size_t> list;
+    std::size_t next;
+  };
+
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
+  bool finished(std::size_t d, std::size_t i) const {
+    return end_[d][i] >= 0 && end_[d][i] <= now_;
+  }
+
+  long whole(double seconds) const { return std::lround(seconds); }
+
+  /// Looks an instruction up by what it does.
+  std::pair<std::size_t, std::size_t> find(Kind kind, int stage, int unit, int transfer) const {
+    for (std::size_t d = 0; d < program_.device.size(); ++d) {
+      for (std::size_t i = 0; i < program_.device[d].size(); ++i) {
+        const Instruction& x = program_.device[d][i];
+        if (x.kind == kind && x.stage == stage && x.unit == unit && x.transfer == transfer) {
+          return {d, i};
+        }
+      }
+    }
+    return {0, kNowhere};
+  }
+
+  bool step(Lane& lane) {
+    if (lane.next == lane.list.size()) return false;
+    if (lane.next > 0 && !finished(lane.device, lane.list[lane.next - 1])) return false;
+    const std::size_t index = lane.list[lane.next];
+    const Instruction& x = program_.device[lane.device][index];
+    const double scale = x.unit < 0 || costs_.unit_scale.empty()
+                             ? 1
+                             : costs_.unit_scale[static_cast<std::size_t>(x.unit)];
+    double seconds = 0;
+    if (x.kind == Kind::kReduce || x.kind == Kind::kGradientSync) return meet(lane, x);
+    if (is_transfer(x.kind)) {
+      const Transfer& t = program_.transfers[static_cast<std::size_t>(x.transfer)];
+      const auto edge = static_cast<std::size_t>(t.edge);
+      const LinkCost& link = costs_.edge_link[edge];
+      const double wire =
+          scale * static_cast<double>(program_.edges[edge].bytes_per_unit) / link.bytes_per_second;
+      const auto [sd, si] = find(Kind::kSend, t.from_stage, t.unit, x.transfer);
+      const auto [rd, ri] = find(Kind::kReceive, t.to_stage, t.unit, x.transfer);
+      if (costs_.transfers == TransferMode::kRendezvous) {
+        if (x.kind == Kind::kReceive) return false;  // moved by the send
+        for (Lane& other : lanes_) {
+          if (other.device != rd) continue;
+          if (other.next == other.list.size() || other.list[other.next] != ri) return false;
+          if (other.next > 0 && !finished(rd, other.list[other.next - 1])) return false;
+          end_[sd][si] = end_[rd][ri] = now_ + whole(wire + link.latency_seconds);
+          ++other.next;
+          ++lane.next;
+          return true;
+        }
+      }
+      if (x.kind == Kind::kReceive) {
+        if (end_[sd][si] < 0 || end_[sd][si] + whole(link.latency_seconds) > now_) return false;
+        end_[rd][ri] = now_;
+        ++lane.next;
+        return true;
+      }
+      auto [pd, pi] = find(t.gradient ? Kind::kBackward : Kind::kForward, t.from_stage, t.unit, -1);
+      if (pi == kNowhere) {
+        std::tie(pd, pi) = find(Kind::kBackwardInput, t.from_stage, t.unit, -1);
+      }
+      if (!finished(pd, pi)) return false;
+      seconds = wire;
+    } else {
+      for (std::size_t t = 0; t < program_.transfers.size(); ++t) {
+        const Transfer& in = program_.transfers[t];
+        if (in.to_stage != x.stage || in.unit != x.unit) continue;
+        const bool backward = x.kind == Kind::kBackward || x.kind == Kind::kBackwardInput;
+        if (in.gradient ? !backward : x.kind != Kind::kForward) continue;
+        const auto [rd, ri] = find(Kind::kReceive, x.stage, x.unit, static_cast<int>(t));
+        if (!finished(rd, ri)) return false;
+      }
+      const StageSeconds& stage = costs_.stage[static_cast<std::size_t>(x.stage)];
+      seconds = x.kind == Kind::kForward          ? stage.forward * scale
+                : x.kind == Kind::kBackward       ? stage.backward * scale
+                : x.kind == Kind::kBackwardInput  ? stage.backward_input * scale
+                : x.kind == Kind::kBackwardWeight ? stage.backward_weight * scale
+                : x.kind == Kind::kRecompute      ? stage.recompute * scale
+                                                  : stage.update;
+      if (!costs_.device_scale.empty()) seconds *= costs_.device_scale[lane.device];
+    }
+    end_[lane.device][index] = now_ + whole(seconds);
+    ++lane.next;
+    return true;
+  }
+
+  /// A reduce or a gradient sync: when all its devices are there, all go through it.
+  bool meet(Lane& lane, const Instruction& x) {
+    std::vector<Lane*> members;
+    for (Lane& other : lanes_) {
+      if (&other != &lane && other.next == other.list.size()) continue;
+      const Instruction& head = program_.device[other.device][other.list[other.next]];
+      if (head.kind != x.kind || head.stage != x.stage || head.unit != x.unit) continue;
+      if (other.next > 0 && !finished(other.device, other.list[other.next - 1])) continue;
+      members.push_back(&other);
+    }
+    const bool sync = x.kind == Kind::kGradientSync;
+    const auto wanted =
+        static_cast<std::size_t>(sync ? program_.devices : program_.replicas(x.stage));
+    if (members.size() != wanted) return false;
+    const double seconds = sync ? costs_.gradient_sync_seconds
+                                : costs_.stage[static_cast<std::size_t>(x.stage)].reduce;
+    for (Lane* member : members) {
+      end_[member->device][member->list[member->next]] = now_ + whole(seconds);
+      ++member->next;
+    }
+    return true;
+  }
+
+  const Program& program_;
+  const Costs& costs_;
+  std::vector<Lane> lanes_;
+  std::vector<std::vector<long>> end_;
+  long now_ = 0;
+};
+
+/// A random program of any schedule, lowered.
+Program random_program(std::mt19937& random) {
+  const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
+  const auto& all = schedules();
+  const ScheduleDescription& schedule = all[random() % all.size()];
+  const bool chain = schedule.placement == Placement::kChain;
+  const int p = chain ? 1 + below(4) : 2 + 2 * below(2);
+  ScheduleOptions options = options_for(schedule.name, p, chain ? 1 + below(5) : 4);
+  if (schedule.takes_replicas && below(2) == 0) {
+    for (int s = 0; s < p; ++s) options.replicas.push_back(1 + below(3));
+  } else if (schedule.takes_warm_up && schedule.rule != UpdateRule::kDoubleBuffer &&
+             !schedule.splits_backward) {
+    options.warm = random_warm_up(p, random);
+  }
+  for (int s = 0; s < p && schedule.rule != UpdateRule::kNone; ++s) {
+    options.recompute.push_back(below(2) == 0);
+  }
+  options.gradient_sync = schedule.rule == UpdateRule::kSync && below(2) == 0;
+  return lower(generate(options), random_edges(p, random));
+}
+
+TEST(Simulate, AgreesWithAClockOnRandomCosts) {
+  std::mt19937 random(3);
+  const auto pick = [&](unsigned most) { return static_cast<double>(random() % (most + 1)); };
+  for (int n = 0; n < 300; ++n) {
+    const Program program = random_program(random);
+    Costs costs;
+    for (int s = 0; s < program.stages; ++s) {
+      costs.stage.push_back(
+          {1 + pick(5), 1 + pick(9), 1 + pick(5), 1 + pick(5), 1 + pick(4), pick(3), pick(3)});
+    }
+    costs.gradient_sync_seconds = pick(3);
+    for (int k = 0; k < program.units; ++k) costs.unit_scale.push_back(1 + pick(2));
+    for (int d = 0; d < program.devices; ++d) costs.device_scale.push_back(1 + pick(1));
+    for (std::size_t e = 0; e < program.edges.size(); ++e) costs.edge_link.push_back({pick(3), 1});
+    for (const TransferMode mode : {TransferMode::kBuffered, TransferMode::kRendezvous}) {
+      costs.transfers = mode;
+      const Simulation result = simulate(program, costs);
+      EXPECT_DOUBLE_EQ(result.makespan, static_cast<double>(Clock(program, costs).makespan()))
+          << program.schedule << " p=" << program.stages << " m=" << program.units << " mode "
+          << static_cast<int>(mode);
+      for (std::size_t d = 0; d < result.idle.size(); ++d) {
+        const IdleSeconds& split = result.idle_split[d];
+        EXPECT_NEAR(split.warm_up + split.steady + split.drain, result.idle[d], 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Simulate, IdleTimeIsSplitByWhatTheDeviceWaitsFor) {
+  for (const auto& [f, b] : {std::pair{1.0, 1.0}, {1.0, 2.0}, {2.0, 7.0}}) {
+    for (int p = 1; p <= 5; ++p) {
+      const Program one = generate(options_for("1f1b", p, 2 * p));
+      const Program all = generate(options_for("gpipe", p, 2 * p));
+      const Simulation in_turn = simulate(one, costs_of(one, f, b));
+      const Simulation gpipe = simulate(all, costs_of(all, f, b));
+      for (int s = 0; s < p; ++s) {
+        // A device waits for the first unit to come and to go on to the last stage and back; then
+        // for nothing until the last forward; then for the others' backwards, a forward each, and
+        // for those after it to end.
+        const auto d = static_cast<std::size_t>(s);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].warm_up, s * f + (p - 1 - s) * b);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].steady, 0);
+        EXPECT_DOUBLE_EQ(in_turn.idle_split[d].drain, (p - 1 - s) * f + s * b);
+        EXPECT_DOUBLE_EQ(gpipe.idle_split[d].warm_up, (p - 1) * f + (p - 1 - s) * b);
+        EXPECT_DOUBLE_EQ(gpipe.idle_split[d].drain, s * b);
+      }
+    }
+  }
+}
+
+TEST(Simulate, ReplicasShareTheUnitsAndSumTheirGradients) {
+  for (const int r : {1, 2, 3}) {
+    ScheduleOptions options = options_for("1f1b", 1, 6);
+    options.replicas = {r};
+    const Program program = generate(options);
+    Costs costs = costs_of(program, 1, 2);
+    costs.stage[0].reduce = r == 1 ? 0 : 4;
+    costs.stage[0].update = 5;
+    EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6.0 / r * 3 + costs.stage[0].reduce + 5);
+  }
+  // 4 replicas: 3/4 of 80 bytes each way in 6 steps.
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(80, 4, {0.5, 10}), 2 * 0.75 * 80 / 10 + 6 * 0.5);
+  EXPECT_EQ(all_reduce_seconds(80, 1, {0.5, 10}), 0);
+}
+
+TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
+  ScheduleOptions options = options_for("pipedream", 1, 6);
+  options.replicas = {2};
+  const Program program = generate(options);
+  Costs costs = costs_of(program, 1, 2);
+  costs.device_scale = {1, 3};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 * 9);
+}
+
+TEST(Simulate, JitterIsReproducibleAndHasMeanOne) {
+  const Program program = generate(options_for("1f1b", 1, 400));
+  const Costs costs = costs_of(program, 1, 1);
+  const Jitter jitter = {0.1, 0, 7, 200};
+  const JitterResult result = simulate_jitter(program, costs, jitter);
+  EXPECT_EQ(result.makespan, simulate_jitter(program, costs, jitter).makespan);
+  // 800 independent times of mean 1 and deviation about 0.1.
+  EXPECT_NEAR(result.mean, 800, 1);
+  EXPECT_NEAR(result.p50, 800, 1);
+  EXPECT_NEAR(result.p95 - result.p50, 1.645 * 0.1 * std::sqrt(800), 1.2);
+  Jitter other = jitter;
+  other.seed = 8;
+  EXPECT_NE(simulate_jitter(program, costs, other).makespan, result.makespan);
+  other.compute = 0;
+  EXPECT_DOUBLE_EQ(simulate_jitter(program, costs, other).p95, 800);
+  other.samples = 0;
+  EXPECT_THROW(simulate_jitter(program, costs, other), Error);
+}
+
+TEST(Simulate, JitterOfOneDeviceSlowsThePipeline) {
+  // The slowest of several sets the pace, so the mean rises where the mean of each stays.
+  const Program program = lowered(options_for("1f1b", 8, 32));
+  const Costs costs = costs_of(program, 1, 2, {0.1, 10});
+  const double exact = simulate(program, costs).makespan;
+  const JitterResult result = simulate_jitter(program, costs, {0.1, 0.1, 1, 50});
+  EXPECT_GT(result.p50, exact);
+  EXPECT_GT(result.p95, result.p50);
+  EXPECT_LT(result.p95, 1.3 * exact);
+}
+
+TEST(Simulate, WithoutEventsTheSameNumbers) {
+  const Program program = lowered(options_for("zb-h1", 4, 8));
+  const Costs costs = costs_of(program, 1, 2, {0.1, 10});
+  const Simulation full = simulate(program, costs);
+  const Simulation lean = simulate(program, costs, {.keep_events = false, .rounds = 1});
+  EXPECT_TRUE(lean.events.empty());
+  EXPECT_EQ(lean.makespan, full.makespan);
+  EXPECT_EQ(lean.busy, full.busy);
+  EXPECT_EQ(lean.unit_period, full.unit_period);
+  EXPECT_EQ(lean.period, 0);
+}
+
+TEST(Simulate, RecordsEveryInstructionAndItsWaits) {
+  const Program program = lowered(options_for("1f1b", 2, 2));
+  const Simulation result = simulate(program, costs_of(program, 1, 2, {0.5, 2}));
+  // Edges of one byte: 0.5 s on the wire and 0.5 s latency.
+  ASSERT_EQ(result.events.size(), 2U);
+  for (std::size_t d = 0; d < 2; ++d) EXPECT_EQ(result.events[d].size(), program.device[d].size());
+  const Event& receive = result.events[1][0];
+  EXPECT_EQ(to_text(program, program.device[1][0]), "1RF0<0");
+  EXPECT_DOUBLE_EQ(receive.start, 1);
+  EXPECT_DOUBLE_EQ(receive.end, 2);
+  EXPECT_DOUBLE_EQ(result.events[1][1].start, 2);  // the forward that waited for it
+}
+
+TEST(Simulate, IsLinear) {
+  // 256 devices, 1024 units: half a million compute instructions and twice as many ends of
+  // transfers.
+  const Program program = lowered(options_for("1f1b", 256, 1024));
+  const Simulation result =
+      simulate(program, costs_of(program, 1, 2), {.keep_events = false, .rounds = 24});
+  EXPECT_DOUBLE_EQ(result.makespan, (1024 + 255) * 3);
+  EXPECT_DOUBLE_EQ(result.period, (1024 + 255) * 3);
+}
+
+}  // namespace
+}  // namespace pipetrain

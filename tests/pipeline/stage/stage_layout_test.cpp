@@ -1,0 +1,131 @@
+#include "pipeline/stage/stage_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/linearise.h"
+#include "pipeline/stage/stage_arena.h"
+#include "support/small_networks.h"
+
+namespace pipetrain {
+namespace {
+
+TEST(Pack, BuffersAliveTogetherDoNotOverlap) {
+  std::uint64_t state = 7;
+  const auto random = [&](int limit) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<int>((state >> 33) % static_cast<std::uint64_t>(limit));
+  };
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    std::vector<Lifetime> buffers;
+    for (int i = 0; i < 40; ++i) {
+      const int first = random(30);
+      buffers.push_back({static_cast<std::size_t>(1 + random(2000)), first, first + random(6)});
+    }
+    std::size_t total = 0;
+    const std::vector<std::size_t> offsets = pack(buffers, &total);
+    std::size_t sum = 0, peak = 0;
+    for (int t = 0; t < 40; ++t) {
+      std::size_t alive = 0;
+      for (const Lifetime& buffer : buffers)
+        alive += buffer.first <= t && t <= buffer.last ? (buffer.bytes + 63) / 64 * 64 : 0;
+      peak = std::max(peak, alive);
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_EQ(offsets[i] % 64, 0U);
+      EXPECT_LE(offsets[i] + buffers[i].bytes, total);
+      sum += (buffers[i].bytes + 63) / 64 * 64;
+      for (std::size_t j = 0; j < i; ++j) {
+        const bool together =
+            buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+        const bool overlap = offsets[i] < offsets[j] + buffers[j].bytes &&
+                             offsets[j] < offsets[i] + buffers[i].bytes;
+        EXPECT_FALSE(together && overlap);
+      }
+    }
+    EXPECT_GE(total, peak);
+    EXPECT_LE(total, sum);
+  }
+}
+
+TEST(Pack, FreeRoomInABlockIsTakenFirst) {
+  std::uint64_t state = 9;
+  const auto random = [&](int limit) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<int>((state >> 33) % static_cast<std::uint64_t>(limit));
+  };
+  int inside = 0;
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    // Saved values, one behind the other, that die one after the other.
+    std::vector<PlacedLifetime> taken;
+    std::size_t block = 0;
+    for (int i = 0; i < 10; ++i) {
+      const auto bytes = static_cast<std::size_t>(1 + random(3000));
+      taken.push_back({{bytes, 0, 29 - 3 * i}, block});
+      block += (bytes + 63) / 64 * 64;
+    }
+    std::vector<Lifetime> buffers;
+    for (int i = 0; i < 30; ++i) {
+      const int first = random(30);
+      buffers.push_back({static_cast<std::size_t>(1 + random(2000)), first, first + random(4)});
+    }
+    std::size_t total = 0;
+    const std::vector<PackedPlace> places = pack_into(buffers, taken, block, &total);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_LE(places[i].offset + buffers[i].bytes, places[i].inside ? block : total);
+      inside += places[i].inside;
+      const auto apart = [&](const Lifetime& other, bool is_inside, std::size_t offset) {
+        const bool together = buffers[i].first <= other.last && other.first <= buffers[i].last;
+        const bool overlap = places[i].inside == is_inside &&
+                             places[i].offset < offset + other.bytes &&
+                             offset < places[i].offset + buffers[i].bytes;
+        EXPECT_FALSE(together && overlap);
+      };
+      for (std::size_t j = 0; j < i; ++j) apart(buffers[j], places[j].inside, places[j].offset);
+      for (const PlacedLifetime& saved : taken) apart(saved.lifetime, true, saved.offset);
+    }
+  }
+  EXPECT_GT(inside, 500);
+}
+
+/// Nothing that a stage needs at one time shares memory, and every edge's values are placed on both
+/// ends.
+TEST(StageLayout, PlacesEveryValueOfEveryCut) {
+  const OnnxModel model = test::difficult_network(/*tied=*/true);
+  const auto training = test::training_graph(model, 4);
+  const Chain chain = linearise(*training);
+  for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut) {
+    const Slices slices = slice_stages(*training, stages_of_chain(*training, chain, {0, cut}), 2);
+    for (int s = 0; s < 2; ++s) {
+      for (const bool split : {false, true}) {
+        const StageLayout layout = lay_out_stage(*training, slices, s, split);
+        for (const ValueEdge& edge : slices.edges) {
+          for (const ValueId id : edge.values) {
+            const Space space = layout.location.at(id).space;
+            if (edge.to == s) EXPECT_EQ(space, Space::kTable);
+            if (edge.from == s)
+              EXPECT_EQ(space, edge.gradient ? Space::kGradientOut : Space::kForwardOut);
+          }
+        }
+        const StageSlice& slice = slices.stages[static_cast<std::size_t>(s)];
+        for (const auto* nodes : {&slice.forward, &slice.backward, &slice.finish}) {
+          for (const NodeId node : *nodes) {
+            for (const ValueId id : training->graph[node].outputs)
+              EXPECT_TRUE(layout.location.contains(id));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SharedWorkspaces, OneOnEachDeviceIsEnoughForEveryStage) {
+  EXPECT_EQ(shared_workspaces({10, 30, 20, 5}, {{0}, {1}, {1}, {0}}),
+            (std::vector<std::size_t>{30, 30, 20, 5}));
+  EXPECT_EQ(shared_workspaces({10, 30}, {{0}, {0}}), (std::vector<std::size_t>{10, 30}));
+  // Replicas neither share theirs nor run others' work.
+  EXPECT_EQ(shared_workspaces({10, 90, 20}, {{0}, {1, 2}, {3}}),
+            (std::vector<std::size_t>{20, 90, 20}));
+}
+
+}  // namespace
+}  // namespace pipetrain
