@@ -104,7 +104,7 @@ void Session::open(const Session* same_data) {
   } else if (config_.data.path != "synthetic") {
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == SessionMode::kEvaluate) {
-      // Other pictures may lack a class: numbers are those that it was trained with.
+      // Other images may lack a class: numbers are those that it was trained with.
       const std::vector<std::string> known = trained_classes(model_.file);
       for (RawSplit* split : {&raw->train, &raw->held_out}) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);

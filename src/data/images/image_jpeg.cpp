@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "data/images/exif.h"
-#include "data/images/picture.h"
+#include "data/images/image.h"
 
 namespace pipetrain {
 
@@ -60,7 +60,7 @@ void count_jpeg_scans(j_common_ptr state) {
 
 // libjpeg leaves by longjmp: nothing with a destructor may live in the functions that it leaves.
 bool read_jpeg_header(JpegReader& reader, std::span<const std::byte> bytes, bool grey,
-                      LeastSize least, Picture& out, int& orientation) {
+                      LeastSize least, Image& out, int& orientation) {
   if (setjmp(reader.leave)) return false;
   jpeg_decompress_struct& state = reader.state;
   jpeg_create_decompress(&state);
@@ -94,7 +94,7 @@ bool read_jpeg_header(JpegReader& reader, std::span<const std::byte> bytes, bool
   return true;
 }
 
-bool read_jpeg_pixels(JpegReader& reader, Picture& out) {
+bool read_jpeg_pixels(JpegReader& reader, Image& out) {
   if (setjmp(reader.leave)) return false;
   jpeg_decompress_struct& state = reader.state;
   jpeg_start_decompress(&state);
@@ -108,8 +108,8 @@ bool read_jpeg_pixels(JpegReader& reader, Picture& out) {
 }
 
 // Adobe's files hold the complements of the four inks.
-Picture colours_of_inks(const Picture& inks, bool inverted) {
-  Picture out{inks.height, inks.width, 3, {}};
+Image colours_of_inks(const Image& inks, bool inverted) {
+  Image out{inks.height, inks.width, 3, {}};
   out.pixels.resize(out.height * out.width * 3);
   for (std::size_t i = 0; i < out.height * out.width; ++i) {
     const std::uint8_t* from = inks.pixels.data() + 4 * i;
@@ -124,15 +124,15 @@ Picture colours_of_inks(const Picture& inks, bool inverted) {
 
 }  // namespace
 
-Picture decode_jpeg(std::span<const std::byte> bytes, const std::string& name, bool grey,
-                    LeastSize least) {
+Image decode_jpeg(std::span<const std::byte> bytes, const std::string& name, bool grey,
+                  LeastSize least) {
   JpegReader reader;
   reader.state.err = jpeg_std_error(&reader.errors);
   reader.errors.error_exit = leave_jpeg;
   reader.errors.emit_message = weigh_jpeg_warning;
   reader.state.client_data = &reader;
   const auto fail = [&] { PT_FAIL(kData, "{} is a damaged JPEG file: {}", name, reader.reason); };
-  Picture out;
+  Image out;
   int orientation = 1;
   if (!read_jpeg_header(reader, bytes, grey, least, out, orientation)) fail();
   allocate_pixels(out, name);

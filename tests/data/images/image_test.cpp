@@ -1,5 +1,5 @@
-// Pictures whose bytes Pillow wrote, and what Pillow reads from them.
-#include "data/images/picture.h"
+// Images whose bytes Pillow wrote, and what Pillow reads from them.
+#include "data/images/image.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "data/images/augment.h"
 #include "data/images/resample.h"
 #include "support/data_files.h"
-#include "support/picture_bytes.h"
+#include "support/image_bytes.h"
 
 namespace pipetrain {
 namespace {
@@ -19,25 +19,25 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-Picture decode(const std::string& bytes, std::size_t channels = 0) {
-  return decode_picture(bytes_of(bytes), "p", channels);
+Image decode(const std::string& bytes, std::size_t channels = 0) {
+  return decode_image(bytes_of(bytes), "p", channels);
 }
 
 using Pixels3 = std::vector<std::uint8_t>;
 const Pixels3 kSix = {255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 20, 30, 40, 50, 60, 70, 80, 90};
 
-TEST(Picture, ReadsWhatPillowWrote) {
+TEST(Image, ReadsWhatPillowWrote) {
   const std::string ppm = "P6 3 2 255\n" + std::string(kSix.begin(), kSix.end());
   const std::string ascii =
       "P3\n# made by hand\n3 2\n255\n255 0 0 0 255 0 0 0 255\n10 20 30 40 50 60 70 80 90\n";
   for (const std::string& file : {kPng, kBmp, ppm, ascii}) {
-    const Picture picture = decode(file);
-    EXPECT_EQ(picture.height, 2u);
-    EXPECT_EQ(picture.width, 3u);
-    EXPECT_EQ(picture.channels, 3u);
-    EXPECT_EQ(picture.pixels, kSix);
+    const Image image = decode(file);
+    EXPECT_EQ(image.height, 2u);
+    EXPECT_EQ(image.width, 3u);
+    EXPECT_EQ(image.channels, 3u);
+    EXPECT_EQ(image.pixels, kSix);
   }
-  const Picture grey = decode("P5 2 1 1000\n" + from_hex("000003e8"));
+  const Image grey = decode("P5 2 1 1000\n" + from_hex("000003e8"));
   EXPECT_EQ(grey.channels, 1u);
   EXPECT_EQ(grey.pixels, (Pixels3{0, 255}));
 }
@@ -62,8 +62,8 @@ std::string with_orientation(const std::string& jpeg, int orientation, bool litt
   return jpeg.substr(0, 2) + segment + std::string("Exif\0\0", 6) + tiff + jpeg.substr(2);
 }
 
-TEST(Picture, JpegIsTurnedAsItsCameraWasHeld) {
-  const Picture lying = decode(kColourJpeg);
+TEST(Image, JpegIsTurnedAsItsCameraWasHeld) {
+  const Image lying = decode(kColourJpeg);
   const std::size_t h = lying.height, w = lying.width;
   // By the standard's table: where the file's row 0 and column 0 are seen.
   const auto seen = [&](int orientation, std::size_t r,
@@ -89,7 +89,7 @@ TEST(Picture, JpegIsTurnedAsItsCameraWasHeld) {
   };
   for (int orientation = 0; orientation <= 9; ++orientation) {
     for (const bool little : {false, true}) {
-      const Picture out = decode(with_orientation(kColourJpeg, orientation, little));
+      const Image out = decode(with_orientation(kColourJpeg, orientation, little));
       const bool sideways = orientation >= 5 && orientation <= 8;
       ASSERT_EQ(out.height, sideways ? w : h);
       ASSERT_EQ(out.width, sideways ? h : w);
@@ -104,7 +104,7 @@ TEST(Picture, JpegIsTurnedAsItsCameraWasHeld) {
       }
     }
   }
-  // Damaged notes leave the picture alone.
+  // Damaged notes leave the image alone.
   const std::string noted = with_orientation(kColourJpeg, 6, true);
   std::string cut = noted;
   cut[2 + 4 + 6 + 8] = '\x7f';  // so many entries
@@ -112,30 +112,30 @@ TEST(Picture, JpegIsTurnedAsItsCameraWasHeld) {
   EXPECT_EQ(decode(cut).pixels, lying.pixels);
 }
 
-TEST(Picture, JpegAsLibjpegOfPillow) {
-  const Picture grey = decode(kGreyJpeg);
+TEST(Image, JpegAsLibjpegOfPillow) {
+  const Image grey = decode(kGreyJpeg);
   ASSERT_EQ(grey.channels, 1u);
   ASSERT_EQ(grey.pixels.size(), 15u * 9);
   const Pixels3 row = {0, 16, 32, 48, 64, 80, 96, 112, 127, 145, 159, 176, 193, 208, 223};
   EXPECT_EQ(Pixels3(grey.pixels.begin(), grey.pixels.begin() + 15), row);
-  const Picture colour = decode(kColourJpeg);
+  const Image colour = decode(kColourJpeg);
   ASSERT_EQ(colour.channels, 3u);
   EXPECT_EQ(Pixels3(colour.pixels.begin(), colour.pixels.begin() + 9),
             (Pixels3{16, 248, 138, 18, 237, 133, 28, 223, 129}));
   // Half of it is decoded where that is enough.
-  const Picture half = decode_picture(bytes_of(kColourJpeg), "p", 3, {8, 8});
+  const Image half = decode_image(bytes_of(kColourJpeg), "p", 3, {8, 8});
   EXPECT_EQ(half.height, 8u);
-  EXPECT_EQ(decode_picture(bytes_of(kColourJpeg), "p", 3, {9, 8}).height, 16u);
+  EXPECT_EQ(decode_image(bytes_of(kColourJpeg), "p", 3, {9, 8}).height, 16u);
 }
 
-TEST(Picture, ChannelsAreWhatIsAskedFor) {
+TEST(Image, ChannelsAreWhatIsAskedFor) {
   EXPECT_EQ(decode(kPng, 1).pixels, (Pixels3{76, 150, 29, 18, 48, 78}));  // Pillow's convert("L")
   const Pixels3 four = decode(kPng, 4).pixels;
   EXPECT_EQ(Pixels3(four.begin(), four.begin() + 8), (Pixels3{255, 0, 0, 255, 0, 255, 0, 255}));
   EXPECT_EQ(decode("P5 1 1 255\n\x07", 3).pixels, (Pixels3{7, 7, 7}));
 }
 
-TEST(Picture, DamagedOnesAreErrorsThatNameThem) {
+TEST(Image, DamagedOnesAreErrorsThatNameThem) {
   const std::string bad[] = {"",
                              "GIF89a",
                              kPng.substr(0, 40),
@@ -147,22 +147,21 @@ TEST(Picture, DamagedOnesAreErrorsThatNameThem) {
                              "P5 2 2 0\n1234",
                              "P2 2 1 9\n8 10"};
   for (const std::string& file : bad) {
-    expect_contains(data_error([&] { decode_picture(bytes_of(file), "cats/1.png"); }),
-                    "cats/1.png");
+    expect_contains(data_error([&] { decode_image(bytes_of(file), "cats/1.png"); }), "cats/1.png");
   }
   std::string wrong = kPng;
   wrong[50] ^= 1;
   expect_contains(data_error([&] { decode(wrong); }), "damaged PNG");
 }
 
-// Every cut and every changed byte: an error or a picture, never more than that.
-TEST(Picture, SurvivesAnyDamage) {
+// Every cut and every changed byte: an error or a image, never more than that.
+TEST(Image, SurvivesAnyDamage) {
   for (const std::string& file :
        {kPng, kBmp, kGreyJpeg, kColourJpeg, std::string("P3 1 1 9 1 2 3")}) {
     const auto attempt = [](const std::string& bytes) {
       try {
-        const Picture picture = decode(bytes);
-        EXPECT_EQ(picture.pixels.size(), picture.height * picture.width * picture.channels);
+        const Image image = decode(bytes);
+        EXPECT_EQ(image.pixels.size(), image.height * image.width * image.channels);
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kData) << error.what();
       }
@@ -179,7 +178,7 @@ TEST(Picture, SurvivesAnyDamage) {
 }
 
 std::vector<float> resampled(const std::vector<std::uint8_t>& in, std::size_t height,
-                             std::size_t width, PictureBox box, std::size_t to_height,
+                             std::size_t width, ImageBox box, std::size_t to_height,
                              std::size_t to_width) {
   std::vector<float> out(to_height * to_width);
   resample(Pixels<std::uint8_t>{in.data(), height, width, 1, false}, box,
@@ -270,7 +269,7 @@ TEST(Augment, OtherOperationsKeepToTheirRanges) {
   EXPECT_NEAR(std::sqrt(squares / 40000), 0.1, 0.002);
   const Augmentation crop = Augmentation::parse("resized-crop:0.25");
   for (std::uint64_t sample = 0; sample < 200; ++sample) {
-    const PictureBox box = crop.choose_box({1, 0, sample}, {0, 0, 100, 80}, 80, 100);
+    const ImageBox box = crop.choose_box({1, 0, sample}, {0, 0, 100, 80}, 80, 100);
     EXPECT_GE(box.left, 0);
     EXPECT_GE(box.top, 0);
     EXPECT_LE(box.left + box.width, 100);

@@ -1,4 +1,4 @@
-#include "data/formats/pictures.h"
+#include "data/formats/image_rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,26 +10,25 @@ namespace pipetrain {
 
 namespace {
 
-// Where a picture goes in the wanted size, and which part of it.
+// Where a image goes in the wanted size, and which part of it.
 struct Placing {
-  PictureBox box;
+  ImageBox box;
   std::size_t top = 0, left = 0, height = 0, width = 0;
 };
 
-Placing place(const Picture& picture, const ImageShape& want, PictureFit fit) {
-  const auto height = static_cast<double>(picture.height),
-             width = static_cast<double>(picture.width);
+Placing place(const Image& image, const ImageShape& want, ImageFit fit) {
+  const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
   const auto want_height = static_cast<double>(want.height);
   const auto want_width = static_cast<double>(want.width);
   Placing out{{0, 0, width, height}, 0, 0, want.height, want.width};
-  if (fit == PictureFit::kCrop) {
+  if (fit == ImageFit::kCrop) {
     const double scale = std::min(height / want_height, width / want_width);
     out.box.width = std::min(width, scale * want_width);
     out.box.height = std::min(height, scale * want_height);
     out.box.left = (width - out.box.width) / 2;
     out.box.top = (height - out.box.height) / 2;
   }
-  if (fit == PictureFit::kPad) {
+  if (fit == ImageFit::kPad) {
     const double scale = std::max(height / want_height, width / want_width);
     const auto part = [&](double extent, std::size_t most) {
       return std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(extent / scale)), 1,
@@ -43,9 +42,9 @@ Placing place(const Picture& picture, const ImageShape& want, PictureFit fit) {
   return out;
 }
 
-class PictureColumn final : public ImageColumn {
+class DecodedImages final : public ImageColumn {
  public:
-  PictureColumn(std::shared_ptr<const PictureStore> store, const ImageShape& shape,
+  DecodedImages(std::shared_ptr<const ImageStore> store, const ImageShape& shape,
                 const ImageOptions& options, const PixelScale& scale)
       : ImageColumn(shape, options, scale, static_cast<float>(255 / scale.divisor)),
         store_(std::move(store)) {}
@@ -56,13 +55,13 @@ class PictureColumn final : public ImageColumn {
     const FileBytes file = store_->read(index);
     // A random part may need all pixels; the whole does not.
     const LeastSize least = occasion ? LeastSize{} : LeastSize{want.height, want.width};
-    const Picture picture = read_and_check(
-        [&] { return decode_picture(file.bytes(), store_->locate(index), want.channels, least); },
+    const Image image = read_and_check(
+        [&] { return decode_image(file.bytes(), store_->locate(index), want.channels, least); },
         [&] { file.check(); });
-    Placing placing = place(picture, want, options().fit);
+    Placing placing = place(image, want, options().fit);
     if (occasion) {
-      const PictureBox part =
-          options().augmentation.choose_box(*occasion, placing.box, picture.height, picture.width);
+      const ImageBox part =
+          options().augmentation.choose_box(*occasion, placing.box, image.height, image.width);
       if (part.width != placing.box.width || part.height != placing.box.height ||
           part.left != placing.box.left || part.top != placing.box.top) {
         placing = {part, 0, 0, want.height, want.width};
@@ -72,8 +71,8 @@ class PictureColumn final : public ImageColumn {
     if (placing.height != want.height || placing.width != want.width) {
       std::fill(planes, planes + want.channels * pixels, 0.0f);
     }
-    resample(Pixels<std::uint8_t>{picture.pixels.data(), picture.height, picture.width,
-                                  picture.channels, /*planar=*/false},
+    resample(Pixels<std::uint8_t>{image.pixels.data(), image.height, image.width, image.channels,
+                                  /*planar=*/false},
              placing.box,
              {planes + placing.top * want.width + placing.left, placing.height, placing.width,
               want.width, pixels});
@@ -83,13 +82,13 @@ class PictureColumn final : public ImageColumn {
   }
 
  private:
-  std::shared_ptr<const PictureStore> store_;
+  std::shared_ptr<const ImageStore> store_;
 };
 
-class PictureRows final : public RowSource {
+class ImageRows final : public RowSource {
  public:
-  explicit PictureRows(std::shared_ptr<const PictureStore> store) : store_(std::move(store)) {
-    const Picture first = decode(0);
+  explicit ImageRows(std::shared_ptr<const ImageStore> store) : store_(std::move(store)) {
+    const Image first = decode(0);
     first_ = {first.channels, first.height, first.width, false};
   }
   std::size_t rows() const override { return store_->size(); }
@@ -105,7 +104,7 @@ class PictureRows final : public RowSource {
   std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions& options,
                                      const PixelScale& scale, std::string& how) const override {
     std::optional<ImageShape> shape = image_shape_of(want);
-    // Flat: the rows of the planes, of the first picture's size.
+    // Flat: the rows of the planes, of the first image's size.
     if (!shape && want.rank() == 1) {
       const auto pixels = static_cast<std::int64_t>(first_.height * first_.width);
       if (want.count() % pixels == 0) {
@@ -119,28 +118,28 @@ class PictureRows final : public RowSource {
     constexpr std::string_view kFits[] = {"the middle cut out", "stretched", "padded with zeros"};
     how = fmt::format(", decoded to {} x {} x {}; of another size: {}", shape->channels,
                       shape->height, shape->width, kFits[static_cast<std::size_t>(options.fit)]);
-    return std::make_unique<PictureColumn>(store_, *shape, options, scale);
+    return std::make_unique<DecodedImages>(store_, *shape, options, scale);
   }
 
  private:
-  Picture decode(std::size_t row) const {
-    return decode_picture(store_->read(row).bytes(), store_->locate(row));
+  Image decode(std::size_t row) const {
+    return decode_image(store_->read(row).bytes(), store_->locate(row));
   }
 
-  std::shared_ptr<const PictureStore> store_;
+  std::shared_ptr<const ImageStore> store_;
   ImageShape first_;
 };
 
 }  // namespace
 
-std::string PictureFiles::locate(std::size_t index) const {
+std::string ImageFiles::locate(std::size_t index) const {
   return fmt::format("\"{}\"", printable(files_[index]));
 }
 
-std::string ArchivedPictures::locate(std::size_t index) const { return names_[index]; }
+std::string ArchivedImages::locate(std::size_t index) const { return names_[index]; }
 
-std::shared_ptr<const RowSource> make_picture_rows(std::shared_ptr<const PictureStore> store) {
-  return std::make_shared<const PictureRows>(std::move(store));
+std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store) {
+  return std::make_shared<const ImageRows>(std::move(store));
 }
 
 }  // namespace pipetrain

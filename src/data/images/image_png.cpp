@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "data/images/picture.h"
+#include "data/images/image.h"
 
 namespace pipetrain {
 
@@ -32,7 +32,7 @@ void leave_png(png_structp png, png_const_charp reason) {
 void ignore_png_warning(png_structp, png_const_charp) {}
 
 // libpng leaves by longjmp: nothing with a destructor may live in the functions that it leaves.
-bool read_png_header(png_structp png, png_infop info, Picture& out) {
+bool read_png_header(png_structp png, png_infop info, Image& out) {
   if (setjmp(png_jmpbuf(png))) return false;
   png_read_info(png, info);
   png_set_expand(png);    // palettes, 1 to 4 bits and transparent colours to bytes
@@ -69,12 +69,12 @@ struct PngReader {
 
 }  // namespace
 
-Picture decode_png(std::span<const std::byte> bytes, const std::string& name) {
+Image decode_png(std::span<const std::byte> bytes, const std::string& name) {
   PngInput input{bytes};
   const PngReader reader(input);
   PT_CHECK(reader.info, kResource, "libpng cannot be set up");
   const auto fail = [&] { PT_FAIL(kData, "{} is a damaged PNG file: {}", name, input.reason); };
-  Picture out;
+  Image out;
   if (!read_png_header(reader.png, reader.info, out)) fail();
   allocate_pixels(out, name);
   const std::size_t row_bytes = out.width * out.channels;

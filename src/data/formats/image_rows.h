@@ -1,4 +1,4 @@
-// Rows that are encoded pictures: in files of their own, or parts of an archive. They are opened
+// Rows that are encoded images: in files of their own, or parts of an archive. They are opened
 // and decoded when they are asked for.
 #pragma once
 
@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "data/files/file_bytes.h"
-#include "data/images/picture.h"
+#include "data/images/image.h"
 #include "data/rows/row_source.h"
 
 namespace pipetrain {
 
-/// Where encoded pictures are.
-class PictureStore {
+/// Where encoded images are.
+class ImageStore {
  public:
-  virtual ~PictureStore() = default;
+  virtual ~ImageStore() = default;
   virtual std::size_t size() const = 0;
   virtual FileBytes read(std::size_t index) const = 0;
   /// Its name in errors.
@@ -25,9 +25,9 @@ class PictureStore {
 };
 
 /// A file for each.
-class PictureFiles final : public PictureStore {
+class ImageFiles final : public ImageStore {
  public:
-  explicit PictureFiles(std::vector<std::string> files) : files_(std::move(files)) {}
+  explicit ImageFiles(std::vector<std::string> files) : files_(std::move(files)) {}
   std::size_t size() const override { return files_.size(); }
   FileBytes read(std::size_t index) const override { return FileBytes::open(files_[index]); }
   std::string locate(std::size_t index) const override;
@@ -38,7 +38,7 @@ class PictureFiles final : public PictureStore {
 };
 
 /// Parts of mapped files.
-class ArchivedPictures final : public PictureStore {
+class ArchivedImages final : public ImageStore {
  public:
   void add(FileBytes part, std::string name) {
     parts_.push_back(std::move(part));
@@ -53,7 +53,7 @@ class ArchivedPictures final : public PictureStore {
   std::vector<std::string> names_;  // "shard-0.tar member 12.png"
 };
 
-/// Reads the first picture, for the shape. Error kData.
-std::shared_ptr<const RowSource> make_picture_rows(std::shared_ptr<const PictureStore> store);
+/// Reads the first image, for the shape. Error kData.
+std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store);
 
 }  // namespace pipetrain

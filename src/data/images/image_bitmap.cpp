@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "data/files/file_bytes.h"
-#include "data/images/picture.h"
+#include "data/images/image.h"
 
 namespace pipetrain {
 
@@ -26,7 +26,7 @@ std::uint64_t at(std::span<const std::byte> bytes, std::size_t begin, std::size_
   return little_endian(bytes.subspan(begin, count));
 }
 
-BmpHeader read_bmp_header(std::span<const std::byte> bytes, const std::string& name, Picture& out) {
+BmpHeader read_bmp_header(std::span<const std::byte> bytes, const std::string& name, Image& out) {
   PT_CHECK(bytes.size() >= 54, kData, "{} is a truncated BMP file", name);
   BmpHeader header;
   header.pixels_begin = at(bytes, 10, 4);
@@ -64,7 +64,7 @@ std::uint8_t masked(std::uint32_t value, std::uint32_t mask) {
       (std::uint64_t{(value & mask) >> std::countr_zero(mask)} * 255 + most / 2) / most);
 }
 
-// Words of a Netpbm header or of an ASCII picture; '#' begins a comment.
+// Words of a Netpbm header or of an ASCII image; '#' begins a comment.
 class PnmWords {
  public:
   PnmWords(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
@@ -97,8 +97,8 @@ class PnmWords {
 
 }  // namespace
 
-Picture decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
-  Picture out;
+Image decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
+  Image out;
   const BmpHeader header = read_bmp_header(bytes, name, out);
   const bool palette = header.bits <= 8;
   const std::uint64_t colours = !palette         ? 0
@@ -108,7 +108,7 @@ Picture decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
   PT_CHECK(!palette || (colours <= 256 && palette_begin <= bytes.size() &&
                         4 * colours <= bytes.size() - palette_begin),
            kData, "{} is a damaged BMP file: its palette is too long", name);
-  // A palette of greys in order is a grey picture.
+  // A palette of greys in order is a grey image.
   bool grey = palette;
   for (std::uint64_t i = 0; i < colours; ++i) {
     const auto colour = bytes.subspan(palette_begin + 4 * i, 3);
@@ -146,11 +146,11 @@ Picture decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
   return out;
 }
 
-Picture decode_pnm(std::span<const std::byte> bytes, const std::string& name) {
+Image decode_pnm(std::span<const std::byte> bytes, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const char kind = text[1];
   PnmWords words(text.substr(2), name);
-  Picture out;
+  Image out;
   out.width = words.number();
   out.height = words.number();
   const std::uint64_t most = words.number();

@@ -1,4 +1,4 @@
-// Small pictures, written by Pillow 13.
+// Small images, written by Pillow 13.
 #pragma once
 
 #include <string>

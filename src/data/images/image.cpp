@@ -1,4 +1,4 @@
-#include "data/images/picture.h"
+#include "data/images/image.h"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@ namespace pipetrain {
 
 namespace {
 
-// As Pillow's limit against files of a few bytes that claim a picture of gigabytes.
+// As Pillow's limit against files of a few bytes that claim a image of gigabytes.
 constexpr std::size_t kMostPixels = std::size_t{178956970};
 
 std::uint8_t luma(const std::uint8_t* rgb) {
@@ -18,8 +18,8 @@ std::uint8_t luma(const std::uint8_t* rgb) {
                                    16);
 }
 
-Picture with_channels(const Picture& in, std::size_t channels) {
-  Picture out{in.height, in.width, channels, {}};
+Image with_channels(const Image& in, std::size_t channels) {
+  Image out{in.height, in.width, channels, {}};
   const std::size_t pixels = in.height * in.width;
   out.pixels.resize(pixels * channels);
   for (std::size_t i = 0; i < pixels; ++i) {
@@ -37,53 +37,53 @@ Picture with_channels(const Picture& in, std::size_t channels) {
 
 }  // namespace
 
-void allocate_pixels(Picture& picture, const std::string& name) {
-  PT_CHECK(picture.height > 0 && picture.width > 0 && picture.height <= kMostPixels &&
-               picture.width <= kMostPixels / picture.height,
-           kData, "{} is a damaged picture: it claims {} x {} pixels", name, picture.width,
-           picture.height);
-  picture.pixels.resize(picture.height * picture.width * picture.channels);
+void allocate_pixels(Image& image, const std::string& name) {
+  PT_CHECK(image.height > 0 && image.width > 0 && image.height <= kMostPixels &&
+               image.width <= kMostPixels / image.height,
+           kData, "{} is a damaged image: it claims {} x {} pixels", name, image.width,
+           image.height);
+  image.pixels.resize(image.height * image.width * image.channels);
 }
 
-PictureFormat picture_format(std::span<const std::byte> bytes) {
+ImageFormat image_format(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
                               std::min<std::size_t>(bytes.size(), 16));
-  if (text.starts_with("\x89PNG\r\n\x1a\n")) return PictureFormat::kPng;
-  if (text.starts_with("\xff\xd8\xff")) return PictureFormat::kJpeg;
-  if (text.starts_with("BM") && text.size() >= 14) return PictureFormat::kBmp;
+  if (text.starts_with("\x89PNG\r\n\x1a\n")) return ImageFormat::kPng;
+  if (text.starts_with("\xff\xd8\xff")) return ImageFormat::kJpeg;
+  if (text.starts_with("BM") && text.size() >= 14) return ImageFormat::kBmp;
   const bool blank = text.size() > 2 && (text[2] == '\n' || text[2] == ' ' || text[2] == '\r' ||
                                          text[2] == '\t' || text[2] == '#');
   if (blank && text[0] == 'P' &&
       (text[1] == '2' || text[1] == '3' || text[1] == '5' || text[1] == '6')) {
-    return PictureFormat::kPnm;
+    return ImageFormat::kPnm;
   }
-  return PictureFormat::kNone;
+  return ImageFormat::kNone;
 }
 
-bool has_picture_name(std::string_view name) {
+bool has_image_name(std::string_view name) {
   constexpr std::string_view kEndings[] = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".pnm"};
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-Picture decode_picture(std::span<const std::byte> bytes, const std::string& name,
-                       std::size_t channels, LeastSize least) {
-  Picture out;
-  switch (picture_format(bytes)) {
-    case PictureFormat::kPng:
+Image decode_image(std::span<const std::byte> bytes, const std::string& name, std::size_t channels,
+                   LeastSize least) {
+  Image out;
+  switch (image_format(bytes)) {
+    case ImageFormat::kPng:
       out = decode_png(bytes, name);
       break;
-    case PictureFormat::kJpeg:
+    case ImageFormat::kJpeg:
       out = decode_jpeg(bytes, name, /*grey=*/channels == 1, least);
       break;
-    case PictureFormat::kBmp:
+    case ImageFormat::kBmp:
       out = decode_bmp(bytes, name);
       break;
-    case PictureFormat::kPnm:
+    case ImageFormat::kPnm:
       out = decode_pnm(bytes, name);
       break;
-    case PictureFormat::kNone:
-      PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not a picture", name);
-      PT_FAIL(kData, "{} is no picture that can be read: PNG, JPEG, BMP and PPM can", name);
+    case ImageFormat::kNone:
+      PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not a image", name);
+      PT_FAIL(kData, "{} is no image that can be read: PNG, JPEG, BMP and PPM can", name);
   }
   return channels == 0 || channels == out.channels ? std::move(out) : with_channels(out, channels);
 }
