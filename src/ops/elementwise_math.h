@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/host_device.h"
+#include "base/host_device.h"
 
 namespace pipetrain::elementwise {
 

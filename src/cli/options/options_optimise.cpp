@@ -1,5 +1,6 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
 #include "cli/options/option_table.h"
+#include "cli/options/optimizer_help.h"
 #include "train/metrics.h"
 #include "train/saving.h"
 
@@ -10,16 +11,17 @@ namespace {
 void describe_optimizer(OptionSpec& optimizer, Options& options) {
   Table inner;
   OptimizerSettings& settings = options.run.optimization.optimizer;
-  inner.late_real("--momentum", options.momentum, "of sgd, lars 0.9, of rmsprop 0", kTrainCommands);
-  inner.flag("--nesterov", settings.nesterov, "of sgd", kTrainCommands);
-  inner.late_real("--beta1", options.beta1, "of adam, adamw, lamb, lion; 0.9", kTrainCommands);
-  inner.late_real("--beta2", options.beta2, "of adam, adamw, lamb 0.999, lion 0.99",
+  inner.late_real("--momentum", options.momentum, readers_of(&OptimizerRow::momentum),
                   kTrainCommands);
-  inner.late_real("--eps", options.epsilon,
-                  "of adam, adamw, rmsprop 1e-8, adagrad 1e-10, lamb 1e-6", kTrainCommands);
-  inner.late_real("--alpha", options.alpha, "of rmsprop: decay of the mean square; 0.99",
-                  kTrainCommands);
-  inner.flag("--centered", settings.centered, "of rmsprop: divide by the deviation from the mean",
+  inner.flag("--nesterov", settings.nesterov, readers_of(&OptimizerRow::reads_nesterov),
+             kTrainCommands);
+  inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kTrainCommands);
+  inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kTrainCommands);
+  inner.late_real("--eps", options.epsilon, readers_of(&OptimizerRow::epsilon), kTrainCommands);
+  inner.late_real("--alpha", options.alpha,
+                  readers_of(&OptimizerRow::alpha, "decay of the mean square"), kTrainCommands);
+  inner.flag("--centered", settings.centered,
+             readers_of(&OptimizerRow::reads_centered) + ": divide by the deviation from the mean",
              kTrainCommands);
   Table::nest(optimizer, std::move(inner));
 }
@@ -64,15 +66,12 @@ void describe_optimization(Table& table, Options& options) {
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
-  OptionSpec& optimizer = table.choice(
-      "--optimizer", options.optimizer,
-      {"adamw", "adam", "sgd", "rmsprop", "adagrad", "lamb", "lars", "lion"},
-      "formulas and defaults are PyTorch's; lamb, lars, lion: the papers'", kTrainCommands);
+  OptionSpec& optimizer = table.choice("--optimizer", options.optimizer, optimizer_names(),
+                                       optimizer_help(), kTrainCommands);
   optimizer.in_short_help = true;
   describe_optimizer(optimizer, options);
   table
-      .late_real("--lr", options.lr,
-                 "learning rate; adam, adamw, lamb 1e-3, lion 1e-4, lars 1, else 1e-2",
+      .late_real("--lr", options.lr, "learning rate; " + defaults_of(&OptimizerRow::learning_rate),
                  kTrainCommands)
       .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
@@ -94,8 +93,8 @@ void describe_optimization(Table& table, Options& options) {
   scale.get = [&optimization, rate_text] { return rate_text(optimization.rate_scales); };
   OptionSpec& decay = table.add(
       "--weight-decay", "X|GLOB=X",
-      "adamw, lamb 0.01, lars 5e-4, else 0; adamw, lamb and lion leave biases and norms alone "
-      "(*=0.01: all tensors); of matching tensors",
+      fmt::format("{}; {} leave biases and norms alone (*=0.01: all tensors); of matching tensors",
+                  defaults_of(&OptimizerRow::weight_decay), names_with_decoupled_decay()),
       kTrainCommands);
   decay.repeatable = true;
   decay.set = [&options, &optimization](const std::string& v) {
