@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "example_programs.h"
+#include "pipeline/schedule_table.h"
 #include "pipeline/simulate.h"
 
 namespace pipetrain {
@@ -41,6 +42,16 @@ TEST(ClosedForms, EqualTheSimulation) {
       expect_form("v-min", p, m, 1, 1, 1);
     }
   }
+}
+
+TEST(ClosedForms, OfEveryRowEqualTheSimulation) {
+  int forms = 0;
+  for (const schedule::Schedule& row : schedule::table()) {
+    if (row.idle_seconds == nullptr) continue;
+    ++forms;
+    for (int p = 2; p <= 5; ++p) expect_form(row.description.name, p, 3 * p, 1, 1, 1);
+  }
+  EXPECT_GE(forms, 15);
 }
 
 TEST(ClosedForms, TheirNumbersAreThoseOfThePapers) {
