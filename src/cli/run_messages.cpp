@@ -118,11 +118,12 @@ void introduce(const Options& options, const Session& session) {
   introduce_plan(options, session);
 }
 
-void introduce_resume(const Session& session, const FoundCheckpoint& found) {
+void introduce_resume(const Options& options, const Session& session,
+                      const FoundCheckpoint& found) {
   const Checkpoint& checkpoint = found.checkpoint;
   log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
            checkpoint.step, session.total_steps(), checkpoint.epoch());
-  for (const std::string& change : compare_run(session, checkpoint))
+  for (const std::string& change : compare_run(session, checkpoint, recorded_numbers(options)))
     log_info("train", "note     {}", change);
   if (checkpoint.in_flight() && !continues_in_flight(session, checkpoint)) {
     log_info("train",

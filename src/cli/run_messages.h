@@ -15,7 +15,7 @@ namespace pipetrain {
 /// Model, data, loss, batch, devices and plan.
 void introduce(const Options& options, const Session& session);
 /// What a run goes on from, and what it does otherwise than before.
-void introduce_resume(const Session& session, const FoundCheckpoint& found);
+void introduce_resume(const Options& options, const Session& session, const FoundCheckpoint& found);
 /// What the stages have taken; the session has started.
 void tell_memory(const Session& session);
 

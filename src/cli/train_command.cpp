@@ -47,7 +47,7 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
-  save.run = describe_run(session, settings_to_keep(options, session));
+  save.run = describe_run(session, settings_to_keep(options, session), recorded_numbers(options));
   return save;
 }
 
@@ -300,7 +300,7 @@ int train_in(Options& options, ProcessGroup* processes) {
   if (!leads) return options.dry_run ? 0 : follow(options, session, start.checkpoint(), signals);
   check_one_file(session.model().file, options.output);
   introduce(options, session);
-  if (start.goes_on) introduce_resume(session, *start.found);
+  if (start.goes_on) introduce_resume(options, session, *start.found);
   return options.dry_run ? 0 : lead(options, session, start, folder, signals);
 }
 
