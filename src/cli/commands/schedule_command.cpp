@@ -24,7 +24,7 @@
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "pipeline/schedule/schedule_file.h"
-#include "pipeline/simulate/closed_forms.h"
+#include "pipeline/schedule/closed_forms.h"
 #include "pipeline/simulate/costs_file.h"
 #include "pipeline/simulate/critical_path.h"
 #include "pipeline/simulate/simulate.h"

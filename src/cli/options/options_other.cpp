@@ -65,6 +65,7 @@ void describe_planning(Table& table, Options& options) {
 
 void describe_new(Table& table, Options& options) {
   table.group = "New";
+  table.numbers = Numbers::kNone;
   table.integer("--image", options.image, 1, "height and width of the images", "new data");
   table.integer("--channels", options.channels, 1, "of the images", "new data");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "example_programs.h"
+#include "pipeline/schedule/schedule_table.h"
 #include "pipeline/simulate/simulate.h"
 #include "support/example_programs.h"
 
@@ -41,6 +43,16 @@ TEST(ClosedForms, EqualTheSimulation) {
       expect_form("v-min", p, m, 1, 1, 1);
     }
   }
+}
+
+TEST(ClosedForms, OfEveryRowEqualTheSimulation) {
+  int forms = 0;
+  for (const schedule::Schedule& row : schedule::table()) {
+    if (row.idle_seconds == nullptr) continue;
+    ++forms;
+    for (int p = 2; p <= 5; ++p) expect_form(row.description.name, p, 3 * p, 1, 1, 1);
+  }
+  EXPECT_GE(forms, 15);
 }
 
 TEST(ClosedForms, TheirNumbersAreThoseOfThePapers) {
