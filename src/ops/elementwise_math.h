@@ -366,6 +366,21 @@ struct Mod {
   }
 };
 
+// Bools are bytes.
+struct And {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const {
+    return (a != 0) & (b != 0);
+  }
+};
+struct Or {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const { return (a | b) != 0; }
+};
+struct Xor {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const {
+    return (a != 0) != (b != 0);
+  }
+};
+
 // Bits of unsigned integers. A shift by the width or more leaves nothing.
 template <class T>
 struct BitwiseAnd {
