@@ -202,7 +202,7 @@ class Runtime {
   void execute(Worker& worker, const Instruction& instruction);
   void allocate_received(Copy& copy, int stage);
   void offer_receive(Worker& worker, const Instruction& instruction);
-  void receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit& unit, Copy& copy,
+  void receive_exchanged(Worker& worker, const ValueEdge& edge, StageMicroBatch& unit, Copy& copy,
                          int number);
   ReceiveBuffer& buffer_of(Copy& copy, const ValueEdge& edge, int slot);
   void free_received(Worker& worker, const Instruction& instruction, Copy& copy);
@@ -216,11 +216,11 @@ class Runtime {
   void run_update(const Instruction& instruction, Copy& copy);
   bool rehearse(const Instruction& instruction, double start) const;
   void sync_gradients(Worker& worker);
-  StageUnit& unit_of(const Instruction& instruction);
-  void start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy);
+  StageMicroBatch& unit_of(const Instruction& instruction);
+  void start_unit(const Instruction& instruction, StageMicroBatch& unit, const Copy& copy);
   void send(Worker& worker, const Instruction& instruction, bool gradient, const std::byte* base);
-  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit, Copy& copy,
-                   bool gradient);
+  void receive_all(Worker& worker, const Instruction& instruction, StageMicroBatch& unit,
+                   Copy& copy, bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void work_while(Worker& worker, const std::function<bool()>& over);
@@ -289,7 +289,7 @@ class Runtime {
   const Program* program_ = nullptr;
   const ProgramCut* cut_ = nullptr;  // where it was taken up again; null: at its beginning
   UnitSource* source_ = nullptr;
-  std::vector<std::vector<StageUnit>> units_;         // [stage][unit]
+  std::vector<std::vector<StageMicroBatch>> units_;   // [stage][unit]
   std::vector<std::vector<UnitEvents>> unit_events_;  // [stage][unit]; empty without devices
   std::vector<std::atomic<int>> stages_left_;         // [unit]: stages that still need its data
   std::vector<RoundUnit*> round_units_;
