@@ -67,7 +67,7 @@ struct RuntimeVariant {
 
 /// One micro-batch of a round. `columns`: first byte of the micro-batch in each graph input, then
 /// the label.
-struct RoundUnit {
+struct MicroBatch {
   int variant = 0;
   std::uint64_t step = 0;         // optimizer step that it belongs to: keys the random masks
   std::int64_t first_sample = 0;  // in its mini-batch
@@ -83,7 +83,7 @@ class UnitSource {
  public:
   virtual ~UnitSource() = default;
   /// The unit; waits until its data are there. Stays valid until released.
-  virtual RoundUnit& acquire(int unit) = 0;
+  virtual MicroBatch& acquire(int unit) = 0;
   /// No stage needs the unit's data any more.
   virtual void release(int unit) = 0;
   /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many
@@ -292,7 +292,7 @@ class Runtime {
   std::vector<std::vector<StageMicroBatch>> units_;   // [stage][unit]
   std::vector<std::vector<UnitEvents>> unit_events_;  // [stage][unit]; empty without devices
   std::vector<std::atomic<int>> stages_left_;         // [unit]: stages that still need its data
-  std::vector<RoundUnit*> round_units_;
+  std::vector<MicroBatch*> round_units_;
   std::vector<int> receive_index_;               // [edge × unit], in its device's list; -1: none
   std::vector<std::vector<int>> group_version_;  // [stage][group]
   std::vector<double> squared_norms_;

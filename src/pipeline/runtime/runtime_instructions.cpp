@@ -40,7 +40,7 @@ StageMicroBatch& Runtime::unit_of(const Instruction& instruction) {
 
 /// Binds a unit's inputs: the first thing that a stage does with it.
 void Runtime::start_unit(const Instruction& instruction, StageMicroBatch& unit, const Copy& copy) {
-  RoundUnit& round_unit = source_->acquire(instruction.unit);
+  MicroBatch& round_unit = source_->acquire(instruction.unit);
   if (copy.stage->has_loss(round_unit.variant)) round_units_[at(instruction.unit)] = &round_unit;
   unit.variant = round_unit.variant;
   unit.seed = options_.seed;
@@ -410,7 +410,7 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
     out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
   worker.end_work();
   if (copy.stage->has_loss(unit.variant) && !worker.compute) {
-    RoundUnit& result = *round_units_[at(instruction.unit)];
+    MicroBatch& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
     result.correct = copy.stage->correct();
   }
