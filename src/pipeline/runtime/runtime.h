@@ -67,7 +67,7 @@ struct RuntimeVariant {
 
 /// One micro-batch of a round. `columns`: first byte of the micro-batch in each graph input, then
 /// the label.
-struct RoundUnit {
+struct MicroBatch {
   int variant = 0;
   std::uint64_t step = 0;         // optimizer step that it belongs to: keys the random masks
   std::int64_t first_sample = 0;  // in its mini-batch
@@ -83,7 +83,7 @@ class UnitSource {
  public:
   virtual ~UnitSource() = default;
   /// The unit; waits until its data are there. Stays valid until released.
-  virtual RoundUnit& acquire(int unit) = 0;
+  virtual MicroBatch& acquire(int unit) = 0;
   /// No stage needs the unit's data any more.
   virtual void release(int unit) = 0;
   /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many
@@ -202,7 +202,7 @@ class Runtime {
   void execute(Worker& worker, const Instruction& instruction);
   void allocate_received(Copy& copy, int stage);
   void offer_receive(Worker& worker, const Instruction& instruction);
-  void receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit& unit, Copy& copy,
+  void receive_exchanged(Worker& worker, const ValueEdge& edge, StageMicroBatch& unit, Copy& copy,
                          int number);
   ReceiveBuffer& buffer_of(Copy& copy, const ValueEdge& edge, int slot);
   void free_received(Worker& worker, const Instruction& instruction, Copy& copy);
@@ -216,11 +216,11 @@ class Runtime {
   void run_update(const Instruction& instruction, Copy& copy);
   bool rehearse(const Instruction& instruction, double start) const;
   void sync_gradients(Worker& worker);
-  StageUnit& unit_of(const Instruction& instruction);
-  void start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy);
+  StageMicroBatch& unit_of(const Instruction& instruction);
+  void start_unit(const Instruction& instruction, StageMicroBatch& unit, const Copy& copy);
   void send(Worker& worker, const Instruction& instruction, bool gradient, const std::byte* base);
-  void receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit, Copy& copy,
-                   bool gradient);
+  void receive_all(Worker& worker, const Instruction& instruction, StageMicroBatch& unit,
+                   Copy& copy, bool gradient);
   int take_entry(Worker& worker, const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void work_while(Worker& worker, const std::function<bool()>& over);
@@ -289,10 +289,10 @@ class Runtime {
   const Program* program_ = nullptr;
   const ProgramCut* cut_ = nullptr;  // where it was taken up again; null: at its beginning
   UnitSource* source_ = nullptr;
-  std::vector<std::vector<StageUnit>> units_;         // [stage][unit]
+  std::vector<std::vector<StageMicroBatch>> units_;   // [stage][unit]
   std::vector<std::vector<UnitEvents>> unit_events_;  // [stage][unit]; empty without devices
   std::vector<std::atomic<int>> stages_left_;         // [unit]: stages that still need its data
-  std::vector<RoundUnit*> round_units_;
+  std::vector<MicroBatch*> round_units_;
   std::vector<int> receive_index_;               // [edge × unit], in its device's list; -1: none
   std::vector<std::vector<int>> group_version_;  // [stage][group]
   std::vector<double> squared_norms_;

@@ -34,13 +34,13 @@ int Runtime::units_to_add(int stage, int replica, int group) const {
   return count;
 }
 
-StageUnit& Runtime::unit_of(const Instruction& instruction) {
+StageMicroBatch& Runtime::unit_of(const Instruction& instruction) {
   return units_[at(instruction.stage)][at(instruction.unit)];
 }
 
 /// Binds a unit's inputs: the first thing that a stage does with it.
-void Runtime::start_unit(const Instruction& instruction, StageUnit& unit, const Copy& copy) {
-  RoundUnit& round_unit = source_->acquire(instruction.unit);
+void Runtime::start_unit(const Instruction& instruction, StageMicroBatch& unit, const Copy& copy) {
+  MicroBatch& round_unit = source_->acquire(instruction.unit);
   if (copy.stage->has_loss(round_unit.variant)) round_units_[at(instruction.unit)] = &round_unit;
   unit.variant = round_unit.variant;
   unit.seed = options_.seed;
@@ -76,7 +76,7 @@ Channel& Runtime::channel(const ValueEdge& edge) const {
 
 void Runtime::send(Worker& worker, const Instruction& instruction, bool gradient,
                    const std::byte* base) {
-  const StageUnit& unit = unit_of(instruction);
+  const StageMicroBatch& unit = unit_of(instruction);
   const StreamPoint* written =
       record(worker, instruction, gradient ? &UnitEvents::gradient : &UnitEvents::forward);
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
@@ -185,8 +185,8 @@ Runtime::ReceiveBuffer& Runtime::buffer_of(Copy& copy, const ValueEdge& edge, in
 }
 
 /// Makes the stage's stream wait for a unit's values, which come into a buffer of their own.
-void Runtime::receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit& unit, Copy& copy,
-                                int number) {
+void Runtime::receive_exchanged(Worker& worker, const ValueEdge& edge, StageMicroBatch& unit,
+                                Copy& copy, int number) {
   worker.compute->wait(*exchange_->wait(operation_of(edge, number), worker.device));
   const int e = program_edge(edge.from, edge.to, edge.gradient);
   const int index = receive_index_[at(e) * at(program_->units) + at(number)];
@@ -195,7 +195,7 @@ void Runtime::receive_exchanged(Worker& worker, const ValueEdge& edge, StageUnit
                           unit);
 }
 
-void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageUnit& unit,
+void Runtime::receive_all(Worker& worker, const Instruction& instruction, StageMicroBatch& unit,
                           Copy& copy, bool gradient) {
   for (const ValueEdge& edge : slices_[at(unit.variant)]->edges) {
     if (edge.to != instruction.stage || edge.gradient != gradient) continue;
@@ -295,7 +295,7 @@ void Runtime::release_all(Worker& worker, const Instruction& instruction, Copy& 
   }
   if (exchange_) free_received(worker, instruction, copy);
   if (worker.compute) {
-    StageUnit& unit = unit_of(instruction);
+    StageMicroBatch& unit = unit_of(instruction);
     copy.stage->end(unit);
     if (copy.stage->has_loss(unit.variant)) {
       round_units_[at(instruction.unit)]->loss_sum = copy.stage->loss_sum();
@@ -374,7 +374,7 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
     default: {
       Copy& copy = copy_on(instruction.stage, worker.device);
       if (is_compute(instruction.kind)) {
-        StageUnit& unit = unit_of(instruction);
+        StageMicroBatch& unit = unit_of(instruction);
         unit.slot = instruction.slot;
         unit.version_copy = block_of(copy, instruction.stage, instruction.version);
       }
@@ -396,7 +396,7 @@ void Runtime::execute(Worker& worker, const Instruction& instruction) {
 }
 
 void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& copy) {
-  StageUnit& unit = unit_of(instruction);
+  StageMicroBatch& unit = unit_of(instruction);
   start_unit(instruction, unit, copy);
   receive_all(worker, instruction, unit, copy, /*gradient=*/false);
   const int entry =
@@ -410,7 +410,7 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
     out = copy.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
   worker.end_work();
   if (copy.stage->has_loss(unit.variant) && !worker.compute) {
-    RoundUnit& result = *round_units_[at(instruction.unit)];
+    MicroBatch& result = *round_units_[at(instruction.unit)];
     result.loss_sum = copy.stage->loss_sum();
     result.correct = copy.stage->correct();
   }
@@ -420,7 +420,7 @@ void Runtime::run_forward(Worker& worker, const Instruction& instruction, Copy& 
 }
 
 void Runtime::run_backward(Worker& worker, const Instruction& instruction, Copy& copy) {
-  StageUnit& unit = unit_of(instruction);
+  StageMicroBatch& unit = unit_of(instruction);
   const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
                            : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
                                                                       : Stage::Pass::kWeight;

@@ -252,7 +252,7 @@ void Runtime::share_memory() {
 void Runtime::share_results(RoundResult& result) {
   ByteWriter here;
   const auto units = std::count_if(round_units_.begin(), round_units_.end(),
-                                   [](const RoundUnit* unit) { return unit != nullptr; });
+                                   [](const MicroBatch* unit) { return unit != nullptr; });
   here.put(static_cast<std::int32_t>(units));
   for (std::size_t u = 0; u < round_units_.size(); ++u) {
     if (!round_units_[u]) continue;
@@ -271,7 +271,7 @@ void Runtime::share_results(RoundResult& result) {
   for (const std::string& bytes : options_.processes->all_gather(here.take())) {
     ByteReader reader(bytes);
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
-      RoundUnit& unit = source_->acquire(reader.get<std::int32_t>());
+      MicroBatch& unit = source_->acquire(reader.get<std::int32_t>());
       unit.loss_sum = reader.get<double>();
       unit.correct = reader.get<double>();
     }
