@@ -183,6 +183,8 @@ void introduce(const Options& options, const Session& session) {
   for (const std::string& warning : session.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
+  if (const std::string words = words_on_doubtful(session.model().rules); !words.empty())
+    log_info("train", "note     {}", words);
   if (session.data().synthetic) {
     log_info(
         "train",
