@@ -55,7 +55,7 @@ bool is_gain(const std::string& name) {
 bool has_buffer_name(const std::string& name, const Shape& shape) {
   static const std::regex pattern(
       "(.*_)?(masks?|ids|index|indices|coords?|coordinates|coords_table|mean|std|var|tracked|pe|"
-      "filt|filters?|blur|window|mel|dct|freqs?|frequencies|slopes|cos|sin|cached|anchors?|grid|"
+      "filt|blur|window|mel|dct|freqs?|frequencies|slopes|cos|sin|cached|anchors?|grid|"
       "buffer)",
       std::regex::icase);
   return name.ends_with("mask") || std::regex_match(last_part(name), pattern) ||

@@ -72,13 +72,15 @@ bool is_neutral(const HostTensor& value) {
 }
 
 /// A vector of ones or zeros without a name of its own in a normalization: part of the operator,
-/// not learned.
+/// not learned. Those of layer norms that do learn are not Constant nodes.
 bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
                               const HostTensor& value) {
-  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) ||
-      has_parameter_name(name))
+  const bool stored = name.find("Constant") == std::string::npos;
+  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) &&
+      (stored || !is_one_of(node.op_type, {"LayerNormalization", "RMSNormalization",
+                                           "SimplifiedLayerNormalization"})))
     return false;
-  return is_neutral(value);
+  return !has_parameter_name(name) && is_neutral(value);
 }
 
 bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
@@ -122,12 +124,14 @@ class Classifier {
     }
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
       return classify_folded(name, shape, value, folded_sources(folded->second));
+    const bool buffer = has_buffer_name(name, shape);
     if (const OnnxNode* node = reached_slot(name, 0)) {
       if (is_neutral_normalization(*node, name, value))
         return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
+      if (buffer && !is_vector(shape) && !is_uniform(value))
+        return taken_for_constant("weight of " + printable(node->op_type), shape);
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
-    const bool buffer = has_buffer_name(name, shape);
     const bool learned = has_parameter_name(name) && !buffer;
     const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
     if (layer && learned)
@@ -138,10 +142,13 @@ class Classifier {
     if (const OnnxNode* node = arithmetic_with_data(name, 0, learned ? kAnyOperator : kMovement)) {
       if (has_parameter_name(name))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
-      if (is_vector(shape) && !has_torch_metadata_ && name.find("Constant") == std::string::npos) {
+      const bool constant = buffer || name.find("Constant") != std::string::npos;
+      if (is_vector(shape) && !has_torch_metadata_ && !constant)
         return {TensorUse::kTrained, "vector operand of " + node->op_type};
-      }
-      return {TensorUse::kFrozen, "constant operand of " + node->op_type};
+      TensorRule rule{TensorUse::kFrozen, "constant operand of " + node->op_type};
+      rule.doubtful =
+          !constant && shape.count() > kFew && !is_uniform(value) && !has_pattern(value);
+      return rule;
     }
     if (layer)
       return taken_for_constant("part of the weight of " + printable(layer->op_type), shape);
@@ -167,6 +174,7 @@ class Classifier {
 
  private:
   static constexpr int kMaximumDepth = 32;
+  static constexpr std::int64_t kFew = 8;  // elements that are not worth a word
 
   /// At most one dimension is larger than 1.
   static bool is_vector(const Shape& shape) {
@@ -174,7 +182,6 @@ class Classifier {
   }
 
   static TensorRule taken_for_constant(const std::string& place, const Shape& shape) {
-    constexpr std::int64_t kFew = 8;
     TensorRule rule{TensorUse::kFrozen, "taken for a constant, " + place};
     rule.doubtful = shape.count() > kFew;
     return rule;
@@ -356,9 +363,11 @@ std::string words_on_doubtful(const std::map<std::string, TensorRule>& rules) {
   if (count == 0) return {};
   const bool one = count == 1;
   return fmt::format(
-      "{} tensor{} in the place of weights {} and not trained: {}{}; to train {}, name all that is "
-      "to be trained with --train-only GLOB",
-      count, one ? "" : "s", one ? "is taken for a constant" : "are taken for constants", names,
+      "{} tensor{} that may be {} and not trained: {}{}; to train {}, name all that is to be "
+      "trained "
+      "with --train-only GLOB",
+      count, one ? "" : "s",
+      one ? "a parameter is taken for a constant" : "parameters are taken for constants", names,
       count > kNamed ? ", …" : "", one ? "it" : "them");
 }
 

@@ -17,7 +17,7 @@ struct TensorRule {
   TensorUse use = TensorUse::kFrozen;
   std::string reason;  // "weight of Conv", "scalar constant", …: printed by `inspect`
   bool decays = true;  // false: a bias, or gain or shift of a norm, which weight decay leaves alone
-  // Frozen as a constant, by its name and values alone: it stands where parameters do.
+  // Frozen as a constant, by its name and values alone; it may be a parameter.
   bool doubtful = false;
 };
 

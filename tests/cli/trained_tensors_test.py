@@ -41,7 +41,7 @@ class TrainedTensors(Case):
         (self.folder / "product.onnx").write_bytes(product_with("table"))
 
     def test_a_constant_in_the_place_of_a_weight_has_one_line(self):
-        line = "1 tensor in the place of weights is taken for a constant and not trained: table; to train it"
+        line = "1 tensor that may be a parameter is taken for a constant and not trained: table; to train it"
         train = ["train", "product.onnx", "--data", "synthetic", "--max-steps", "1", "--overwrite", "--run-dir", "run", "--device", "cpu"]
         out, _ = self.succeed("inspect", "product.onnx")
         self.assertEqual(out.count(line), 1)

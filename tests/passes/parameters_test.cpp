@@ -163,7 +163,7 @@ TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
   for (const char* name : {"threshold", "fc.std"}) EXPECT_FALSE(rules.at(name).doubtful) << name;
   EXPECT_TRUE(rules.at("ramp").doubtful);
   EXPECT_EQ(words_on_doubtful(rules),
-            "5 tensors in the place of weights are taken for constants and not trained: "
+            "5 tensors that may be parameters are taken for constants and not trained: "
             "/fc/Constant_output_0, fc.mask, ones, ramp, …; to train them, name all that is to be "
             "trained with --train-only GLOB");
   ParameterOptions options;
@@ -203,6 +203,32 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
     EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
     EXPECT_TRUE(rules.at(name).doubtful) << name;
   }
+}
+
+TEST(Parameters, BuffersOfModulesAndConstantNormsStayFrozen) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("norm.mean", scattered({1, 4, 1, 1}));
+  builder.initializer("layer_scale", scattered({1, 4, 1, 1}));
+  builder.initializer("shift", scattered({1, 4, 1, 1}));
+  builder.initializer("aa.filt", scattered({4, 1, 3, 3}));
+  builder.initializer("table", scattered({4, 5, 5}));
+  builder.initializer("last.filt", filled({4}, 0));  // merged with a bias
+  builder.initializer("last.weight", scattered({4, 4, 1, 1}));
+  builder.node("Constant", {}, {"/norm/Constant_output_0"},
+               {OnnxAttribute::of_tensor("value", filled({5}, 1))});
+  builder.node("Sub", {"x", "norm.mean"}, {"a"});
+  builder.node("Mul", {"a", "layer_scale"}, {"b"});
+  builder.node("Add", {"b", "shift"}, {"c"});
+  builder.node("LayerNormalization", {"c", "/norm/Constant_output_0"}, {"n"});
+  builder.node("Conv", {"n", "aa.filt"}, {"d"}, {OnnxAttribute::of_int("group", 4)});
+  builder.node("Add", {"d", "table"}, {"e"});
+  builder.node("Conv", {"e", "last.weight", "last.filt"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"layer_scale", "shift", "last.weight", "last.filt"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  for (const char* name : {"norm.mean", "/norm/Constant_output_0", "aa.filt", "table"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+  for (const char* name : {"aa.filt", "table"}) EXPECT_TRUE(rules.at(name).doubtful) << name;
 }
 
 TEST(Parameters, NormOverWeightsIsTrainedButNotACopyForItsStatistics) {
