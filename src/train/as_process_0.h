@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "device/process_group.h"
+#include "processes/process_group.h"
 
 namespace pipetrain {
 

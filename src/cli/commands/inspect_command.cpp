@@ -116,6 +116,8 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   for (const auto& [use, count] : uses) text += fmt::format(" {} {}", count, use);
   text += fmt::format("  ({} copies trained apart; list: --params)\n", model.copies.size());
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
+  if (const std::string words = words_on_doubtful(model.rules); !words.empty())
+    text += "note     " + words + "\n";
   if (options.show_params) {
     for (const auto& [name, rule] : model.rules)
       text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);

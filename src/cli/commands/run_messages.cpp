@@ -3,7 +3,8 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/output/terminal.h"
-#include "device/process_group.h"
+#include "passes/parameters.h"
+#include "processes/process_group.h"
 #include "profile/machine.h"
 #include "train/resume.h"
 
@@ -23,6 +24,8 @@ void introduce_model(const Options& options, const Session& session) {
   for (const std::string& warning : session.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
+  if (const std::string words = words_on_doubtful(session.model().rules); !words.empty())
+    log_info("train", "note     {}", words);
   if (session.data().synthetic) {
     log_info(
         "train",

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/vectors.h"
 #include "cli/options/config_file.h"
-#include "device/process_group.h"
+#include "processes/process_group.h"
 
 namespace pipetrain {
 namespace {

@@ -1,6 +1,6 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
-#include "cli/options/option_table.h"
 #include "cli/options/optimizer_help.h"
+#include "cli/options/option_table.h"
 #include "train/metrics.h"
 #include "train/saving.h"
 
@@ -207,16 +207,15 @@ void describe_optimization(Table& table, Options& options) {
       .decides(Numbers::kOfSession)
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
-  OptionSpec& optimizer =
-      table
-          .choice("--optimizer", options.optimizer, optimizer_names(), optimizer_help(),
-                  kTrainCommands)
-          .decides(Numbers::kOfSession);
+  OptionSpec& optimizer = table
+                              .choice("--optimizer", options.optimizer, optimizer_names(),
+                                      optimizer_help(), kTrainCommands)
+                              .decides(Numbers::kOfSession);
   optimizer.in_short_help = true;
   describe_optimizer(optimizer, options);
   table
-      .late_real("--lr", options.lr,
-                 "learning rate; " + defaults_of(&OptimizerRow::learning_rate), kTrainCommands)
+      .late_real("--lr", options.lr, "learning rate; " + defaults_of(&OptimizerRow::learning_rate),
+                 kTrainCommands)
       .recorded_as([&optimization] { return in_force("lr", optimization.learning_rate.peak); })
       .aliases = {"--learning-rate"};
   table.specs.back().in_short_help = true;
