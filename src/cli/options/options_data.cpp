@@ -14,7 +14,7 @@ constexpr const char* kReadCommands = "train profile plan simulate eval predict 
 void describe_files(Table& table, DataOptions& data) {
   table
       .path("--data", data.path, PathUse::kRead, "PATH|synthetic",
-            "training data: pictures in folders, npz, CSV, tokens, text and others; see --format",
+            "training data: images in folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
       .decides(Numbers::kOfContent);
   table.specs.back().in_short_help = true;
@@ -130,11 +130,10 @@ void describe_data(Table& table, Options& options) {
   };
   augment.get = [&data] { return data.bind.image.augmentation.text(); };
   table
-      .choice_of<PictureFit>("--resize", data.bind.image.fit,
-                             {{"crop", PictureFit::kCrop},
-                              {"stretch", PictureFit::kStretch},
-                              {"pad", PictureFit::kPad}},
-                             "pictures of another size: cut, stretched or padded", kReadCommands)
+      .choice_of<ImageFit>(
+          "--resize", data.bind.image.fit,
+          {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
+          "images of another size: center-cropped, stretched or padded", kReadCommands)
       .decides(Numbers::kOfContent);
   table
       .choice_of<BadSample>("--on-bad-sample", data.bind.on_bad_sample,
