@@ -1,4 +1,4 @@
-#include "pipeline/simulate/closed_forms.h"
+#include "pipeline/schedule/closed_forms.h"
 
 #include <gtest/gtest.h>
 
