@@ -9,11 +9,6 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "ops/conv.h"
-#include "passes/fuse_elementwise.h"
-#include "passes/fuse_products.h"
-#include "passes/gather_gradients.h"
-#include "passes/pack_weights.h"
-#include "passes/pad_rows.h"
 #include "profile/machine.h"
 #include "train/export.h"
 #include "train/predict.h"
@@ -206,33 +201,21 @@ std::unique_ptr<TrainingGraph> Session::build(std::int64_t samples, bool trainin
   if (!training) options.loss.class_weights.clear();
   options.with_gradients = with_gradients;
   options.precision = config_.model.precision;
-  const bool on_cpu = config_.pipeline.backend == Backend::kCpu && config_.pipeline.gpu_ids.empty();
+  const bool on_gpu = !config_.pipeline.gpu_ids.empty();
+  const bool on_cpu = config_.pipeline.backend == Backend::kCpu && !on_gpu;
   if (on_cpu) options.picture_layout = convolution_layout();
   // Tensor cores, which strict floats do not use, multiply channels that lie together.
   const bool tensor_cores =
       config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
-  if (!config_.pipeline.gpu_ids.empty() && tensor_cores)
-    options.picture_layout = Layout::kChannelsLast;
-  options.fuse_elementwise = on_cpu && fuse;
-  auto graph = std::make_unique<TrainingGraph>(
+  if (on_gpu && tensor_cores) options.picture_layout = Layout::kChannelsLast;
+  if (on_cpu) {
+    options.pack_weights = fuse && micro_batches_ > 1;
+    options.gathered_micro_batches = asynchronous() ? 1 : micro_batches_;
+    if (!training_.empty()) options.gathered_like = training_.front().graph.get();
+  }
+  if (fuse) options.fusion = on_gpu ? Fusion::kGpu : on_cpu ? Fusion::kCpu : Fusion::kNone;
+  return std::make_unique<TrainingGraph>(
       build_at_size(model_.model, model_.rules, std::move(options)));
-  if (options.fuse_elementwise && with_gradients && micro_batches_ > 1) pack_weights(*graph);
-  if (on_cpu && with_gradients && micro_batches_ > 1 && !asynchronous()) {
-    if (training_.empty()) {
-      gather_gradients(*graph, micro_batches_);
-    } else {
-      gather_gradients_like(*training_.front().graph, *graph);
-    }
-  }
-  // The kernels of GPUs take narrow types as well.
-  if (!config_.pipeline.gpu_ids.empty() && fuse && with_gradients) {
-    fold_biases(*graph);
-    fuse_elementwise(*graph, FusedTypes::kStored);
-    fuse_products(*graph);
-    pad_logits(*graph);
-    graph->graph.verify();
-  }
-  return graph;
 }
 
 void Session::bind_data(const RawData* raw) {
