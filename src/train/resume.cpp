@@ -39,30 +39,30 @@ std::string state_key(const OptimizerSettings& optimizer, int slot) {
 }
 
 /// All that decides the numbers of a run besides model and data, under the names of the options.
-std::vector<Setting> numbers_of(const Session& session) {
-  const RunConfig& config = session.config();
+std::vector<Setting> numbers_of(const PlannedNetwork& network) {
+  const RunConfig& config = network.config();
   const OptimizationConfig& optimization = config.optimization;
   const OptimizerSettings& optimizer = optimization.optimizer;
   const LearningRateSettings& rate = optimization.learning_rate;
   std::string places;
-  for (const auto& devices : session.predicted_program().placement)
+  for (const auto& devices : network.predicted_program().placement)
     places += fmt::format("{}{}", places.empty() ? "" : ",", devices.size());
   std::vector<Setting> numbers = {
       {"schedule", config.pipeline.schedule},
-      {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
-      {"stages", fmt::format("{}", session.stages())},
+      {"updates", network.asynchronous() ? "asynchronous" : "synchronous"},
+      {"stages", fmt::format("{}", network.stages())},
       {"replicas", places},
-      {"micro-batch-size", fmt::format("{}", session.micro_batch())},
-      {"threads", fmt::format("{}", session.threads())},
+      {"micro-batch-size", fmt::format("{}", network.micro_batch())},
+      {"threads", fmt::format("{}", network.threads())},
       {"device", !config.pipeline.gpu_ids.empty()           ? "cuda"
                  : config.pipeline.backend == Backend::kCpu ? "cpu"
                                                             : "reference"},
       {"batch-size", fmt::format("{}", optimization.batch_size)},
-      {"steps", fmt::format("{}", session.total_steps())},
+      {"steps", fmt::format("{}", network.total_steps())},
       {"shuffle", text_of(optimization.shuffle)},
       {"drop-last", text_of(optimization.drop_last)},
       {"seed", fmt::format("{}", optimization.seed)},
-      {"loss", std::string(name_of(session.graph().loss.kind))},
+      {"loss", std::string(name_of(network.graph().loss.kind))},
       {"bn", config.model.batch_norm == BatchNormMode::kTrain    ? "train"
              : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
                                                                  : "frozen"},
@@ -103,7 +103,7 @@ std::vector<Setting> numbers_of(const Session& session) {
     numbers.emplace_back("sample-weights",
                          std::filesystem::path(optimization.sample_weights).filename().string());
   if (config.model.precision == DType::kFloat16)
-    numbers.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
+    numbers.emplace_back(kLossScaleNumber, network.loss_scaling().adapts
                                                ? kAdaptingScale
                                                : text_of(optimization.loss_scale));
   if (optimization.rate_by_time) numbers.emplace_back("lr-over", "time");
@@ -111,14 +111,14 @@ std::vector<Setting> numbers_of(const Session& session) {
 }
 
 /// Mini-batches of the round that are done, in units.
-int units_done(const Session& session, const Checkpoint& checkpoint) {
-  return static_cast<int>((checkpoint.step - checkpoint.round_start) * session.micro_batches());
+int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
 }
 
 /// Goes on where an adapting scale was; another one begins as it is set. Either way steps that were
 /// left out stay so.
-LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
-  const LossScaling scaling = session.loss_scaling();
+LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const LossScaling scaling = network.loss_scaling();
   if (scaling.adapts && checkpoint.run.value(kLossScaleNumber) == kAdaptingScale)
     return checkpoint.loss_scale;
   return {scaling.initial, 0, checkpoint.loss_scale.skipped};
@@ -126,28 +126,29 @@ LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
 
 }  // namespace
 
-RunRecord describe_run(const Session& session, std::vector<Setting> settings) {
+RunRecord describe_run(const PlannedNetwork& network, std::vector<Setting> settings) {
   RunRecord run;
-  run.model_fingerprint = fingerprint(session.model().file);
-  run.data_fingerprint = fingerprint(*session.data().train);
+  run.model_fingerprint = fingerprint(network.model().file);
+  run.data_fingerprint = fingerprint(*network.data().train);
   run.settings = std::move(settings);
-  run.numbers = numbers_of(session);
+  run.numbers = numbers_of(network);
   return run;
 }
 
-Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::int64_t step,
+Checkpoint make_checkpoint(const PipelineRun& run, const RunRecord& record, std::int64_t step,
                            std::int64_t round_start, std::int64_t round_batches,
                            const std::vector<StageContent>& contents) {
   Checkpoint out;
-  out.run = run;
+  const PlannedNetwork& network = run.network();
+  out.run = record;
   out.step = step;
-  out.total_steps = session.total_steps();
-  out.batches_per_epoch = session.batches_per_epoch();
-  out.cuts = session.the_plan().cuts();
+  out.total_steps = network.total_steps();
+  out.batches_per_epoch = network.batches_per_epoch();
+  out.cuts = network.plan().cuts();
   out.round_start = round_start;
   out.round_batches = round_batches;
-  out.loss_scale = session.runtime().loss_scale();
-  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  out.loss_scale = run.runtime().loss_scale();
+  const OptimizerSettings& optimizer = network.config().optimization.optimizer;
   for (const StageContent& content : contents) {
     out.weights.insert(content.weights.begin(), content.weights.end());
     for (int slot = 0; slot < state_slots(optimizer); ++slot) {
@@ -163,13 +164,13 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
   return out;
 }
 
-std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint) {
-  const RunRecord now = describe_run(session, {});
+std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const RunRecord now = describe_run(network, {});
   PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
            "the checkpoint is of another network than {}; give the same --model, or take over what "
            "fits into a new run "
            "with --resume-weights-only",
-           printable(session.config().model.path));
+           printable(network.config().model.path));
   PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
            "the checkpoint was trained on other data ({}) than these ({}); give the same --data, "
            "or begin a new run with "
@@ -184,7 +185,7 @@ std::vector<std::string> compare_run(const Session& session, const Checkpoint& c
   // What the numbers do not depend on where all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =
-      !session.asynchronous() && checkpoint.run.value("updates") == "synchronous";
+      !network.asynchronous() && checkpoint.run.value("updates") == "synchronous";
   std::vector<std::string> changes;
   for (const auto& [name, value] : now.numbers) {
     const std::string before = checkpoint.run.value(name);
@@ -198,29 +199,30 @@ std::vector<std::string> compare_run(const Session& session, const Checkpoint& c
   return changes;
 }
 
-bool continues_in_flight(const Session& session, const Checkpoint& checkpoint) {
-  const RunRecord now = describe_run(session, {});
+bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const RunRecord now = describe_run(network, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
-  return checkpoint.in_flight() && session.asynchronous() &&
-         checkpoint.cuts == session.the_plan().cuts() && same("schedule") && same("replicas") &&
+  return checkpoint.in_flight() && network.asynchronous() &&
+         checkpoint.cuts == network.plan().cuts() && same("schedule") && same("replicas") &&
          same("micro-batch-size") && same("batch-size") &&
-         checkpoint.batches_per_epoch == session.batches_per_epoch() &&
-         checkpoint.round_batches == session.round_batches(checkpoint.round_start);
+         checkpoint.batches_per_epoch == network.batches_per_epoch() &&
+         checkpoint.round_batches == network.round_batches(checkpoint.round_start);
 }
 
-std::int64_t first_round(const Session& session, const Checkpoint& checkpoint) {
-  return continues_in_flight(session, checkpoint)
+std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  return continues_in_flight(network, checkpoint)
              ? checkpoint.round_start
-             : std::min(checkpoint.step, session.total_steps());
+             : std::min(checkpoint.step, network.total_steps());
 }
 
-std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint) {
+std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint) {
+  const PlannedNetwork& network = run.network();
   std::optional<ProgramCut> cut;
-  if (continues_in_flight(session, checkpoint)) {
-    cut = cut_program(session.program(session.round_units(checkpoint.round_start)),
-                      units_done(session, checkpoint));
+  if (continues_in_flight(network, checkpoint)) {
+    cut = cut_program(run.program(network.round_units(checkpoint.round_start)),
+                      units_done(network, checkpoint));
   }
-  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  const OptimizerSettings& optimizer = network.config().optimization.optimizer;
   StageContent content;
   content.weights = checkpoint.weights;
   for (int slot = 0; slot < state_slots(optimizer); ++slot) {
@@ -232,10 +234,10 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
   for (const auto& [name, values] : checkpoint.optimizer) {
     if (name.starts_with(kAverageKey)) content.averages[name.substr(kAverageKey.size())] = values;
   }
-  for (int s = 0; s < session.stages(); ++s) {
+  for (int s = 0; s < network.stages(); ++s) {
     const auto stage = static_cast<std::size_t>(s);
     const bool same_stages =
-        checkpoint.updates.size() == static_cast<std::size_t>(session.stages());
+        checkpoint.updates.size() == static_cast<std::size_t>(network.stages());
     content.updates = same_stages ? checkpoint.updates[stage] : checkpoint.step;
     content.stashed.clear();
     // The newest version is in `weights`; the stage takes of the others what it holds.
@@ -246,16 +248,16 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
                "the checkpoint lacks version {} of the weights of stage {}", version, s);
       content.stashed[version] = found->second;
     }
-    session.runtime().restore(s, content);
+    run.runtime().restore(s, content);
   }
-  session.runtime().set_loss_scale(scale_after(session, checkpoint));
+  run.runtime().set_loss_scale(scale_after(network, checkpoint));
   return cut;
 }
 
-void restore_weights(Session& session, const Checkpoint& checkpoint) {
+void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
   StageContent content;
   content.weights = checkpoint.weights;
-  for (int s = 0; s < session.stages(); ++s) session.runtime().restore(s, content);
+  for (int s = 0; s < run.network().stages(); ++s) run.runtime().restore(s, content);
 }
 
 }  // namespace pipetrain

@@ -29,20 +29,20 @@ double now() {
 /// Puts the moving averages, where there are some, in the place of the weights for a while.
 class Averaged {
  public:
-  explicit Averaged(Session& session)
-      : session_(session),
-        averages_(session.config().optimization.optimizer.average_decay > 0 &&
-                  session.total_steps() > 0) {
-    if (averages_) session_.runtime().exchange_averages();
+  explicit Averaged(PipelineRun& run)
+      : run_(run),
+        averages_(run.network().config().optimization.optimizer.average_decay > 0 &&
+                  run.network().total_steps() > 0) {
+    if (averages_) run_.runtime().exchange_averages();
   }
   ~Averaged() {
-    if (averages_) session_.runtime().exchange_averages();
+    if (averages_) run_.runtime().exchange_averages();
   }
   Averaged(const Averaged&) = delete;
   Averaged& operator=(const Averaged&) = delete;
 
  private:
-  Session& session_;
+  PipelineRun& run_;
   bool averages_;
 };
 
@@ -59,36 +59,37 @@ double flops_of_sample(const TrainingGraph& training) {
 
 class Training {
  public:
-  Training(Session& session, TrainingObserver& observer, const TrainingOptions& options)
-      : session_(session),
+  Training(PipelineRun& run, TrainingObserver& observer, const TrainingOptions& options)
+      : run_(run),
+        network_(run.network()),
         observer_(observer),
         options_(options),
-        settings_(session.config().optimization),
-        first_step_(options.resumed ? std::min(options.resumed->step, session.total_steps()) : 0),
-        saving_(options.save, first_step_, session.batches_per_epoch()),
+        settings_(network_.config().optimization),
+        first_step_(options.resumed ? std::min(options.resumed->step, network_.total_steps()) : 0),
+        saving_(options.save, first_step_, network_.batches_per_epoch()),
         schedule_(settings_.learning_rate),
-        sampler_(session.data().train->size(),
+        sampler_(network_.data().train->size(),
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
                   settings_.drop_last,
                   settings_.sample_weights.empty()
                       ? std::vector<double>()
-                      : sample_weights(settings_.sample_weights, *session.data().train,
-                                       session.graph().loss.classes)}),
-        loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
-                static_cast<std::uint64_t>(session.total_steps()), session.data().workers,
+                      : sample_weights(settings_.sample_weights, *network_.data().train,
+                                       network_.graph().loss.classes)}),
+        loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
+                static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into memory of their own.
-                session.asynchronous() ? TakeMemory() : session.batch_memory()) {
+                network_.asynchronous() ? TakeMemory() : network_.batch_memory()) {
     const double warmup = settings_.warmup_is_fraction
-                              ? settings_.warmup * static_cast<double>(session.total_steps())
+                              ? settings_.warmup * static_cast<double>(network_.total_steps())
                               : settings_.warmup;
     if (settings_.rate_every_epochs > 0) {
-      schedule_.every_steps =
-          std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
-                                                 static_cast<double>(session.batches_per_epoch())));
+      schedule_.every_steps = std::max<std::int64_t>(
+          1, std::llround(settings_.rate_every_epochs *
+                          static_cast<double>(network_.batches_per_epoch())));
     }
     schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
     if (settings_.rate_by_time) set_rate_by_time();
-    if (session.total_steps() > 0) validate(schedule_, rate_steps());
+    if (network_.total_steps() > 0) validate(schedule_, rate_steps());
     if (options.resumed) summary_.best = options.resumed->best;
     check_metric();
   }
@@ -97,8 +98,8 @@ class Training {
     const double start = now();
     start_ = start;
     std::int64_t step = first_step_;
-    while (step < session_.total_steps() && summary_.end == RunEnd::kDone) {
-      if (session_.asynchronous()) {
+    while (step < network_.total_steps() && summary_.end == RunEnd::kDone) {
+      if (network_.asynchronous()) {
         const bool resumes = options_.cut && step == first_step_;
         const std::int64_t begin = resumes ? options_.resumed->round_start : step;
         step = stream(begin, resumes ? options_.cut : nullptr);
@@ -107,11 +108,11 @@ class Training {
         synchronous_step(step++);
       }
       look_at_requests();
-      const bool last = step == session_.total_steps();
+      const bool last = step == network_.total_steps();
       bool improved = false;
       if (is_evaluated(step, last) && (last || summary_.end == RunEnd::kDone)) {
         saving_on_error(step, [&] {
-          summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
+          summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
           if (const int k = top_of(settings_.best_metric); k > 0)
             add_top_k(*summary_.last_evaluation, k);
         });
@@ -147,7 +148,7 @@ class Training {
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     if (step > first_step_) summary_.learning_rate = learning_rate_at(step - 1);
-    summary_.skipped_steps = session_.runtime().loss_scale().skipped;
+    summary_.skipped_steps = run_.runtime().loss_scale().skipped;
     summary_.seconds = now() - start;
     if (!step_seconds_.empty()) {
       summary_.first_step_seconds = step_seconds_.front();
@@ -172,17 +173,17 @@ class Training {
 
  private:
   double epoch_of(std::int64_t step) const {
-    return static_cast<double>(step) / static_cast<double>(session_.batches_per_epoch());
+    return static_cast<double>(step) / static_cast<double>(network_.batches_per_epoch());
   }
   double learning_rate_at(std::int64_t step) const {
-    if (!settings_.rate_by_time) return learning_rate(schedule_, step + 1, session_.total_steps());
+    if (!settings_.rate_by_time) return learning_rate(schedule_, step + 1, network_.total_steps());
     const double share = std::min(1.0, seconds_so_far() / options_.max_seconds);
     const auto tick = static_cast<std::int64_t>(share * static_cast<double>(kTicks));
     return learning_rate(schedule_, std::min(tick + 1, kTicks), kTicks);
   }
   /// Steps that the curve of the learning rate spans.
   std::int64_t rate_steps() const {
-    return settings_.rate_by_time ? kTicks : session_.total_steps();
+    return settings_.rate_by_time ? kTicks : network_.total_steps();
   }
   /// Of training, before a resume too.
   double seconds_so_far() const {
@@ -192,7 +193,7 @@ class Training {
   void set_rate_by_time() {
     const LearningRateKind kind = schedule_.kind;
     PT_CHECK(options_.max_seconds > 0, kUsage, "--lr-over time spans --max-time; give that too");
-    PT_CHECK(!session_.asynchronous(), kUsage,
+    PT_CHECK(!network_.asynchronous(), kUsage,
              "--lr-over time: stages that update on their own would differ; use --lr-over steps, "
              "or 1f1b or gpipe");
     PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
@@ -204,7 +205,7 @@ class Training {
   }
 
   std::optional<double> accuracy(double correct, std::int64_t counted) const {
-    if (!session_.graph().loss.correct) return {};
+    if (!network_.graph().loss.correct) return {};
     return correct / static_cast<double>(counted);
   }
 
@@ -214,7 +215,7 @@ class Training {
     if (peak_asked_ || !options_.peak_flops) return;
     peak_asked_ = true;
     peak_flops_ = options_.peak_flops();
-    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(session_.graph());
+    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(network_.graph());
   }
 
   void synchronous_step(std::int64_t step) {
@@ -228,20 +229,20 @@ class Training {
     double rate = learning_rate_at(step);
     if (settings_.rate_by_time) rate = as_process_0(rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
-    const Program& program = session_.program(session_.units_of(samples));
-    const RoundResult result = session_.runtime().run(program, units_);
+    const Program& program = run_.program(network_.units_of(samples));
+    const RoundResult result = run_.runtime().run(program, units_);
     observer_.on_round(step + 1, program, result);
     StepReport report;
     report.step = step + 1;
-    report.total_steps = session_.total_steps();
+    report.total_steps = network_.total_steps();
     report.epoch = epoch_of(step + 1);
     report.loss = units_.loss();
     report.accuracy = accuracy(units_.correct(), units_.counted());
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
-    if (session_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
+    if (network_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
     report.skipped = result.skipped;
-    report.skipped_steps = session_.runtime().loss_scale().skipped;
+    report.skipped_steps = run_.runtime().loss_scale().skipped;
     report.seconds = now() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
@@ -276,7 +277,7 @@ class Training {
         observer_.requests(),
         options_.max_seconds > 0 &&
             (settings_.rate_by_time ? seconds_so_far() : now() - start_) >= options_.max_seconds};
-    if (ProcessGroup* processes = session_.processes()) {
+    if (ProcessGroup* processes = network_.processes()) {
       // A signal may have reached any of them.
       const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
       const auto mine_too = seen;
@@ -299,7 +300,7 @@ class Training {
   /// What process 0 has found, where there are several: clocks and files are its own.
   template <class T>
   T as_process_0(T value) const {
-    if (ProcessGroup* processes = session_.processes()) {
+    if (ProcessGroup* processes = network_.processes()) {
       processes->broadcast({reinterpret_cast<const char*>(&value), sizeof value})
           .copy(reinterpret_cast<char*>(&value), sizeof value);
     }
@@ -308,7 +309,7 @@ class Training {
 
   /// Before the first step, not after the first epoch.
   void check_metric() const {
-    const Loss& loss = session_.graph().loss;
+    const Loss& loss = network_.graph().loss;
     EvaluationReport measured;
     if (loss.correct) measured.accuracy = 0;
     if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
@@ -318,15 +319,15 @@ class Training {
     PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "--best-metric {}: a {} has none",
              settings_.best_metric, loss.task);
     PT_CHECK(
-        settings_.patience == 0 || (session_.evaluation_data() && settings_.evaluate_every > 0),
+        settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
         kUsage, "--patience looks at held-out data; give --val-split or --val-data");
   }
 
   bool is_evaluated(std::int64_t step, bool last) const {
-    if (!session_.evaluation_data() || settings_.evaluate_every <= 0) return false;
+    if (!network_.evaluation_data() || settings_.evaluate_every <= 0) return false;
     const double every =
         settings_.evaluate_every *
-        (settings_.evaluate_by_steps ? 1 : static_cast<double>(session_.batches_per_epoch()));
+        (settings_.evaluate_by_steps ? 1 : static_cast<double>(network_.batches_per_epoch()));
     const auto steps = std::max<std::int64_t>(1, std::llround(every));
     return last || step % steps == 0;
   }
@@ -334,8 +335,8 @@ class Training {
   /// Runs the network once more for what the loss does not tell.
   void add_top_k(EvaluationReport& report, int k) {
     const double start = now();
-    const Averaged averaged(session_);
-    const TrainingGraph& graph = session_.graph();
+    const Averaged averaged(run_);
+    const TrainingGraph& graph = network_.graph();
     if (!predictor_) {
       std::map<std::string, Shape> shapes;
       for (const GraphInput& input : graph.inputs) {
@@ -343,25 +344,25 @@ class Training {
         shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
       }
       predictor_ =
-          std::make_unique<Predictor>(session_.config().model, session_.config().pipeline.backend,
-                                      session_.micro_batch(), shapes);
+          std::make_unique<Predictor>(network_.config().model, network_.config().pipeline.backend,
+                                      network_.micro_batch(), shapes);
     }
     std::map<std::string, HostTensor> weights;
-    if (session_.processes()) {
-      for (const StageContent& content : session_.runtime().contents())
+    if (network_.processes()) {
+      for (const StageContent& content : run_.runtime().contents())
         weights.insert(content.weights.begin(), content.weights.end());
     } else {
-      for (const auto& [name, rule] : session_.model().rules) {
-        if (HostTensor value = session_.runtime().read(name)) weights[name] = std::move(value);
+      for (const auto& [name, rule] : network_.model().rules) {
+        if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
       }
     }
     report.k = k;
-    if (!session_.leads()) {
+    if (!network_.leads()) {
       report.top_k = as_process_0(0.0);
       return;
     }
     predictor_->set_weights(weights);
-    const Confusion confusion = confuse(*predictor_, *session_.evaluation_data(), graph.loss.output,
+    const Confusion confusion = confuse(*predictor_, *network_.evaluation_data(), graph.loss.output,
                                         graph.loss.ignore_index, k);
     report.top_k = as_process_0(static_cast<double>(confusion.in_top_k) /
                                 static_cast<double>(std::max<std::int64_t>(1, confusion.counted)));
@@ -372,7 +373,7 @@ class Training {
   bool note_best(const EvaluationReport& report) {
     const std::string& metric = settings_.best_metric;
     const std::optional<double> value = metric_of(report, metric);
-    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, session_.graph().loss.task);
+    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, network_.graph().loss.task);
     std::optional<BestResult>& best = summary_.best;
     if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
     const bool better = std::isfinite(*value) &&
@@ -412,9 +413,9 @@ class Training {
 
   /// Between rounds.
   Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
-    const std::vector<StageContent> contents = session_.runtime().contents();
-    if (!session_.leads()) return {};
-    return completed(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
+    const std::vector<StageContent> contents = run_.runtime().contents();
+    if (!network_.leads()) return {};
+    return completed(make_checkpoint(run_, saving_.run(), step, step, 0, contents), reason);
   }
 
   Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
@@ -434,7 +435,7 @@ class Training {
     } catch (Error& error) {
       // The stages are as they were; other processes may not have failed.
       const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel;
-      if (sound && !session_.processes() && saving_.enabled() && step > first_step_) {
+      if (sound && !network_.processes() && saving_.enabled() && step > first_step_) {
         saving_.finish();
         if (saving_.last_written().filename() != checkpoint_name(step))
           saving_.save(checkpoint_of(step, "error"));
@@ -463,15 +464,15 @@ class Training {
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
   /// a step. Returns the step that it ends with: earlier where the run is to stop.
   std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
-    const std::int64_t count = session_.round_batches(first);
-    const int micro_batches = static_cast<int>(session_.micro_batches());
+    const std::int64_t count = network_.round_batches(first);
+    const int micro_batches = static_cast<int>(network_.micro_batches());
     const int done_before = cut ? cut->units_done / micro_batches : 0;
     ask_for_peak();
     double last = now();
     const auto on_done = [&](const StreamUnits::Done& done) {
       StepReport report;
       report.step = static_cast<std::int64_t>(done.step) + 1;
-      report.total_steps = session_.total_steps();
+      report.total_steps = network_.total_steps();
       report.epoch = epoch_of(report.step);
       report.loss = done.loss;
       report.accuracy = accuracy(done.correct, done.counted);
@@ -485,25 +486,25 @@ class Training {
       check_finite(report);
       report_saves();
     };
-    const Program& program = session_.program(session_.round_units(first));
+    const Program& program = run_.program(network_.round_units(first));
     // A boundary is a mini-batch; the first stage to get there decides for all.
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
       return decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
     };
     RoundSaves saves(
-        session_, program, micro_batches, wanted,
+        run_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
           const double before = now();
           saving_.save(completed(
-              make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
+              make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
               reason));
           summary_.save_seconds += now() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
     StreamUnits units(
-        session_, loader_, static_cast<std::uint64_t>(first), micro_batches,
-        session_.batches_in_flight(), done_before,
+        run_, loader_, static_cast<std::uint64_t>(first), micro_batches, run_.batches_in_flight(),
+        done_before,
         [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
         on_done,
         [&](int stage, int replica, int unit, int version) {
@@ -511,7 +512,7 @@ class Training {
         });
     RoundResult result;
     try {
-      result = cut ? session_.runtime().run(*cut, units) : session_.runtime().run(program, units);
+      result = cut ? run_.runtime().run(*cut, units) : run_.runtime().run(program, units);
     } catch (const RoundStopped& stopped) {
       saves.restore_newest();
       stopped_inside_ = true;
@@ -529,7 +530,7 @@ class Training {
     if (report.skipped) return check_scale(report);
     if (std::isfinite(report.loss)) return;
     const std::string where =
-        session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
+        network_.asynchronous() ? std::string() : run_.runtime().first_nonfinite();
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1{}",
@@ -540,7 +541,7 @@ class Training {
 
   /// A step may be left out while there is a smaller scale to try.
   void check_scale(const StepReport& report) const {
-    if (*report.loss_scale > session_.loss_scaling().least) return;
+    if (*report.loss_scale > network_.loss_scaling().least) return;
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "gradients are not finite at step {} in float16, even with a loss scale of {}\n"
@@ -549,7 +550,8 @@ class Training {
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 
-  Session& session_;
+  PipelineRun& run_;
+  const PlannedNetwork& network_;
   TrainingObserver& observer_;
   const TrainingOptions& options_;
   const OptimizationConfig& settings_;
@@ -558,7 +560,7 @@ class Training {
   LearningRateSettings schedule_;
   Sampler sampler_;
   Loader loader_;
-  BatchUnits units_{session_, /*evaluation=*/false};
+  BatchUnits units_{run_, /*evaluation=*/false};
   TrainingSummary summary_;
   double start_ = 0;
   bool save_wanted_ = false;
@@ -571,22 +573,23 @@ class Training {
 
 }  // namespace
 
-EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
+EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
+  const PlannedNetwork& network = run.network();
   const double start = now();
-  const Averaged averaged(session);
-  const bool regression = session.graph().loss.kind == LossKind::kSquaredError;
+  const Averaged averaged(run);
+  const bool regression = network.graph().loss.kind == LossKind::kSquaredError;
   Spread spread;
-  const Dataset& dataset = *session.evaluation_data();
-  const std::int64_t total = session.evaluated_samples();
-  BatchUnits units(session, /*evaluation=*/true);
+  const Dataset& dataset = *network.evaluation_data();
+  const std::int64_t total = run.evaluated_samples();
+  BatchUnits units(run, /*evaluation=*/true);
   std::vector<std::size_t> indices;
-  BatchMemory memory(session.batch_memory());
+  BatchMemory memory(network.batch_memory());
   std::vector<Tensor> columns;
   double loss_sum = 0, correct = 0;
   std::int64_t counted = 0;
   for (std::int64_t first = 0; first < total;) {
-    const Program& program = session.evaluation_program(total - first);
-    const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
+    const Program& program = run.evaluation_program(total - first);
+    const std::int64_t samples = std::min(total - first, program.units * network.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
     columns.clear();
@@ -594,7 +597,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
       columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
-    session.runtime().run(program, units);
+    run.runtime().run(program, units);
     if (regression) spread.add(columns.back());
     loss_sum += units.loss() * static_cast<double>(units.counted());
     correct += units.correct();
@@ -606,7 +609,7 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   report.epoch = epoch;
   report.samples = total;
   report.loss = loss_sum / static_cast<double>(counted);
-  const Loss& loss = session.graph().loss;
+  const Loss& loss = network.graph().loss;
   if (loss.correct) report.accuracy = correct / static_cast<double>(counted);
   if (regression && spread.total() > 0) report.r2 = 1 - loss_sum / spread.total();
   if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
@@ -614,9 +617,9 @@ EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
   return report;
 }
 
-TrainingSummary train(Session& session, TrainingObserver& observer,
+TrainingSummary train(PipelineRun& run, TrainingObserver& observer,
                       const TrainingOptions& options) {
-  return Training(session, observer, options).run();
+  return Training(run, observer, options).run();
 }
 
 }  // namespace pipetrain

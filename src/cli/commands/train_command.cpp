@@ -114,9 +114,9 @@ class UnusedFolder {
 
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(Session& session, TimeAccount& account, Progress& progress, EventLog& events,
+  Watcher(PipelineRun& run, TimeAccount& account, Progress& progress, EventLog& events,
           TensorBoard& board, StepRecorder& recorder, StatusFile& status, Signals& signals)
-      : session_(session),
+      : run_(run),
         account_(account),
         progress_(progress),
         events_(events),
@@ -125,9 +125,9 @@ class Watcher final : public TrainingObserver {
         status_(status),
         signals_(signals) {}
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
-    if (!session_.processes()) account_.round(session_, program, result);
+    if (!run_.network().processes()) account_.round(run_, program, result);
     recorder_.round(step, program, result);
-    if (!session_.asynchronous()) return;
+    if (!run_.network().asynchronous()) return;
     std::vector<double> busy;
     for (const double seconds : result.busy_seconds) busy.push_back(seconds / result.seconds);
     progress_.utilisation(busy);
@@ -162,7 +162,7 @@ class Watcher final : public TrainingObserver {
   RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
 
  private:
-  Session& session_;
+  PipelineRun& run_;
   TimeAccount& account_;
   Progress& progress_;
   EventLog& events_;
@@ -172,25 +172,25 @@ class Watcher final : public TrainingObserver {
   Signals& signals_;
 };
 
-void introduce(const Options& options, const Session& session) {
-  const TrainingGraph& graph = session.graph();
+void introduce(const Options& options, const PlannedNetwork& network) {
+  const TrainingGraph& graph = network.graph();
   std::int64_t parameters = 0;
   for (const Parameter& parameter : graph.parameters)
     parameters += graph.graph[parameter.value].type.count();
   log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}",
            PIPETRAIN_VERSION, fs::path(options.run.model.path).filename().string(), parameters,
-           graph.parameters.size(), session.chain().order.size(), session.model().file.opset);
-  for (const std::string& warning : session.model().file.warnings)
+           graph.parameters.size(), network.chain().order.size(), network.model().file.opset);
+  for (const std::string& warning : network.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
-  if (session.data().synthetic) {
+  if (network.data().synthetic) {
     log_info(
         "train",
         "note     no --data: synthetic samples measure the speed; the weights will not be useful");
   }
-  log_info("train", "{}", session.data().description);
+  log_info("train", "{}", network.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
-  const auto named = static_cast<std::int64_t>(session.data().class_names.size());
+  const auto named = static_cast<std::int64_t>(network.data().class_names.size());
   if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
     log_info("train",
              "note     the data have {} classes, the model {}: --num-classes {} would replace its "
@@ -198,11 +198,11 @@ void introduce(const Options& options, const Session& session) {
              named, graph.loss.classes, named);
   }
   log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
-           options.run.optimization.batch_size, session.micro_batches(),
-           session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
-           session.micro_batch() == 1 ? "" : "s");
-  for (const OnnxValue& input : session.model().model.inputs) {
-    if (input.dims.empty() || input.dims[0].value <= 0 || session.micro_batches() < 2) continue;
+           options.run.optimization.batch_size, network.micro_batches(),
+           network.micro_batches() == 1 ? "" : "es", network.micro_batch(),
+           network.micro_batch() == 1 ? "" : "s");
+  for (const OnnxValue& input : network.model().model.inputs) {
+    if (input.dims.empty() || input.dims[0].value <= 0 || network.micro_batches() < 2) continue;
     log_info(
         "train",
         "note     the model takes {} sample{} at a time, as it was exported; with a free first "
@@ -210,37 +210,37 @@ void introduce(const Options& options, const Session& session) {
         input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
     break;
   }
-  const bool one_each = session.stages() == session.devices();
-  log_info("train", "device   {} {}{} x {} thread{}{}{}", session.devices(),
-           one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
-           session.threads() == 1 ? "" : "s",
-           one_each ? "" : fmt::format(", {} stages", session.stages()),
-           session.processes() ? fmt::format(", in {} processes ({})", session.processes()->size(),
-                                             session.processes()->processes().name())
+  const bool one_each = network.stages() == network.devices();
+  log_info("train", "device   {} {}{} x {} thread{}{}{}", network.devices(),
+           one_each ? "stage" : "device", network.devices() == 1 ? "" : "s", network.threads(),
+           network.threads() == 1 ? "" : "s",
+           one_each ? "" : fmt::format(", {} stages", network.stages()),
+           network.processes() ? fmt::format(", in {} processes ({})", network.processes()->size(),
+                                             network.processes()->processes().name())
                                : "");
-  for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
+  for (const std::string& note : network.plan().notes) log_info("train", "note     {}", note);
   log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
-           session.profile().device,
-           session.profile().is_estimate        ? " (estimated: the first step is measured)"
-           : session.profile().cached_nodes > 0 ? " (profile cached)"
+           network.profile().device,
+           network.profile().is_estimate        ? " (estimated: the first step is measured)"
+           : network.profile().cached_nodes > 0 ? " (profile cached)"
                                                 : "",
-           plan_table(session));
+           plan_table(network));
 }
 
 /// What all devices could compute in a second; 0: unknown.
-double peak_flops(const Session& session) {
-  if (!session.config().pipeline.gpu_ids.empty() || session.processes()) return 0;
-  const int threads = std::min(available_cores(), session.devices() * session.threads());
-  return matrix_product_rate(threads, session.config().pipeline.profile_cache);
+double peak_flops(const PlannedNetwork& network) {
+  if (!network.config().pipeline.gpu_ids.empty() || network.processes()) return 0;
+  const int threads = std::min(available_cores(), network.devices() * network.threads());
+  return matrix_product_rate(threads, network.config().pipeline.profile_cache);
 }
 
 /// The checkpoint of a run's last step, which is written if the run has not done so.
-fs::path last_checkpoint(const Session& session, const SaveSettings& save,
+fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
                          const TrainingSummary& summary) {
   if (summary.last_checkpoint.filename() == checkpoint_name(summary.steps))
     return summary.last_checkpoint;
-  Checkpoint checkpoint = make_checkpoint(session, save.run, summary.steps, summary.steps, 0,
-                                          session.trained_contents());
+  Checkpoint checkpoint =
+      make_checkpoint(run, save.run, summary.steps, summary.steps, 0, run.trained_contents());
   checkpoint.reason = "error";
   checkpoint.learning_rate = summary.learning_rate;
   checkpoint.seconds = summary.seconds;
@@ -250,7 +250,7 @@ fs::path last_checkpoint(const Session& session, const SaveSettings& save,
 
 /// Writes the trained model to `path`, or to standard output. Where that fails, it is kept as
 /// `spare`, in the folder of the run; where the model's own files have changed, as a checkpoint.
-void write_output(const Options& options, Session& session, const std::string& path,
+void write_output(const Options& options, PipelineRun& run, const std::string& path,
                   const std::string& spare, const SaveSettings& save,
                   const TrainingSummary& summary) try {
   std::vector<std::string> changes;
@@ -258,7 +258,7 @@ void write_output(const Options& options, Session& session, const std::string& p
   const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
   if (options.output == "-") {
     std::string temporary = spare + ".out";
-    changes = session.export_model(temporary);
+    changes = run.export_model(temporary);
     std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
@@ -268,10 +268,10 @@ void write_output(const Options& options, Session& session, const std::string& p
     fs::remove(temporary);
   } else {
     try {
-      changes = session.export_model(path, options.overwrite);
+      changes = run.export_model(path, options.overwrite);
     } catch (Error& error) {
       if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
-      session.export_model(spare, /*overwrite=*/true);
+      run.export_model(spare, /*overwrite=*/true);
       error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
       throw;
     }
@@ -279,7 +279,7 @@ void write_output(const Options& options, Session& session, const std::string& p
   for (const std::string& change : changes) log_info("train", "note     {}", change);
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kModel) throw;
-  const std::string kept = printable(last_checkpoint(session, save, summary).string());
+  const std::string kept = printable(last_checkpoint(run, save, summary).string());
   PT_FAIL(kModel,
           "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
           "--output {}",
@@ -287,40 +287,41 @@ void write_output(const Options& options, Session& session, const std::string& p
 }
 
 /// Says what a run goes on from, and what it does otherwise than before.
-void introduce_resume(const Session& session, const FoundCheckpoint& found) {
+void introduce_resume(const PlannedNetwork& network, const FoundCheckpoint& found) {
   const Checkpoint& checkpoint = found.checkpoint;
   log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
-           checkpoint.step, session.total_steps(), checkpoint.epoch());
-  for (const std::string& change : compare_run(session, checkpoint))
+           checkpoint.step, network.total_steps(), checkpoint.epoch());
+  for (const std::string& change : compare_run(network, checkpoint))
     log_info("train", "note     {}", change);
-  if (checkpoint.in_flight() && !continues_in_flight(session, checkpoint)) {
+  if (checkpoint.in_flight() && !continues_in_flight(network, checkpoint)) {
     log_info("train",
              "note     other stages or another schedule: mini-batches that were in flight start "
              "again with the newest weights, so the numbers are not those of a run without a stop");
   }
 }
 
-SaveSettings save_settings(const Options& options, const Session& session, const fs::path& folder) {
+SaveSettings save_settings(const Options& options, const PlannedNetwork& network,
+                           const fs::path& folder) {
   SaveSettings save;
   save.folder = folder / "checkpoints";
   // Synthetic data measure the speed: nobody wants their weights back.
   const bool wanted = !options.save_every.empty();
   save.every = SaveEvery::parse(wanted                     ? options.save_every
-                                : session.data().synthetic ? "never"
+                                : network.data().synthetic ? "never"
                                                            : "1ep");
   save.may_wait = !wanted;
   save.least_seconds = 60;
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
-  save.run = describe_run(session, settings_to_keep(options, session));
+  save.run = describe_run(network, settings_to_keep(options, network));
   return save;
 }
 
 /// A configuration file that starts the run again.
-std::string config_of_run(const Options& options, const Session& session) {
+std::string config_of_run(const Options& options, const PlannedNetwork& network) {
   Options copy = options;
-  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  copy.settings = overlay(options.settings, {settings_to_keep(options, network).front()});
   // The model in the folder has its new head already.
   std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
   return config_text(copy, "train", /*all=*/true);
@@ -370,41 +371,47 @@ class Follower final : public TrainingObserver {
   Signals& signals_;
 };
 
-/// Puts into a started session what it begins with.
-void begin_with(const Options& options, Session& session, const FoundCheckpoint* found,
+/// The step at which the first round of a run begins.
+std::int64_t first_step(const Options& options, const PlannedNetwork& network,
+                        const FoundCheckpoint* found) {
+  const bool goes_on = found && !options.resume_weights_only;
+  return goes_on ? first_round(network, found->checkpoint) : 0;
+}
+
+/// Puts into a run what it begins with.
+void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
                 TrainingOptions& training, std::optional<ProgramCut>& cut) {
   const bool goes_on = found && !options.resume_weights_only;
   if (goes_on) {
-    session.start(first_round(session, found->checkpoint));
-    cut = restore(session, found->checkpoint);
+    cut = restore(run, found->checkpoint);
     training.resumed = &found->checkpoint;
     training.cut = cut ? &*cut : nullptr;
   } else {
-    session.start();
     if (options.init == "random") {
       for (const auto& [name, value] :
-           fresh_weights(session.model(), options.run.optimization.seed))
-        session.runtime().write(name, value);
+           fresh_weights(run.network().model(), options.run.optimization.seed))
+        run.runtime().write(name, value);
     }
-    if (found) restore_weights(session, found->checkpoint);
+    if (found) restore_weights(run, found->checkpoint);
   }
-  session.release_initial_weights();
+  run.release_initial_weights();
 }
 
 /// What a process does that does not lead: train its stages. Files and words are process 0's.
-int follow(const Options& options, Session& session, const FoundCheckpoint* found,
+int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
            Signals& signals) {
-  if (session.processes()->broadcast({}) == "nothing to do") return 0;
+  if (network.processes()->broadcast({}) == "nothing to do") return 0;
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   if (options.run.optimization.rate_by_time)
     training.max_seconds = parse_duration("--max-time", options.max_time);
-  begin_with(options, session, found, training, cut);
+  PipelineRun run(network, first_step(options, network, found));
+  begin_with(options, run, found, training, cut);
   Follower follower(signals);
   signals.watch_stops();
-  const TrainingSummary summary = train(session, follower, training);
+  const TrainingSummary summary = train(run, follower, training);
   if (summary.end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
-  session.collect_weights();
+  run.collect_weights();
   return 0;
 }
 
@@ -488,14 +495,13 @@ int train_in(Options& options, ProcessGroup* processes) {
            "auto) and name that");
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
-  Session session(options.run, SessionMode::kTrain, processes);
-  session.open();
-  session.plan();
+  PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
+  std::optional<PipelineRun> run;
   if (!leads)
-    return options.dry_run ? 0 : follow(options, session, found ? &*found : nullptr, signals);
-  check_one_file(session.model().file, options.output);
-  introduce(options, session);
-  if (goes_on) introduce_resume(session, *found);
+    return options.dry_run ? 0 : follow(options, network, found ? &*found : nullptr, signals);
+  check_one_file(network.model().file, options.output);
+  introduce(options, network);
+  if (goes_on) introduce_resume(network, *found);
   if (options.dry_run) return 0;
 
   StatusFile status(options.status_file);  // refused before a folder is made
@@ -507,9 +513,9 @@ int train_in(Options& options, ProcessGroup* processes) {
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
-  if (goes_on && found->checkpoint.step >= session.total_steps() && fs::exists(output)) {
+  if (goes_on && found->checkpoint.step >= network.total_steps() && fs::exists(output)) {
     log_info("train", "done     nothing is left to do: all {} steps are in {}",
-             session.total_steps(), printable(output));
+             network.total_steps(), printable(output));
     if (processes) processes->broadcast("nothing to do");
     return 0;
   }
@@ -521,17 +527,17 @@ int train_in(Options& options, ProcessGroup* processes) {
   copy_log_to(folder / "stderr.log");
   const std::string plan_path = (folder / "plan.json").string();
   const auto write_plan_and_profile = [&] {
-    write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
-               options.run.model.path, session.order());
-    write_profile(folder / "profile.json", session.profile(), session.graph(),
+    write_plan(plan_path, network.plan(), network.costs(), network.plan_request(),
+               options.run.model.path, network.order());
+    write_profile(folder / "profile.json", network.profile(), network.graph(),
                   options.run.model.path);
   };
   write_plan_and_profile();
-  write_file(folder / "config.toml", config_of_run(options, session));
-  if (!session.data().class_names.empty())
+  write_file(folder / "config.toml", config_of_run(options, network));
+  if (!network.data().class_names.empty())
     write_file(folder / "classes.txt",
-               fmt::format("{}\n", fmt::join(session.data().class_names, "\n")));
-  const bool was_estimate = session.profile().is_estimate;
+               fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
+  const bool was_estimate = network.profile().is_estimate;
   EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                   /*append=*/!resumed.empty());
   TensorBoard board(options.tensorboard ? folder / "tb" : fs::path());
@@ -540,28 +546,29 @@ int train_in(Options& options, ProcessGroup* processes) {
   Progress progress(options.log_every, options.quiet, max_seconds);
   TrainingSummary summary;
   TimeAccount account;
-  StepRecorder recorder(session, options.trace, options.trace_steps);
+  StepRecorder recorder(network, options.trace, options.trace_steps);
   try {
-    events.run_start(options, session, folder.filename().string());
-    events.plan(session, plan_path);
+    events.run_start(options, network, folder.filename().string());
+    events.plan(network, plan_path);
     TrainingOptions training;
-    training.save = save_settings(options, session, folder);
+    training.save = save_settings(options, network, folder);
     training.max_seconds = max_seconds;
-    training.peak_flops = [&] { return peak_flops(session); };
+    training.peak_flops = [&] { return peak_flops(network); };
     std::optional<ProgramCut> cut;
     if (processes) processes->broadcast("begin");
-    begin_with(options, session, found ? &*found : nullptr, training, cut);
+    run.emplace(network, first_step(options, network, found ? &*found : nullptr));
+    begin_with(options, *run, found ? &*found : nullptr, training, cut);
     std::string memory, predicted;
-    for (int s = 0; s < session.stages(); ++s) {
+    for (int s = 0; s < network.stages(); ++s) {
       const char* comma = s ? ", " : "";
-      memory += comma + bytes_text(session.runtime().memory(s).total());
-      predicted += comma + bytes_text(session.predicted_memory(s).total());
+      memory += comma + bytes_text(run->runtime().memory(s).total());
+      predicted += comma + bytes_text(network.predicted_memory(s).total());
     }
     log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
              memory, predicted);
-    Watcher watcher(session, account, progress, events, board, recorder, status, signals);
+    Watcher watcher(*run, account, progress, events, board, recorder, status, signals);
     signals.watch_stops();
-    summary = train(session, watcher, training);
+    summary = train(*run, watcher, training);
     progress.finish();
     if (was_estimate) write_plan_and_profile();
     if (summary.end == RunEnd::kStopped) {
@@ -569,9 +576,8 @@ int train_in(Options& options, ProcessGroup* processes) {
       return end_stopped(signals.stop() ? signals.stop() : SIGTERM, summary, events, status,
                          folder);
     }
-    session.collect_weights();
-    write_output(options, session, output, (folder / "trained.onnx").string(), training.save,
-                 summary);
+    run->collect_weights();
+    write_output(options, *run, output, (folder / "trained.onnx").string(), training.save, summary);
     recorder.finish();
     if (!summary.save_failure.empty()) {
       log_info("train", "saved    {}  (run: {})",
@@ -594,14 +600,14 @@ int train_in(Options& options, ProcessGroup* processes) {
                                                       : "ok";
   events.run_end(end, 0, summary, output);
   status.end(end, 0);
-  const double predicted = session.predicted_step_seconds();
+  const double predicted = network.predicted_step_seconds();
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
              "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
              "(predicted {:.1f} %){}",
              summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
              seconds_text(predicted), summary.steady_bubble * 100,
-             session.prediction().bubble * 100,
+             network.prediction().bubble * 100,
              summary.steady_utilisation > 0
                  ? fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100)
                  : "");
@@ -638,8 +644,8 @@ int train_in(Options& options, ProcessGroup* processes) {
            folder.string());
   if (out_of_time)
     log_info("train", "time     --max-time is over after step {} of {} · resume: {}", summary.steps,
-             session.total_steps(), resume_words(folder));
-  if (session.data().synthetic)
+             network.total_steps(), resume_words(folder));
+  if (network.data().synthetic)
     log_info("train",
              "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",
              printable(options.run.model.path));
