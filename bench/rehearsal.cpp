@@ -18,10 +18,11 @@
 #include "base/statistics.h"
 #include "passes/linearise.h"
 #include "pipeline/program/check.h"
+#include "pipeline/runtime/runtime.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "pipeline/schedule/warm_up.h"
-#include "train/session.h"
+#include "train/network.h"
 
 namespace pipetrain {
 namespace {
@@ -192,17 +193,16 @@ int run(int count, char** arguments) {
   config.data.path = "synthetic";
   config.optimization.batch_size = 1;
   config.optimization.max_steps = 1;
-  Session session(config);
-  session.open();
+  const Network network(config);
   if (warm_ups) {
-    for (const double latency : {0.0, 0.004, 0.008}) compare_warm_ups(session.graph(), latency);
+    for (const double latency : {0.0, 0.004, 0.008}) compare_warm_ups(network.graph(), latency);
     return 0;
   }
   std::printf("| schedule | devices | micro-batches | simulated ms | measured ms | difference |\n");
   std::printf("|---|---:|---:|---:|---:|---:|\n");
   for (const ScheduleDescription& schedule : schedules()) {
     if (schedule.rule == UpdateRule::kNone) continue;
-    rehearse(session.graph(), schedule.name, devices, units, seconds);
+    rehearse(network.graph(), schedule.name, devices, units, seconds);
   }
   return 0;
 }

@@ -1,3 +1,4 @@
+// The order of the passes, and beside each what it needs before it.
 #include "passes/build.h"
 
 #include "base/error.h"
@@ -5,7 +6,11 @@
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
+#include "passes/fuse_products.h"
+#include "passes/gather_gradients.h"
 #include "passes/layout.h"
+#include "passes/pack_weights.h"
+#include "passes/pad_rows.h"
 #include "passes/patterns.h"
 #include "passes/precision.h"
 
@@ -39,31 +44,66 @@ std::vector<ValueId> results_of(const TrainingGraph& training) {
   return keep;
 }
 
+/// A running statistic whose batch's mean nothing computes any more has nothing to follow.
+void remove_dead_statistics(TrainingGraph& training) {
+  std::erase_if(training.statistics, [&](const RunningStatistic& statistic) {
+    return !training.graph[statistic.batch_mean].producer;
+  });
+}
+
+/// The forward pass, the loss and the backward pass, in plain row-major floats.
+TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                             const BuildOptions& options) {
+  TrainingGraph training = lower(model, rules, options.lower);
+  training.graph.verify();
+  bound_inputs(training);         // on the Gathers that the model has
+  fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
+  attach_loss(training, options.loss);
+  remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
+  remove_dead_statistics(training);                         // behind remove_dead_nodes()
+  mark_preparation(training.graph);  // before the backward pass, which asks for the marks
+  if (!options.with_gradients) return training;
+  differentiate(training);
+  remove_dead_nodes(training.graph, results_of(training));
+  return training;
+}
+
+/// Takes together what the kernels of a device take as one node. No cut may go through such a node,
+/// so this needs the backward pass.
+void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
+  if (fusion == FusionTarget::kCpu) {
+    fuse_elementwise(training, FusedTypes::kCpu);
+  } else if (fusion == FusionTarget::kGpu) {
+    fold_biases(training);  // before fuse_elementwise(), which would take the biases
+    fuse_elementwise(training, FusedTypes::kStored);
+    fuse_products(training);  // behind it: activations that no chain has taken
+    pad_logits(training);     // the last one: nothing else may read or make the logits by then
+  }
+}
+
 }  // namespace
 
 TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options) {
-  TrainingGraph training = lower(model, rules, options.lower);
-  training.graph.verify();
-  bound_inputs(training);
-  fuse_patterns(training.graph);
-  attach_loss(training, options.loss);
-  remove_dead_nodes(training.graph, results_of(training));
-  std::erase_if(training.statistics, [&](const RunningStatistic& statistic) {
-    return !training.graph[statistic.batch_mean].producer;
-  });
-  mark_preparation(training.graph);
+  TrainingGraph training = differentiated(model, rules, options);
+  // From here on the graph becomes what a device's kernels run fastest.
+  if (options.picture_layout != Layout::kRowMajor)
+    fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
+  choose_precision(training, options.precision);     // before nodes are fused: they say how each
+                                                     // of their steps is rounded
+  choose_layouts(training, options.picture_layout);  // needs the types: Reorders keep them
   if (options.with_gradients) {
-    differentiate(training);
-    remove_dead_nodes(training.graph, results_of(training));
+    fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
+    if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs
+    if (options.gathered_micro_batches > 1) {          // the last one: no node may move any more
+      if (options.gathered_like) {
+        gather_gradients_like(*options.gathered_like, training);
+      } else {
+        gather_gradients(training, options.gathered_micro_batches);
+      }
+    }
   }
-  // These make the graph what a device's kernels run fastest.
-  if (options.picture_layout != Layout::kRowMajor) fuse_batch_norm_activations(training);
-  choose_precision(training, options.precision);
-  choose_layouts(training, options.picture_layout);
-  if (options.fuse_elementwise && options.with_gradients)
-    fuse_elementwise(training, FusedTypes::kCpu);
   training.graph.verify();
   return training;
 }

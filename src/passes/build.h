@@ -7,6 +7,9 @@
 
 namespace pipetrain {
 
+/// Whose kernels nodes are fused for.
+enum class FusionTarget : std::uint8_t { kNone, kCpu, kGpu };
+
 struct BuildOptions {
   LowerOptions lower;
   LossOptions loss;
@@ -15,11 +18,23 @@ struct BuildOptions {
   Layout picture_layout = Layout::kRowMajor;
   /// What products read and make is stored in: kFloat32, or in mixed precision a narrower type.
   DType precision = DType::kFloat32;
-  bool fuse_elementwise = false;  // needs gradients: an evaluation is not worth another cut
+  // What is below needs gradients, and does nothing without: an evaluation is not worth another
+  // cut.
+  FusionTarget fusion = FusionTarget::kNone;
+  /// Whether weights are packed for the inner loops of CPUs, once per version: it pays where a step
+  /// has several micro-batches.
+  bool pack_weights = false;
+  /// Micro-batches of a step, over which weight gradients of a CPU are gathered where that pays;
+  /// with 1 none are.
+  std::int64_t gathered_micro_batches = 1;
+  /// The same network with larger micro-batches: the same gradients are gathered as there. Null:
+  /// those for which it pays.
+  const TrainingGraph* gathered_like = nullptr;
 };
 
-/// bind → infer → fold → canonicalise → fuse patterns → attach loss → differentiate → choose
-/// precision and layouts → fuse → verify. `model` must have been through untie_copies().
+/// Runs all passes on `model`, which must have been through untie_copies(); build.cpp has their
+/// order and why it is this one. Errors are those of the passes: kModel for what cannot be trained,
+/// kUsage for what an option must decide.
 TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options);

@@ -12,7 +12,7 @@
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
 #include "pipeline/schedule/generate.h"
-#include "train/session.h"
+#include "train/profiled_network.h"
 
 namespace pipetrain {
 namespace {
@@ -32,13 +32,12 @@ std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& 
 /// take their share of the time, since weights are read and kernels started for each of them.
 class CostsBySize {
  public:
-  CostsBySize(const RunConfig& config, const Session* same_data) : config_(config) {
+  CostsBySize(const RunConfig& config, const Network* same_data) : config_(config) {
     config_.pipeline.schedule = "1f1b";
     config_.pipeline.replicas.clear();
     config_.pipeline.plan_replicas = false;
-    own_ = std::make_unique<Session>(config_);
-    own_->open(same_data);
-    own_->measure();
+    own_ = std::make_unique<ProfiledNetwork>(
+        Network(config_, RunMode::kTrain, /*processes=*/nullptr, same_data));
     // Cuts are compared in one order.
     config_.pipeline.order = order_of(own_->graph(), own_->chain());
     costs_[own()] = std::make_unique<ChainCosts>(own_->costs());
@@ -53,10 +52,9 @@ class CostsBySize {
     RunConfig config = config_;
     config.pipeline.micro_batches = micro_batches;
     config.pipeline.micro_batch_size = 0;
-    Session session(config);
-    session.open(own_.get());
-    session.measure();
-    costs = std::make_unique<ChainCosts>(session.costs());
+    const ProfiledNetwork network(
+        Network(config, RunMode::kTrain, /*processes=*/nullptr, own_.get()));
+    costs = std::make_unique<ChainCosts>(network.costs());
     return *costs;
   }
   /// Whether there is a graph at that size: micro-batches may be too large for any memory.
@@ -72,7 +70,7 @@ class CostsBySize {
 
  private:
   RunConfig config_;
-  std::unique_ptr<Session> own_;  // at the size that the run has by itself
+  std::unique_ptr<ProfiledNetwork> own_;  // at the size that the run has by itself
   std::map<int, std::unique_ptr<ChainCosts>> costs_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace pipetrain {
 
-class Session;
+class Network;
 
 struct FoundSchedules {
   std::vector<Candidate> candidates;  // fastest first
@@ -21,7 +21,7 @@ struct SearchScope {
   bool micro_batches = false;          // try other numbers of micro-batches than the run's own
   bool fewer_devices = false;          // leave devices idle, or use them as replicas
   bool asynchronous = false;           // try schedules that train with older weights too
-  const Session* same_data = nullptr;  // an open session of the same model, whose data are taken
+  const Network* same_data = nullptr;  // of the same model: its data are taken
   double profile_seconds = 0;  // after which no other number of micro-batches is profiled; 0: all
 };
 

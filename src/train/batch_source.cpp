@@ -15,10 +15,10 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
 }
 
-double counted_weight(const Session& session, const Tensor& label, std::int64_t counted) {
-  const std::vector<double>& weights = session.config().model.loss.class_weights;
+double counted_weight(const Network& network, const Tensor& label, std::int64_t counted) {
+  const std::vector<double>& weights = network.config().model.loss.class_weights;
   if (weights.empty()) return static_cast<double>(counted);
-  const Loss& loss = session.graph().loss;
+  const Loss& loss = network.graph().loss;
   double sum = 0;
   for (const std::int64_t value : label.span<const std::int64_t>()) {
     // The kernels have yet to refuse what is no class.
@@ -28,17 +28,17 @@ double counted_weight(const Session& session, const Tensor& label, std::int64_t 
   return sum > 0 ? sum : 1;
 }
 
-void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
+void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<MicroBatch>& units) {
-  const std::int64_t micro = session.micro_batch();
+  const std::int64_t micro = run.network().micro_batch();
   const auto count = static_cast<std::size_t>((samples + micro - 1) / micro);
   if (units.size() != count) units.resize(count);
   for (std::size_t k = 0; k < count; ++k) {
     MicroBatch& unit = units[k];
     unit.first_sample = static_cast<std::int64_t>(k) * micro;
     const std::int64_t size = std::min(micro, samples - unit.first_sample);
-    unit.variant = session.variant(size, evaluation);
+    unit.variant = run.variant(size, evaluation);
     unit.step = step;
     unit.loss_scale = 1.0 / weight;
     unit.columns.resize(columns.size());
@@ -51,17 +51,17 @@ void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
   }
 }
 
-BatchUnits::BatchUnits(const Session& session, bool evaluation)
-    : session_(session), evaluation_(evaluation) {}
+BatchUnits::BatchUnits(const PipelineRun& run, bool evaluation)
+    : run_(run), evaluation_(evaluation) {}
 
 void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
                      double learning_rate) {
   step_ = step;
   learning_rate_ = learning_rate;
-  counted_ = counted_elements(session_.graph().loss, columns.back(), samples);
+  counted_ = counted_elements(run_.network().graph().loss, columns.back(), samples);
   weight_ = evaluation_ ? static_cast<double>(counted_)
-                        : counted_weight(session_, columns.back(), counted_);
-  cut_into_units(session_, columns, samples, evaluation_, step, weight_, units_);
+                        : counted_weight(run_.network(), columns.back(), counted_);
+  cut_into_units(run_, columns, samples, evaluation_, step, weight_, units_);
 }
 
 double BatchUnits::loss() const {
@@ -76,11 +76,11 @@ double BatchUnits::correct() const {
   return sum;
 }
 
-StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step,
+StreamUnits::StreamUnits(const PipelineRun& run, Loader& loader, std::uint64_t first_step,
                          int micro_batches, int in_flight, int done,
                          std::function<double(std::uint64_t)> learning_rate,
                          std::function<void(const Done&)> on_done, Updated on_update)
-    : session_(session),
+    : run_(run),
       loader_(loader),
       first_step_(first_step),
       micro_batches_(micro_batches),
@@ -90,7 +90,7 @@ StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t f
       slots_(static_cast<std::size_t>(in_flight)),
       loaded_(done),
       released_(done) {
-  for (Slot& slot : slots_) slot.memory = BatchMemory(session.batch_memory());
+  for (Slot& slot : slots_) slot.memory = BatchMemory(run.network().batch_memory());
 }
 
 MicroBatch& StreamUnits::acquire(int unit) {
@@ -113,15 +113,15 @@ void StreamUnits::load(int number) {
   PT_CHECK(batch != nullptr, kInternal, "the data end before the round");
   Slot& slot = this->slot(number);
   slot.samples = static_cast<std::int64_t>(batch->samples);
-  slot.counted = counted_elements(session_.graph().loss, batch->columns.back(), slot.samples);
-  slot.weight = counted_weight(session_, batch->columns.back(), slot.counted);
+  slot.counted = counted_elements(run_.network().graph().loss, batch->columns.back(), slot.samples);
+  slot.weight = counted_weight(run_.network(), batch->columns.back(), slot.counted);
   std::vector<Tensor> columns;
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
     const Tensor& column = batch->columns[c];
     columns.push_back(slot.memory.column(c, column.type));
     std::memcpy(columns.back().data, column.data, column.bytes());
   }
-  cut_into_units(session_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.weight,
+  cut_into_units(run_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.weight,
                  slot.units);
   slot.left = static_cast<int>(slot.units.size());
 }

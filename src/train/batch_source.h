@@ -9,7 +9,7 @@
 
 #include "data/loading/loader.h"
 #include "pipeline/runtime/runtime.h"
-#include "train/session.h"
+#include "train/pipeline_run.h"
 
 namespace pipetrain {
 
@@ -17,11 +17,11 @@ namespace pipetrain {
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
 
 /// What they count for: their number, or the sum of the weights of their classes while training.
-double counted_weight(const Session& session, const Tensor& label, std::int64_t counted);
+double counted_weight(const Network& network, const Tensor& label, std::int64_t counted);
 
 /// Points the units of a mini-batch at their samples. columns: each (samples, …), which stay where
 /// they are; `weight` is what the counted elements of the labels count for.
-void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
+void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<MicroBatch>& units);
 
@@ -29,7 +29,7 @@ void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
 class BatchUnits final : public UnitSource {
  public:
   /// `batch` stays valid during the round.
-  BatchUnits(const Session& session, bool evaluation);
+  BatchUnits(const PipelineRun& run, bool evaluation);
   void set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
            double learning_rate);
 
@@ -43,7 +43,7 @@ class BatchUnits final : public UnitSource {
   std::int64_t counted() const { return counted_; }
 
  private:
-  const Session& session_;
+  const PipelineRun& run_;
   bool evaluation_;
   std::vector<MicroBatch> units_;
   std::uint64_t step_ = 0;
@@ -69,7 +69,7 @@ class StreamUnits final : public UnitSource {
   /// many mini-batches may be between their first and last use. `done`: mini-batches of the round
   /// that are done, where it is taken up again; the loader gives the ones after them. `on_done` is
   /// called in order of the steps, by one thread at a time.
-  StreamUnits(const Session& session, Loader& loader, std::uint64_t first_step, int micro_batches,
+  StreamUnits(const PipelineRun& run, Loader& loader, std::uint64_t first_step, int micro_batches,
               int in_flight, int done, std::function<double(std::uint64_t step)> learning_rate,
               std::function<void(const Done&)> on_done, Updated on_update);
 
@@ -94,7 +94,7 @@ class StreamUnits final : public UnitSource {
   void load(int batch);
   Slot& slot(int batch) { return slots_[static_cast<std::size_t>(batch) % slots_.size()]; }
 
-  const Session& session_;
+  const PipelineRun& run_;
   Loader& loader_;
   std::uint64_t first_step_;
   int micro_batches_;

@@ -9,22 +9,22 @@
 namespace pipetrain {
 
 class Predictor;
-class Session;
+class PipelineRun;
 
-/// Evaluates the session's evaluation data once, between rounds.
-EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
+/// Evaluates the network's evaluation data once, between rounds.
+EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
 
 /// How often the label is among the k largest outputs, which the loss does not tell.
 class TopK {
  public:
-  explicit TopK(Session& session);
+  explicit TopK(PipelineRun& run);
   ~TopK();
 
   /// Runs the network once more over the evaluation data and adds what it finds to the report.
   void add(EvaluationReport& report, int k);
 
  private:
-  Session& session_;
+  PipelineRun& run_;
   std::unique_ptr<Predictor> predictor_;  // made when it is first asked for
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tensor/tensor.h"
-#include "train/session.h"
+#include "train/loaded_model.h"
 
 namespace pipetrain {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tensor/tensor.h"
-#include "train/session.h"
+#include "train/loaded_model.h"
 
 namespace pipetrain {
 

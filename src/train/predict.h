@@ -9,8 +9,8 @@
 #include "data/rows/dataset.h"
 #include "data/rows/raw_data.h"
 #include "train/config.h"
+#include "train/loaded_model.h"
 #include "train/metrics.h"
-#include "train/session.h"
 
 namespace pipetrain {
 

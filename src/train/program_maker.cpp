@@ -33,7 +33,11 @@ void take_out_transfers(Program& program) {
 
 }  // namespace
 
-ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
+bool RunSchedule::balances_warm_up() const {
+  return !from_file_ && describe_schedule(config_.schedule).balances_warm_up;
+}
+
+RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
            "--warm-up-tolerance is a share from 0 to 1, not {}", config.warm_up_tolerance);
   if (names_schedule_file(config.schedule)) {
@@ -58,13 +62,13 @@ ProgramMaker::ProgramMaker(const PipelineConfig& config) : config_(config) {
   rule_ = schedule.rule;
 }
 
-int ProgramMaker::stages() const {
+int RunSchedule::stages() const {
   if (from_file_) return from_file_->stages;
   if (!config_.replicas.empty()) return static_cast<int>(config_.replicas.size());
   return config_.devices * stages_per_device(config_.schedule, config_.chunks);
 }
 
-std::vector<ScheduleLoad> ProgramMaker::loads(int micro_batches) const {
+std::vector<ScheduleLoad> RunSchedule::loads(int micro_batches) const {
   Program program;
   if (from_file_) {
     program = *from_file_;
@@ -87,20 +91,19 @@ std::vector<ScheduleLoad> ProgramMaker::loads(int micro_batches) const {
   return loads;
 }
 
-void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs,
-                            bool gradient_sync, int units_per_update) {
-  edges_ = std::move(edges);
-  gradient_sync_ = gradient_sync;
-  units_per_update_ = units_per_update;
-  recompute_.clear();
-  replicas_.clear();
+ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
+                           const Costs& costs, bool gradient_sync, int units_per_update)
+    : schedule_(schedule),
+      edges_(std::move(edges)),
+      gradient_sync_(gradient_sync),
+      units_per_update_(units_per_update) {
   for (const StagePlan& stage : plan.stages) {
     recompute_.push_back(stage.recompute);
     replicas_.push_back(stage.replicas);
   }
   if (std::all_of(replicas_.begin(), replicas_.end(), [](int r) { return r == 1; }))
     replicas_.clear();
-  if (from_file_ || !describe_schedule(config_.schedule).balances_warm_up) return;
+  if (!schedule_.balances_warm_up()) return;
   WarmUpCosts warm;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     warm.forward_seconds.push_back(costs.stage[s].forward);
@@ -116,18 +119,19 @@ void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Cos
     }
   }
   warm.replicas = replicas_;
-  warm.tolerance = config_.warm_up_tolerance;
+  warm.tolerance = schedule_.config_.warm_up_tolerance;
   warm_ = balanced_warm_up(warm);
 }
 
 Program ProgramMaker::training(int units) const {
-  if (from_file_) {
+  if (schedule_.from_file_) {
     PT_CHECK(
-        units == from_file_->units, kUsage,
+        units == schedule_.from_file_->units, kUsage,
         "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
         "the last batch is short, --drop-last",
-        printable(config_.schedule), from_file_->units, units, from_file_->units);
-    Program program = *from_file_;
+        printable(schedule_.config_.schedule), schedule_.from_file_->units, units,
+        schedule_.from_file_->units);
+    Program program = *schedule_.from_file_;
     set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);
     program = lower(program, edges_);
@@ -135,15 +139,15 @@ Program ProgramMaker::training(int units) const {
     return program;
   }
   ScheduleOptions options;
-  options.name = config_.schedule;
+  options.name = schedule_.config_.schedule;
   options.stages = static_cast<int>(recompute_.size());
   options.units = units;
   options.recompute = recompute_;
   options.replicas = replicas_;
   options.warm = warm_;
-  options.chunks = config_.chunks;
-  options.memory_units = config_.memory_units;
-  options.units_per_update = rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
+  options.chunks = schedule_.config_.chunks;
+  options.memory_units = schedule_.config_.memory_units;
+  options.units_per_update = schedule_.rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
   options.gradient_sync = gradient_sync_;
   Program program = lower(generate(options), edges_);
   check(program);
@@ -151,9 +155,10 @@ Program ProgramMaker::training(int units) const {
 }
 
 Program ProgramMaker::evaluation(int units) const {
-  const int smallest = fixed_units() > 0                    ? fixed_units()
-                       : rule_ == UpdateRule::kDoubleBuffer ? units_per_update_
-                                                            : std::max(1, config_.devices);
+  const int smallest = schedule_.fixed_units() > 0 ? schedule_.fixed_units()
+                       : schedule_.rule_ == UpdateRule::kDoubleBuffer
+                           ? units_per_update_
+                           : std::max(1, schedule_.config_.devices);
   Program program = lower(forward_program(training(smallest), units), edges_);
   check(program);
   return program;

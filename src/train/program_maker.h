@@ -12,10 +12,11 @@
 
 namespace pipetrain {
 
-class ProgramMaker {
+/// The schedule of a run, before anything is planned.
+class RunSchedule {
  public:
   /// Reads the schedule's file, if it is one. Error (kUsage) for what cannot be trained with.
-  explicit ProgramMaker(const PipelineConfig& config);
+  explicit RunSchedule(const PipelineConfig& config);
 
   /// How many stages the model must be cut into.
   int stages() const;
@@ -24,13 +25,26 @@ class ProgramMaker {
   int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->units : 0; }
+  /// Whether warm-up is as long as the times of stages and links need.
+  bool balances_warm_up() const;
   /// What each stage holds in a round of so many micro-batches, as the planner must know it.
   std::vector<ScheduleLoad> loads(int micro_batches) const;
 
+ private:
+  friend class ProgramMaker;
+
+  PipelineConfig config_;
+  UpdateRule rule_ = UpdateRule::kSync;
+  std::optional<Program> from_file_;
+};
+
+/// Makes the programs of a schedule for the stages of a plan.
+class ProgramMaker {
+ public:
   /// Takes over what the plan decided: recompute, replicas. `costs`: per stage and unit, for
   /// 1f1b-auto. `units_per_update` matters for pipedream-2bw.
-  void set_plan(const Plan& plan, std::vector<Edge> edges, const Costs& costs, bool gradient_sync,
-                int units_per_update);
+  ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
+               const Costs& costs, bool gradient_sync, int units_per_update);
 
   /// The checked program of a round of so many units.
   Program training(int units) const;
@@ -40,15 +54,13 @@ class ProgramMaker {
   const std::vector<int>& warm_up() const { return warm_; }
 
  private:
-  const PipelineConfig& config_;
-  UpdateRule rule_ = UpdateRule::kSync;
-  std::optional<Program> from_file_;
+  RunSchedule schedule_;
   std::vector<bool> recompute_;
   std::vector<int> replicas_;  // empty: one each
   std::vector<Edge> edges_;
   std::vector<int> warm_;
-  bool gradient_sync_ = false;
-  int units_per_update_ = 1;
+  bool gradient_sync_;
+  int units_per_update_;
 };
 
 }  // namespace pipetrain

@@ -18,45 +18,45 @@ std::string state_key(const OptimizerSettings& optimizer, int slot) {
   return std::string(state_name(optimizer, slot)) + "/";
 }
 
-/// What the session has made of the settings, as far as numbers depend on it.
-std::vector<Setting> facts_of(const Session& session) {
-  const RunConfig& config = session.config();
+/// What the network has made of the settings, as far as numbers depend on it.
+std::vector<Setting> facts_of(const PlannedNetwork& network) {
+  const RunConfig& config = network.config();
   const OptimizationConfig& optimization = config.optimization;
   std::string places;
-  for (const auto& devices : session.predicted_program().placement)
+  for (const auto& devices : network.predicted_program().placement)
     places += fmt::format("{}{}", places.empty() ? "" : ",", devices.size());
   std::vector<Setting> facts = {
       {"schedule", config.pipeline.schedule},
-      {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
-      {"stages", fmt::format("{}", session.stages())},
+      {"updates", network.asynchronous() ? "asynchronous" : "synchronous"},
+      {"stages", fmt::format("{}", network.stages())},
       {"replicas", places},
-      {"micro-batch-size", fmt::format("{}", session.micro_batch())},
-      {"threads", fmt::format("{}", session.threads())},
+      {"micro-batch-size", fmt::format("{}", network.micro_batch())},
+      {"threads", fmt::format("{}", network.threads())},
       {"device", !config.pipeline.gpu_ids.empty()           ? "cuda"
                  : config.pipeline.backend == Backend::kCpu ? "cpu"
                                                             : "reference"},
       {"batch-size", fmt::format("{}", optimization.batch_size)},
-      {"steps", fmt::format("{}", session.total_steps())},
+      {"steps", fmt::format("{}", network.total_steps())},
       {"drop-last", optimization.drop_last ? "true" : "false"},
-      {"loss", std::string(name_of(session.graph().loss.kind))},
+      {"loss", std::string(name_of(network.graph().loss.kind))},
       {"optimizer", std::string(name_of(optimization.optimizer.kind))},
       {"dampening", fmt::format("{}", optimization.optimizer.dampening)}};
   if (config.model.precision == DType::kFloat16)
-    facts.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
+    facts.emplace_back(kLossScaleNumber, network.loss_scaling().adapts
                                              ? kAdaptingScale
                                              : fmt::format("{}", optimization.loss_scale));
   return facts;
 }
 
 /// Mini-batches of the round that are done, in units.
-int units_done(const Session& session, const Checkpoint& checkpoint) {
-  return static_cast<int>((checkpoint.step - checkpoint.round_start) * session.micro_batches());
+int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
 }
 
 /// Goes on where an adapting scale was; another one begins as it is set. Either way steps that were
 /// left out stay so.
-LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
-  const LossScaling scaling = session.loss_scaling();
+LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const LossScaling scaling = network.loss_scaling();
   if (scaling.adapts && checkpoint.run.value(kLossScaleNumber) == kAdaptingScale)
     return checkpoint.loss_scale;
   return {scaling.initial, 0, checkpoint.loss_scale.skipped};
@@ -64,30 +64,31 @@ LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
 
 }  // namespace
 
-RunRecord describe_run(const Session& session, std::vector<Setting> settings,
+RunRecord describe_run(const PlannedNetwork& network, std::vector<Setting> settings,
                        const std::vector<Setting>& numbers) {
   RunRecord run;
-  run.model_fingerprint = fingerprint(session.model().file);
-  run.data_fingerprint = fingerprint(*session.data().train);
+  run.model_fingerprint = fingerprint(network.model().file);
+  run.data_fingerprint = fingerprint(*network.data().train);
   run.settings = std::move(settings);
-  run.numbers = facts_of(session);
+  run.numbers = facts_of(network);
   run.numbers.insert(run.numbers.end(), numbers.begin(), numbers.end());
   return run;
 }
 
-Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::int64_t step,
+Checkpoint make_checkpoint(const PipelineRun& run, const RunRecord& record, std::int64_t step,
                            std::int64_t round_start, std::int64_t round_batches,
                            const std::vector<StageContent>& contents) {
   Checkpoint out;
-  out.run = run;
+  const PlannedNetwork& network = run.network();
+  out.run = record;
   out.step = step;
-  out.total_steps = session.total_steps();
-  out.batches_per_epoch = session.batches_per_epoch();
-  out.cuts = session.the_plan().cuts();
+  out.total_steps = network.total_steps();
+  out.batches_per_epoch = network.batches_per_epoch();
+  out.cuts = network.plan().cuts();
   out.round_start = round_start;
   out.round_batches = round_batches;
-  out.loss_scale = session.runtime().loss_scale();
-  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  out.loss_scale = run.runtime().loss_scale();
+  const OptimizerSettings& optimizer = network.config().optimization.optimizer;
   for (const StageContent& content : contents) {
     out.weights.insert(content.weights.begin(), content.weights.end());
     for (int slot = 0; slot < state_slots(optimizer); ++slot) {
@@ -103,14 +104,14 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
   return out;
 }
 
-std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint,
+std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkpoint& checkpoint,
                                      const std::vector<Setting>& numbers) {
-  const RunRecord now = describe_run(session, {}, numbers);
+  const RunRecord now = describe_run(network, {}, numbers);
   PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
            "the checkpoint is of another network than {}; give the same --model, or take over what "
            "fits into a new run "
            "with --resume-weights-only",
-           printable(session.config().model.path));
+           printable(network.config().model.path));
   PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
            "the checkpoint was trained on other data ({}) than these ({}); give the same --data, "
            "or begin a new run with "
@@ -125,7 +126,7 @@ std::vector<std::string> compare_run(const Session& session, const Checkpoint& c
   // What the numbers do not depend on where all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =
-      !session.asynchronous() && checkpoint.run.value("updates") == "synchronous";
+      !network.asynchronous() && checkpoint.run.value("updates") == "synchronous";
   std::vector<std::string> changes;
   for (const auto& [name, value] : now.numbers) {
     const std::string before = checkpoint.run.value(name);
@@ -139,29 +140,30 @@ std::vector<std::string> compare_run(const Session& session, const Checkpoint& c
   return changes;
 }
 
-bool continues_in_flight(const Session& session, const Checkpoint& checkpoint) {
-  const RunRecord now = describe_run(session, {}, {});
+bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  const RunRecord now = describe_run(network, {}, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
-  return checkpoint.in_flight() && session.asynchronous() &&
-         checkpoint.cuts == session.the_plan().cuts() && same("schedule") && same("replicas") &&
+  return checkpoint.in_flight() && network.asynchronous() &&
+         checkpoint.cuts == network.plan().cuts() && same("schedule") && same("replicas") &&
          same("micro-batch-size") && same("batch-size") &&
-         checkpoint.batches_per_epoch == session.batches_per_epoch() &&
-         checkpoint.round_batches == session.round_batches(checkpoint.round_start);
+         checkpoint.batches_per_epoch == network.batches_per_epoch() &&
+         checkpoint.round_batches == network.round_batches(checkpoint.round_start);
 }
 
-std::int64_t first_round(const Session& session, const Checkpoint& checkpoint) {
-  return continues_in_flight(session, checkpoint)
+std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  return continues_in_flight(network, checkpoint)
              ? checkpoint.round_start
-             : std::min(checkpoint.step, session.total_steps());
+             : std::min(checkpoint.step, network.total_steps());
 }
 
-std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint) {
+std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint) {
+  const PlannedNetwork& network = run.network();
   std::optional<ProgramCut> cut;
-  if (continues_in_flight(session, checkpoint)) {
-    cut = cut_program(session.program(session.round_units(checkpoint.round_start)),
-                      units_done(session, checkpoint));
+  if (continues_in_flight(network, checkpoint)) {
+    cut = cut_program(run.program(network.round_units(checkpoint.round_start)),
+                      units_done(network, checkpoint));
   }
-  const OptimizerSettings& optimizer = session.config().optimization.optimizer;
+  const OptimizerSettings& optimizer = network.config().optimization.optimizer;
   StageContent content;
   content.weights = checkpoint.weights;
   for (int slot = 0; slot < state_slots(optimizer); ++slot) {
@@ -173,10 +175,10 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
   for (const auto& [name, values] : checkpoint.optimizer) {
     if (name.starts_with(kAverageKey)) content.averages[name.substr(kAverageKey.size())] = values;
   }
-  for (int s = 0; s < session.stages(); ++s) {
+  for (int s = 0; s < network.stages(); ++s) {
     const auto stage = static_cast<std::size_t>(s);
     const bool same_stages =
-        checkpoint.updates.size() == static_cast<std::size_t>(session.stages());
+        checkpoint.updates.size() == static_cast<std::size_t>(network.stages());
     content.updates = same_stages ? checkpoint.updates[stage] : checkpoint.step;
     content.stashed.clear();
     // The newest version is in `weights`; the stage takes of the others what it holds.
@@ -187,16 +189,16 @@ std::optional<ProgramCut> restore(Session& session, const Checkpoint& checkpoint
                "the checkpoint lacks version {} of the weights of stage {}", version, s);
       content.stashed[version] = found->second;
     }
-    session.runtime().restore(s, content);
+    run.runtime().restore(s, content);
   }
-  session.runtime().set_loss_scale(scale_after(session, checkpoint));
+  run.runtime().set_loss_scale(scale_after(network, checkpoint));
   return cut;
 }
 
-void restore_weights(Session& session, const Checkpoint& checkpoint) {
+void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
   StageContent content;
   content.weights = checkpoint.weights;
-  for (int s = 0; s < session.stages(); ++s) session.runtime().restore(s, content);
+  for (int s = 0; s < run.network().stages(); ++s) run.runtime().restore(s, content);
 }
 
 }  // namespace pipetrain

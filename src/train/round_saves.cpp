@@ -7,13 +7,10 @@
 namespace pipetrain {
 
 RoundSaves::RoundSaves(
-    Session& session, const Program& program, int micro_batches,
+    PipelineRun& run, const Program& program, int micro_batches,
     std::function<const char*(std::int64_t)> wanted,
     std::function<void(std::int64_t, const char*, const std::vector<StageContent>&)> save)
-    : session_(session),
-      micro_batches_(micro_batches),
-      wanted_(std::move(wanted)),
-      save_(std::move(save)) {
+    : run_(run), micro_batches_(micro_batches), wanted_(std::move(wanted)), save_(std::move(save)) {
   for (const int units : cut_points(program)) {
     if (units % micro_batches == 0) points_.insert(units);
   }
@@ -22,7 +19,7 @@ RoundSaves::RoundSaves(
 void RoundSaves::updated(int stage, int replica, int unit, int version) {
   const int units = unit + 1;
   if (replica != 0 || !points_.contains(units)) return;
-  const int stages = session_.stages();
+  const int stages = run_.network().stages();
   std::unique_lock lock(mutex_);
   const auto [place, first] = boundaries_.try_emplace(units);
   Boundary& boundary = place->second;
@@ -32,7 +29,7 @@ void RoundSaves::updated(int stage, int replica, int unit, int version) {
   }
   if (boundary.reason) {
     lock.unlock();
-    StageContent content = session_.runtime().content(stage, version);
+    StageContent content = run_.runtime().content(stage, version);
     lock.lock();
     boundary.contents[static_cast<std::size_t>(stage)] = std::move(content);
   }
@@ -45,10 +42,10 @@ void RoundSaves::updated(int stage, int replica, int unit, int version) {
 }
 
 void RoundSaves::restore_newest() {
-  for (int s = 0; s < session_.stages(); ++s) {
+  for (int s = 0; s < run_.network().stages(); ++s) {
     StageContent content = newest_[static_cast<std::size_t>(s)];
     content.stashed.clear();
-    session_.runtime().restore(s, content);
+    run_.runtime().restore(s, content);
   }
 }
 

@@ -12,7 +12,7 @@
 
 #include "pipeline/program/program.h"
 #include "pipeline/stage/stage_content.h"
-#include "train/session.h"
+#include "train/pipeline_run.h"
 
 namespace pipetrain {
 
@@ -28,7 +28,7 @@ class RoundSaves {
   /// `wanted`: asked once for each number of mini-batches of the round after which the program can
   /// be cut; null: nothing is to be saved there. `save`: gets the content of all stages. Calls come
   /// one at a time.
-  RoundSaves(Session& session, const Program& program, int micro_batches,
+  RoundSaves(PipelineRun& run, const Program& program, int micro_batches,
              std::function<const char*(std::int64_t batches)> wanted,
              std::function<void(std::int64_t batches, const char* reason,
                                 const std::vector<StageContent>&)>
@@ -46,7 +46,7 @@ class RoundSaves {
     int arrived = 0;
     std::vector<StageContent> contents;
   };
-  Session& session_;
+  PipelineRun& run_;
   int micro_batches_;
   std::set<int> points_;  // units
   std::function<const char*(std::int64_t)> wanted_;

@@ -13,10 +13,10 @@ constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goe
 
 }  // namespace
 
-RunRate::RunRate(const Session& session, double max_seconds, double seconds_before)
-    : settings_(session.config().optimization),
+RunRate::RunRate(const Network& network, double max_seconds, double seconds_before)
+    : settings_(network.config().optimization),
       curve_(settings_.learning_rate),
-      total_steps_(session.total_steps()),
+      total_steps_(network.total_steps()),
       max_seconds_(max_seconds),
       seconds_before_(seconds_before) {
   const double warmup = settings_.warmup_is_fraction
@@ -25,10 +25,10 @@ RunRate::RunRate(const Session& session, double max_seconds, double seconds_befo
   if (settings_.rate_every_epochs > 0) {
     curve_.every_steps =
         std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
-                                               static_cast<double>(session.batches_per_epoch())));
+                                               static_cast<double>(network.batches_per_epoch())));
   }
   curve_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
-  if (settings_.rate_by_time) set_by_time(session.asynchronous());
+  if (settings_.rate_by_time) set_by_time(network.asynchronous());
   if (total_steps_ > 0) validate(curve_, settings_.rate_by_time ? kTicks : total_steps_);
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "optim/learning_rate.h"
-#include "train/session.h"
+#include "train/network.h"
 
 namespace pipetrain {
 
@@ -12,7 +12,7 @@ class RunRate {
  public:
   /// `max_seconds`: of the run, which a rate that goes by time spans; 0: any. `seconds_before`: of
   /// training before a resume. Error (kUsage) for settings that do not suit.
-  RunRate(const Session& session, double max_seconds, double seconds_before);
+  RunRate(const Network& network, double max_seconds, double seconds_before);
 
   /// Training begins now.
   void start();

@@ -31,25 +31,26 @@ double flops_of_sample(const TrainingGraph& training) {
 
 class Training {
  public:
-  Training(Session& session, TrainingObserver& observer, const TrainingOptions& options)
-      : session_(session),
+  Training(PipelineRun& run, TrainingObserver& observer, const TrainingOptions& options)
+      : run_(run),
+        network_(run.network()),
         observer_(observer),
         options_(options),
-        settings_(session.config().optimization),
-        first_step_(options.resumed ? std::min(options.resumed->step, session.total_steps()) : 0),
-        saving_(options.save, first_step_, session.batches_per_epoch()),
-        rate_(session, options.max_seconds, options.resumed ? options.resumed->seconds : 0),
-        sampler_(session.data().train->size(),
+        settings_(network_.config().optimization),
+        first_step_(options.resumed ? std::min(options.resumed->step, network_.total_steps()) : 0),
+        saving_(options.save, first_step_, network_.batches_per_epoch()),
+        rate_(network_, options.max_seconds, options.resumed ? options.resumed->seconds : 0),
+        sampler_(network_.data().train->size(),
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
                   settings_.drop_last,
                   settings_.sample_weights.empty()
                       ? std::vector<double>()
-                      : sample_weights(settings_.sample_weights, *session.data().train,
-                                       session.graph().loss.classes)}),
-        loader_(session.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
-                static_cast<std::uint64_t>(session.total_steps()), session.data().workers,
+                      : sample_weights(settings_.sample_weights, *network_.data().train,
+                                       network_.graph().loss.classes)}),
+        loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
+                static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into memory of their own.
-                session.asynchronous() ? TakeMemory() : session.batch_memory()) {
+                network_.asynchronous() ? TakeMemory() : network_.batch_memory()) {
     if (options.resumed) summary_.best = options.resumed->best;
     check_metric();
   }
@@ -57,8 +58,8 @@ class Training {
   TrainingSummary run() {
     rate_.start();
     std::int64_t step = first_step_;
-    while (step < session_.total_steps() && summary_.end == RunEnd::kDone) {
-      if (session_.asynchronous()) {
+    while (step < network_.total_steps() && summary_.end == RunEnd::kDone) {
+      if (network_.asynchronous()) {
         const bool resumes = options_.cut && step == first_step_;
         const std::int64_t begin = resumes ? options_.resumed->round_start : step;
         step = stream(begin, resumes ? options_.cut : nullptr);
@@ -67,7 +68,7 @@ class Training {
         synchronous_step(step++);
       }
       look_at_requests();
-      const bool last = step == session_.total_steps();
+      const bool last = step == network_.total_steps();
       save_after(step, evaluate_after(step, last), last);
       if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
@@ -81,7 +82,7 @@ class Training {
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
     if (step > first_step_) summary_.learning_rate = rate_.at(step - 1);
-    summary_.skipped_steps = session_.runtime().loss_scale().skipped;
+    summary_.skipped_steps = run_.runtime().loss_scale().skipped;
     summary_.seconds = rate_.seconds_since_start();
     measure_steady_state();
     return summary_;
@@ -92,7 +93,7 @@ class Training {
   bool evaluate_after(std::int64_t step, bool last) {
     if (!is_evaluated(step, last) || (!last && summary_.end != RunEnd::kDone)) return false;
     saving_on_error(step, [&] {
-      summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
+      summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
       if (const int k = top_of(settings_.best_metric); k > 0)
         top_k_.add(*summary_.last_evaluation, k);
     });
@@ -109,7 +110,7 @@ class Training {
     const double before = steady_seconds();
     const bool defers = only_improved(improved, last) && saving_.defers();
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-    if (as_process_0(session_.processes(), reason != nullptr)) {
+    if (as_process_0(network_.processes(), reason != nullptr)) {
       Checkpoint checkpoint = checkpoint_of(step, reason);
       if (defers) {
         saving_.defer(std::move(checkpoint));
@@ -145,10 +146,10 @@ class Training {
   }
 
   double epoch_of(std::int64_t step) const {
-    return static_cast<double>(step) / static_cast<double>(session_.batches_per_epoch());
+    return static_cast<double>(step) / static_cast<double>(network_.batches_per_epoch());
   }
   std::optional<double> accuracy(double correct, std::int64_t counted) const {
-    if (!session_.graph().loss.correct) return {};
+    if (!network_.graph().loss.correct) return {};
     return correct / static_cast<double>(counted);
   }
 
@@ -158,7 +159,7 @@ class Training {
     if (peak_asked_ || !options_.peak_flops) return;
     peak_asked_ = true;
     peak_flops_ = options_.peak_flops();
-    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(session_.graph());
+    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(network_.graph());
   }
 
   void synchronous_step(std::int64_t step) {
@@ -170,22 +171,22 @@ class Training {
     PT_CHECK(batch != nullptr, kInternal, "the data end before the run");
     const auto samples = static_cast<std::int64_t>(batch->samples);
     double rate = rate_.at(step);
-    if (settings_.rate_by_time) rate = as_process_0(session_.processes(), rate);
+    if (settings_.rate_by_time) rate = as_process_0(network_.processes(), rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
-    const Program& program = session_.program(session_.units_of(samples));
-    const RoundResult result = session_.runtime().run(program, units_);
+    const Program& program = run_.program(network_.units_of(samples));
+    const RoundResult result = run_.runtime().run(program, units_);
     observer_.on_round(step + 1, program, result);
     StepReport report;
     report.step = step + 1;
-    report.total_steps = session_.total_steps();
+    report.total_steps = network_.total_steps();
     report.epoch = epoch_of(step + 1);
     report.loss = units_.loss();
     report.accuracy = accuracy(units_.correct(), units_.counted());
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
-    if (session_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
+    if (network_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
     report.skipped = result.skipped;
-    report.skipped_steps = session_.runtime().loss_scale().skipped;
+    report.skipped_steps = run_.runtime().loss_scale().skipped;
     report.seconds = steady_seconds() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
@@ -220,7 +221,7 @@ class Training {
               options_.max_seconds > 0 &&
                   (settings_.rate_by_time ? rate_.seconds() : rate_.seconds_since_start()) >=
                       options_.max_seconds};
-    if (ProcessGroup* processes = session_.processes()) {
+    if (ProcessGroup* processes = network_.processes()) {
       // A signal may have reached any of them.
       const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
       const auto mine_too = seen;
@@ -242,7 +243,7 @@ class Training {
 
   /// Before the first step, not after the first epoch.
   void check_metric() const {
-    const Loss& loss = session_.graph().loss;
+    const Loss& loss = network_.graph().loss;
     EvaluationReport measured;
     if (loss.correct) measured.accuracy = 0;
     if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
@@ -252,15 +253,15 @@ class Training {
     PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "--best-metric {}: a {} has none",
              settings_.best_metric, loss.task);
     PT_CHECK(
-        settings_.patience == 0 || (session_.evaluation_data() && settings_.evaluate_every > 0),
+        settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
         kUsage, "--patience looks at held-out data; give --val-split or --val-data");
   }
 
   bool is_evaluated(std::int64_t step, bool last) const {
-    if (!session_.evaluation_data() || settings_.evaluate_every <= 0) return false;
+    if (!network_.evaluation_data() || settings_.evaluate_every <= 0) return false;
     const double every =
         settings_.evaluate_every *
-        (settings_.evaluate_by_steps ? 1 : static_cast<double>(session_.batches_per_epoch()));
+        (settings_.evaluate_by_steps ? 1 : static_cast<double>(network_.batches_per_epoch()));
     const auto steps = std::max<std::int64_t>(1, std::llround(every));
     return last || step % steps == 0;
   }
@@ -269,7 +270,7 @@ class Training {
   bool note_best(const EvaluationReport& report) {
     const std::string& metric = settings_.best_metric;
     const std::optional<double> value = metric_of(report, metric);
-    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, session_.graph().loss.task);
+    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, network_.graph().loss.task);
     std::optional<BestResult>& best = summary_.best;
     if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
     const bool better = std::isfinite(*value) &&
@@ -309,9 +310,9 @@ class Training {
 
   /// Between rounds.
   Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
-    const std::vector<StageContent> contents = session_.runtime().contents();
-    if (!session_.leads()) return {};
-    return completed(make_checkpoint(session_, saving_.run(), step, step, 0, contents), reason);
+    const std::vector<StageContent> contents = run_.runtime().contents();
+    if (!network_.leads()) return {};
+    return completed(make_checkpoint(run_, saving_.run(), step, step, 0, contents), reason);
   }
 
   Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
@@ -331,7 +332,7 @@ class Training {
     } catch (Error& error) {
       // The stages are as they were; other processes may not have failed.
       const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel;
-      if (sound && !session_.processes() && saving_.enabled() && step > first_step_) {
+      if (sound && !network_.processes() && saving_.enabled() && step > first_step_) {
         saving_.finish();
         if (saving_.last_written().filename() != checkpoint_name(step))
           saving_.save(checkpoint_of(step, "error"));
@@ -360,15 +361,15 @@ class Training {
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
   /// a step. Returns the step that it ends with: earlier where the run is to stop.
   std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
-    const std::int64_t count = session_.round_batches(first);
-    const int micro_batches = static_cast<int>(session_.micro_batches());
+    const std::int64_t count = network_.round_batches(first);
+    const int micro_batches = static_cast<int>(network_.micro_batches());
     const int done_before = cut ? cut->units_done / micro_batches : 0;
     ask_for_peak();
     double last = steady_seconds();
     const auto on_done = [&](const StreamUnits::Done& done) {
       StepReport report;
       report.step = static_cast<std::int64_t>(done.step) + 1;
-      report.total_steps = session_.total_steps();
+      report.total_steps = network_.total_steps();
       report.epoch = epoch_of(report.step);
       report.loss = done.loss;
       report.accuracy = accuracy(done.correct, done.counted);
@@ -382,32 +383,32 @@ class Training {
       check_finite(report);
       report_saves();
     };
-    const Program& program = session_.program(session_.round_units(first));
+    const Program& program = run_.program(network_.round_units(first));
     // A boundary is a mini-batch; the first stage to get there decides for all.
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
       return decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
     };
     RoundSaves saves(
-        session_, program, micro_batches, wanted,
+        run_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
           const double before = steady_seconds();
           saving_.save(completed(
-              make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
+              make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
               reason));
           summary_.save_seconds += steady_seconds() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
     StreamUnits units(
-        session_, loader_, static_cast<std::uint64_t>(first), micro_batches,
-        session_.batches_in_flight(), done_before,
-        [&](std::uint64_t step) { return rate_.at(static_cast<std::int64_t>(step)); }, on_done,
+        run_, loader_, static_cast<std::uint64_t>(first), micro_batches, run_.batches_in_flight(),
+        done_before, [&](std::uint64_t step) { return rate_.at(static_cast<std::int64_t>(step)); },
+        on_done,
         [&](int stage, int replica, int unit, int version) {
           saves.updated(stage, replica, unit, version);
         });
     RoundResult result;
     try {
-      result = cut ? session_.runtime().run(*cut, units) : session_.runtime().run(program, units);
+      result = cut ? run_.runtime().run(*cut, units) : run_.runtime().run(program, units);
     } catch (const RoundStopped& stopped) {
       saves.restore_newest();
       stopped_inside_ = true;
@@ -425,7 +426,7 @@ class Training {
     if (report.skipped) return check_scale(report);
     if (std::isfinite(report.loss)) return;
     const std::string where =
-        session_.asynchronous() ? std::string() : session_.runtime().first_nonfinite();
+        network_.asynchronous() ? std::string() : run_.runtime().first_nonfinite();
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1{}",
@@ -436,7 +437,7 @@ class Training {
 
   /// A step may be left out while there is a smaller scale to try.
   void check_scale(const StepReport& report) const {
-    if (*report.loss_scale > session_.loss_scaling().least) return;
+    if (*report.loss_scale > network_.loss_scaling().least) return;
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "gradients are not finite at step {} in float16, even with a loss scale of {}\n"
@@ -445,7 +446,8 @@ class Training {
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 
-  Session& session_;
+  PipelineRun& run_;
+  PlannedNetwork& network_;
   TrainingObserver& observer_;
   const TrainingOptions& options_;
   const OptimizationConfig& settings_;
@@ -454,21 +456,21 @@ class Training {
   RunRate rate_;
   Sampler sampler_;
   Loader loader_;
-  BatchUnits units_{session_, /*evaluation=*/false};
+  BatchUnits units_{run_, /*evaluation=*/false};
   TrainingSummary summary_;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
-  TopK top_k_{session_};
+  TopK top_k_{run_};
   std::vector<double> step_seconds_, bubbles_;
 };
 
 }  // namespace
 
-TrainingSummary train(Session& session, TrainingObserver& observer,
+TrainingSummary train(PipelineRun& run, TrainingObserver& observer,
                       const TrainingOptions& options) {
-  return Training(session, observer, options).run();
+  return Training(run, observer, options).run();
 }
 
 }  // namespace pipetrain

@@ -10,8 +10,8 @@
 #include "pipeline/runtime/runtime.h"
 #include "train/evaluation.h"
 #include "train/metrics.h"
+#include "train/pipeline_run.h"
 #include "train/saving.h"
-#include "train/session.h"
 
 namespace pipetrain {
 
@@ -84,14 +84,14 @@ struct TrainingOptions {
   /// first of several steps. 0 or empty: unknown.
   std::function<double()> peak_flops;
   double max_seconds = 0;               // 0: no limit
-  const Checkpoint* resumed = nullptr;  // what has been restored into the session, and …
+  const Checkpoint* resumed = nullptr;  // what has been restored into the run, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on
 };
 
-/// Trains a started session to its end, or until that is requested. Error (kDiverged) names the
+/// Trains to the end of the run, or until that is requested. Error (kDiverged) names the
 /// first tensor that is not finite, kResource when checkpoints cannot be written while steps are
 /// left.
-TrainingSummary train(Session& session, TrainingObserver& observer,
+TrainingSummary train(PipelineRun& run, TrainingObserver& observer,
                       const TrainingOptions& options = {});
 
 }  // namespace pipetrain

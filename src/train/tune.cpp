@@ -12,7 +12,7 @@
 #include "pipeline/schedule/generate.h"
 #include "profile/machine.h"
 #include "train/auto_schedule.h"
-#include "train/session.h"
+#include "train/pipeline_run.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -77,7 +77,6 @@ class Tuning {
         data_(config_) {}
 
   TuneResult run() {
-    data_.open();
     TuneCandidate own;
     own.config = config_;
     try_candidate(std::move(own));
@@ -140,18 +139,19 @@ class Tuning {
   }
 
   /// What a run will be predicted to take, cut as it will be.
-  static double predicted_seconds(const Session& session) {
-    return std::max(session.predicted_step_seconds(), 1e-9);
+  static double predicted_seconds(const PlannedNetwork& network) {
+    return std::max(network.predicted_step_seconds(), 1e-9);
+  }
+
+  PlannedNetwork planned(const TuneCandidate& candidate) const {
+    return plan_network(candidate.config, RunMode::kTrain, nullptr, &data_);
   }
 
   /// Runs a candidate, new or again, and notes what came of it.
   void measure(TuneCandidate& candidate) {
     double begin = steady_seconds();
     if (candidate.predicted == 0) {
-      Session session(candidate.config);
-      session.open(&data_);
-      session.plan();
-      candidate.predicted = batch() / predicted_seconds(session);
+      candidate.predicted = batch() / predicted_seconds(planned(candidate));
       begin = steady_seconds();  // what comes later finds the profile
     }
     // So many steps that each candidate gets its share of the time, and asynchronous pipelines
@@ -160,27 +160,25 @@ class Tuning {
     const std::int64_t steps = std::clamp<std::int64_t>(
         std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostSteps);
     candidate.config.optimization.max_steps = steps + candidate.devices;
-    Session session(candidate.config);
-    session.open(&data_);
-    session.plan();
-    session.start();
-    candidate.predicted = batch() / predicted_seconds(session);
-    candidate.devices = session.devices();
-    candidate.threads = session.threads();
-    candidate.micro_batches = session.micro_batches();
-    std::vector<std::size_t> bytes(static_cast<std::size_t>(session.devices()), 0);
+    PlannedNetwork network = planned(candidate);
+    PipelineRun run(network);
+    candidate.predicted = batch() / predicted_seconds(network);
+    candidate.devices = network.devices();
+    candidate.threads = network.threads();
+    candidate.micro_batches = network.micro_batches();
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(network.devices()), 0);
     candidate.recompute = false;
-    for (int s = 0; s < session.stages(); ++s) {
-      candidate.recompute |= session.the_plan().stages[static_cast<std::size_t>(s)].recompute;
-      for (const int device : session.predicted_program().placement[static_cast<std::size_t>(s)])
-        bytes[static_cast<std::size_t>(device)] += session.runtime().memory(s).total();
+    for (int s = 0; s < network.stages(); ++s) {
+      candidate.recompute |= network.plan().stages[static_cast<std::size_t>(s)].recompute;
+      for (const int device : network.predicted_program().placement[static_cast<std::size_t>(s)])
+        bytes[static_cast<std::size_t>(device)] += run.runtime().memory(s).total();
     }
     candidate.peak_bytes = *std::max_element(bytes.begin(), bytes.end());
     setup_seconds_ = std::max(setup_seconds_, steady_seconds() - begin);
     const double end = start_ + scope_.budget_seconds;
     StepTimes times(observer_, std::min(end, steady_seconds() + 3 * share));
-    train(session, times);
-    for (const double seconds : times.warm(session.asynchronous() ? session.stages() : 1))
+    train(run, times);
+    for (const double seconds : times.warm(network.asynchronous() ? network.stages() : 1))
       candidate.step_seconds.push_back(seconds);
     if (!candidate.step_seconds.empty())
       candidate.measured = batch() / median(candidate.step_seconds);
@@ -304,13 +302,11 @@ class Tuning {
       candidate.config.pipeline.schedule = schedule.name;
       candidate.config.pipeline.micro_batches = candidate.config.pipeline.micro_batch_size = 0;
       try {
-        Session session(candidate.config);
-        session.open(&data_);
-        session.plan();
-        candidate.predicted = batch() / predicted_seconds(session);
-        for (int s = 0; s < session.stages(); ++s)
+        const PlannedNetwork network = planned(candidate);
+        candidate.predicted = batch() / predicted_seconds(network);
+        for (int s = 0; s < network.stages(); ++s)
           candidate.peak_bytes =
-              std::max(candidate.peak_bytes, session.predicted_memory(s).total());
+              std::max(candidate.peak_bytes, network.predicted_memory(s).total());
       } catch (const Error&) {
         continue;  // weights that stages share, a norm to clip: these cannot update on their own
       }
@@ -360,7 +356,7 @@ class Tuning {
   TuneScope scope_;
   TuneObserver& observer_;
   double start_;
-  Session data_;  // opened once: every other session takes its data
+  Network data_;  // read once: every other network takes its data
   TuneResult result_;
   std::set<Key> known_;
   double luck_ = 1;           // the largest measured over predicted

@@ -17,12 +17,13 @@ namespace {
 /// Mini-batches read beforehand, so that both sides see the same.
 class FixedUnits final : public UnitSource {
  public:
-  FixedUnits(const Session& session, std::int64_t batches) {
-    const OptimizationConfig& settings = session.config().optimization;
-    const Sampler sampler(session.data().train->size(),
+  FixedUnits(const PipelineRun& run, std::int64_t batches) {
+    const PlannedNetwork& network = run.network();
+    const OptimizationConfig& settings = network.config().optimization;
+    const Sampler sampler(network.data().train->size(),
                           {static_cast<std::size_t>(settings.batch_size), settings.seed,
                            settings.shuffle, settings.drop_last});
-    Loader loader(session.data().train, sampler, 0, static_cast<std::uint64_t>(batches));
+    Loader loader(network.data().train, sampler, 0, static_cast<std::uint64_t>(batches));
     for (std::int64_t b = 0; b < batches; ++b) {
       const Batch* batch = loader.next();
       PT_CHECK(batch != nullptr, kInternal, "the data end before the step");
@@ -34,8 +35,8 @@ class FixedUnits final : public UnitSource {
       }
       const auto samples = static_cast<std::int64_t>(batch->samples);
       std::vector<MicroBatch> units;
-      cut_into_units(session, columns, samples, /*evaluation=*/false, batch->step,
-                     counted_elements(session.graph().loss, columns.back(), samples), units);
+      cut_into_units(run, columns, samples, /*evaluation=*/false, batch->step,
+                     counted_elements(network.graph().loss, columns.back(), samples), units);
       units_.insert(units_.end(), units.begin(), units.end());
     }
     rate_ = settings.learning_rate.peak;
@@ -77,19 +78,20 @@ void compare(const std::string& what, const HostTensor& a, const HostTensor& b,
 
 }  // namespace
 
-Verification verify(Session& session) {
+Verification verify(PipelineRun& run) {
+  const PlannedNetwork& network = run.network();
   Verification result;
-  const bool replay = session.asynchronous() || session.has_replicas();
-  const std::int64_t wanted = session.asynchronous() ? 2 * session.stages() : 1;
-  result.steps = std::min(wanted, session.total_steps());
-  FixedUnits units(session, result.steps);
-  const Program program = session.make_program(units.count());
+  const bool replay = network.asynchronous() || network.has_replicas();
+  const std::int64_t wanted = network.asynchronous() ? 2 * network.stages() : 1;
+  result.steps = std::min(wanted, network.total_steps());
+  FixedUnits units(run, result.steps);
+  const Program program = network.programs().training(units.count());
 
-  std::vector<RuntimeVariant> variants = session.runtime_variants();
+  std::vector<RuntimeVariant> variants = run.runtime_variants();
   Program reference = program;
-  int stages = session.stages();
+  int stages = network.stages();
   if (replay) {
-    result.reference = session.asynchronous() ? "a replay of the schedule in one thread"
+    result.reference = network.asynchronous() ? "a replay of the schedule in one thread"
                                               : "one device with an accumulator for each replica";
   } else {
     result.reference = "one device without a pipeline";
@@ -103,27 +105,27 @@ Verification verify(Session& session) {
       for (int& stage : variant.stage_of_forward) stage = std::min(stage, 0);
     }
   }
-  Oracle oracle(std::move(variants), stages, session.runtime_options());
+  Oracle oracle(std::move(variants), stages, run.runtime_options());
   oracle.run(reference, units);
   const std::vector<double> expected = units.losses();
-  session.runtime().run(program, units);
+  run.runtime().run(program, units);
   const std::vector<double> losses = units.losses();
   for (std::size_t k = 0; k < losses.size(); ++k) {
     ++result.losses;
     if (losses[k] != expected[k])
       result.different.push_back(fmt::format("loss of micro-batch {}", k));
   }
-  const TrainingGraph& graph = session.graph();
+  const TrainingGraph& graph = network.graph();
   for (const Parameter& parameter : graph.parameters) {
     if (!parameter.gradient) continue;
     ++result.gradients;
-    compare("gradient of " + parameter.name, session.runtime().read_gradient(parameter.name),
+    compare("gradient of " + parameter.name, run.runtime().read_gradient(parameter.name),
             oracle.read_gradient(parameter.name), result);
   }
   for (const Value& value : graph.graph.values) {
     if (value.role != Role::kParameter && value.role != Role::kState) continue;
     ++result.parameters;
-    compare(value.name, session.runtime().read(value.name), oracle.read(value.name), result);
+    compare(value.name, run.runtime().read(value.name), oracle.read(value.name), result);
   }
   return result;
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "train/session.h"
+#include "train/pipeline_run.h"
 
 namespace pipetrain {
 
@@ -17,11 +17,11 @@ struct Verification {
   bool equal() const { return different.empty(); }
 };
 
-/// Runs a step of a started session and of the reference on the same data and compares every loss,
+/// Runs a step of a run and of the reference on the same data and compares every loss,
 /// gradient, parameter and running statistic bit for bit. A synchronous schedule is held against
 /// the model on one device (with a replicated stage: one device with an accumulator per replica),
 /// an asynchronous one against a replay of its program in one thread, over as many mini-batches as
 /// fill the pipeline twice. Uses the backend's first `threads` kernels on both sides.
-Verification verify(Session& session);
+Verification verify(PipelineRun& run);
 
 }  // namespace pipetrain

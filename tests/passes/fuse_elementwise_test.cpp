@@ -54,7 +54,7 @@ OnnxModel random_network(std::uint64_t seed) {
 TrainingGraph build(const OnnxModel& model, bool fuse) {
   BuildOptions options;
   options.lower.micro_batch = 6;
-  options.fuse_elementwise = fuse;
+  options.fusion = fuse ? FusionTarget::kCpu : FusionTarget::kNone;
   return build_training_graph(model, classify_tensors(model, {}), options);
 }
 

@@ -5,9 +5,6 @@
 #include "base/random.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
-#include "passes/fuse_elementwise.h"
-#include "passes/fuse_products.h"
-#include "passes/pad_rows.h"
 
 namespace pipetrain::test {
 namespace {
@@ -170,7 +167,7 @@ std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64
   options.lower.micro_batch = samples;
   options.lower.mode.training = training;
   options.with_gradients = training;
-  options.fuse_elementwise = training;
+  options.fusion = FusionTarget::kCpu;
   return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));
 }
@@ -181,13 +178,9 @@ std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64
   options.lower.micro_batch = samples;
   options.precision = precision;
   if (precision != DType::kFloat32) options.picture_layout = Layout::kChannelsLast;
-  auto training = std::make_unique<TrainingGraph>(
+  options.fusion = FusionTarget::kGpu;
+  return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));
-  fold_biases(*training);
-  fuse_elementwise(*training, FusedTypes::kStored);
-  fuse_products(*training);
-  pad_logits(*training);
-  return training;
 }
 
 FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {

@@ -28,13 +28,11 @@ struct Losses final : TrainingObserver {
 
 /// Trains and, unless `output` is empty, writes the model.
 Losses train_whole(const RunConfig& config, const std::string& output) {
-  Session session(config);
-  session.open();
-  session.plan();
-  session.start();
+  PlannedNetwork network = plan_network(config);
+  PipelineRun run(network);
   Losses recorder;
-  train(session, recorder);
-  if (!output.empty()) session.export_model(output);
+  train(run, recorder);
+  if (!output.empty()) run.export_model(output);
   return recorder;
 }
 

@@ -134,31 +134,27 @@ class Resume : public testing::Test {
         folder_ / fmt::format("profile-{}-{}", config_.pipeline.micro_batches,
                               name_of(config_.model.precision));
     config_.pipeline.profile_path = std::filesystem::exists(profile) ? profile.string() : "";
-    Session session(config_);
-    session.open();
-    session.plan();
+    PlannedNetwork network = plan_network(config_);
     if (config_.pipeline.profile_path.empty())
-      write_profile(profile, session.profile(), session.graph(), "net.onnx");
+      write_profile(profile, network.profile(), network.graph(), "net.onnx");
     TrainingOptions options;
     Outcome out;
     std::optional<ProgramCut> cut;
+    PipelineRun run(network, found ? first_round(network, found->checkpoint) : 0);
     if (found) {
-      out.changes = compare_run(session, found->checkpoint, numbers());
-      session.start(first_round(session, found->checkpoint));
-      cut = restore(session, found->checkpoint);
+      out.changes = compare_run(network, found->checkpoint, numbers());
+      cut = restore(run, found->checkpoint);
       options.resumed = &found->checkpoint;
       options.cut = cut ? &*cut : nullptr;
       out.in_flight = cut.has_value();
-    } else {
-      session.start();
     }
     options.save.folder = checkpoints;
-    options.save.run = describe_run(session, {}, numbers());
+    options.save.run = describe_run(network, {}, numbers());
     Stopper stopper(steps);
-    out.steps = train(session, stopper, options).steps;
+    out.steps = train(run, stopper, options).steps;
     out.losses = stopper.losses;
-    out.scale = session.runtime().loss_scale();
-    session.export_model((folder_ / (name + ".onnx")).string());
+    out.scale = run.runtime().loss_scale();
+    run.export_model((folder_ / (name + ".onnx")).string());
     out.bytes = get_file(folder_ / (name + ".onnx"));
     return out;
   }
@@ -330,17 +326,15 @@ TEST_F(Resume, CheckpointsComeAtTheirStepsAndOnRequest) {
   for (const char* schedule : {"1f1b", "pipedream"}) {
     config_.pipeline.schedule = schedule;
     set_stages(2);
-    Session session(config_);
-    session.open();
-    session.plan();
-    session.start();
+    PlannedNetwork network = plan_network(config_);
+    PipelineRun run(network);
     TrainingOptions options;
     options.save.folder = folder_ / schedule;
     options.save.every = SaveEvery::parse("3");
     options.save.keep = 0;
-    options.save.run = describe_run(session, {}, numbers());
+    options.save.run = describe_run(network, {}, numbers());
     Asker asker;
-    const TrainingSummary summary = train(session, asker, options);
+    const TrainingSummary summary = train(run, asker, options);
     ASSERT_EQ(asker.written.size(), 6U) << schedule;
     EXPECT_EQ(asker.written[0], "step-000002 asked");
     EXPECT_EQ(asker.written[1], "step-000003 every");
@@ -356,20 +350,18 @@ TEST_F(Resume, CheckpointsComeAtTheirStepsAndOnRequest) {
 TEST_F(Resume, AFullDiskEndsTheRunOnlyWhileStepsAreLeft) {
   put_file(folder_ / "run", "not a folder");
   for (const char* every : {"5", "1"}) {  // the third failure: at the end, after step 14, or before
-    Session session(config_);
-    session.open();
-    session.plan();
-    session.start();
+    PlannedNetwork network = plan_network(config_);
+    PipelineRun run(network);
     TrainingOptions options;
     options.save.folder = folder_ / "run";
     options.save.every = SaveEvery::parse(every);
-    options.save.run = describe_run(session, {}, numbers());
+    options.save.run = describe_run(network, {}, numbers());
     Stopper never(-1);
     if (*every == '1') {
-      EXPECT_THROW(train(session, never, options), Error);
+      EXPECT_THROW(train(run, never, options), Error);
       EXPECT_LT(never.losses.size(), 14U);
     } else {
-      EXPECT_NE(train(session, never, options).save_failure.find("3 checkpoints in a row"),
+      EXPECT_NE(train(run, never, options).save_failure.find("3 checkpoints in a row"),
                 std::string::npos);
       EXPECT_EQ(never.losses.size(), 14U);
     }

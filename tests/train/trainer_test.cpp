@@ -60,13 +60,11 @@ class Trainer : public testing::Test {
   }
 
   Recorder run(const std::string& output = "") {
-    Session session(config_);
-    session.open();
-    session.plan();
-    session.start();
+    PlannedNetwork network = plan_network(config_);
+    PipelineRun run(network);
     Recorder recorder;
-    train(session, recorder);
-    if (!output.empty()) session.export_model((folder_.path() / output).string());
+    train(run, recorder);
+    if (!output.empty()) run.export_model((folder_.path() / output).string());
     return recorder;
   }
 
@@ -86,14 +84,12 @@ TEST_F(Trainer, UtilisationIsOperationsBySecondsOverThePeak) {
     void on_step(const StepReport& report) override { reports.push_back(report); }
     std::vector<StepReport> reports;
   } recorder;
-  Session session(config_);
-  session.open();
-  session.plan();
-  session.start();
+  PlannedNetwork network = plan_network(config_);
+  PipelineRun run(network);
   constexpr double kPeak = 1e9;
   TrainingOptions options;
   options.peak_flops = [] { return kPeak; };
-  const TrainingSummary summary = train(session, recorder, options);
+  const TrainingSummary summary = train(run, recorder, options);
   // Of the products: forward and weight gradients of both layers, the second one's input gradient.
   // Biases, the Tanh and the loss add to that.
   constexpr double kProducts = 2 * (2 * 6 * 8 + 3 * 8 * 4);
@@ -187,18 +183,16 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
   config_.pipeline.devices = 3;
   std::vector<int> order;
   {
-    Session session(config_);
-    session.open();
-    session.measure();
+    const ProfiledNetwork network{Network(config_)};
     const std::filesystem::path profile = folder_.path() / "profile.json";
-    write_profile(profile, session.profile(), session.graph(), "branches");
+    write_profile(profile, network.profile(), network.graph(), "branches");
     config_.pipeline.profile_path = profile.string();  // once is enough
-    const Chain file = chain_in_order(session.graph(), [&] {
-      std::vector<int> numbers(linearise(session.graph()).order.size());
+    const Chain file = chain_in_order(network.graph(), [&] {
+      std::vector<int> numbers(linearise(network.graph()).order.size());
       std::iota(numbers.begin(), numbers.end(), 0);
       return numbers;
     }());
-    const std::vector<std::vector<int>> inputs = inputs_of(session.graph(), file);
+    const std::vector<std::vector<int>> inputs = inputs_of(network.graph(), file);
     std::vector<bool> placed(inputs.size(), false);
     while (order.size() < inputs.size()) {
       int next = static_cast<int>(inputs.size()) - 1;
@@ -230,23 +224,19 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
   std::vector<int> cuts;
   std::string text;
   {
-    Session session(config_);
-    session.open();
-    session.plan();
-    EXPECT_EQ(session.order(), order);
-    cuts = session.the_plan().cuts();
-    text = plan_text(session.the_plan(), session.costs(), session.plan_request(), "branches",
-                     session.order());
+    PlannedNetwork network = plan_network(config_);
+    EXPECT_EQ(network.order(), order);
+    cuts = network.plan().cuts();
+    text = plan_text(network.plan(), network.costs(), network.plan_request(), "branches",
+                     network.order());
   }
   const auto follow = [&](const std::string& written) {
     std::ofstream(plan) << written;
     config_.pipeline.order.clear();
     config_.pipeline.plan_path = plan.string();
-    Session session(config_);
-    session.open();
-    session.plan();
-    EXPECT_EQ(session.order(), order);
-    EXPECT_EQ(session.the_plan().cuts(), cuts);
+    PlannedNetwork network = plan_network(config_);
+    EXPECT_EQ(network.order(), order);
+    EXPECT_EQ(network.plan().cuts(), cuts);
   };
   follow(text);
   run("plan.onnx");

@@ -99,7 +99,8 @@ int follow(Options& options) {
   PT_CHECK(fs::is_directory(run), kUsage, "--follow: there is no folder \"{}\"",
            printable(options.follow));
   std::set<std::string> done;
-  std::optional<Session> session;
+  std::optional<PlannedNetwork> network;
+  std::optional<PipelineRun> started;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
     ended = !is_locked(run);  // its events may be elsewhere, and who is killed writes no last one
@@ -115,19 +116,17 @@ int follow(Options& options) {
         log_debug("eval", "{}", error.what());  // deleted while it was read
         continue;
       }
-      if (!session) {
+      if (!started) {
         if (options.run.model.path.empty() && options.arguments.empty())
           options.run.model.path = model_of(newer, "eval");
         resolve_model(options, "eval");
         resolve_device(options, "eval");
-        session.emplace(options.run, SessionMode::kEvaluate);
-        session->open();
-        session->plan();
-        session->start();
+        network.emplace(plan_network(options.run, RunMode::kEvaluate));
+        started.emplace(*network);
       }
       for (const auto& [name, value] : exported_weights(checkpoint))
-        session->runtime().write(name, value);
-      last = evaluate(*session, checkpoint.step, checkpoint.epoch());
+        started->runtime().write(name, value);
+      last = evaluate(*started, checkpoint.step, checkpoint.epoch());
       if (options.json) {
         Json json = {{"schema", "pipetrain.eval/1"}, {"step", last.step}, {"epoch", last.epoch}};
         json.update(json_of(last));
@@ -139,7 +138,7 @@ int follow(Options& options) {
     }
     if (!ended) ::usleep(500000);
   }
-  PT_CHECK(session, kUsage, "--follow: the run in \"{}\" has ended without a checkpoint",
+  PT_CHECK(started, kUsage, "--follow: the run in \"{}\" has ended without a checkpoint",
            printable(options.follow));
   if (!options.assertion.empty()) check_assertion(options.assertion, last);
   return 0;
@@ -154,22 +153,20 @@ int eval_command(Options& options) {
   resolve_model(options, "eval");
   resolve_plan(options);
   resolve_device(options, "eval");
-  Session session(options.run, SessionMode::kEvaluate);
-  session.open();
-  session.plan();
-  session.start();
-  EvaluationReport report = evaluate(session, 0, 0);
+  PlannedNetwork network = plan_network(options.run, RunMode::kEvaluate);
+  PipelineRun run(network);
+  EvaluationReport report = evaluate(run, 0, 0);
   std::optional<Confusion> confusion;
   if (options.top_k > 0 || !options.confusion.empty()) {
     std::map<std::string, Shape> shapes;
-    const TrainingGraph& graph = session.graph();
+    const TrainingGraph& graph = network.graph();
     for (const GraphInput& input : graph.inputs) {
       const auto& dims = graph.graph[input.value].type.shape.dims();
       shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
     }
     const Predictor predictor(options.run.model, options.run.pipeline.backend,
-                              session.micro_batch(), shapes);
-    confusion = confuse(predictor, *session.evaluation_data(), graph.loss.output,
+                              network.micro_batch(), shapes);
+    confusion = confuse(predictor, *network.evaluation_data(), graph.loss.output,
                         graph.loss.ignore_index, std::max(1, options.top_k));
     if (options.top_k > 0) {
       report.k = options.top_k;

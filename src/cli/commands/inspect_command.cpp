@@ -12,8 +12,11 @@
 #include "device/nvidia_libraries.h"
 #include "device/plugin.h"
 #include "ops/conv.h"
+#include "passes/build.h"
 #include "passes/linearise.h"
-#include "train/session.h"
+#include "profile/machine.h"
+#include "profile/measure.h"
+#include "train/loaded_model.h"
 
 namespace pipetrain {
 namespace {

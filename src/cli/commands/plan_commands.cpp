@@ -54,15 +54,15 @@ std::vector<std::string> split_list(const std::string& text) {
 }
 
 /// When the fullest device holds most, by the plan's numbers, and of what.
-std::string fullest_device(const Session& session) {
-  const Program& program = session.predicted_program();
+std::string fullest_device(const PlannedNetwork& network) {
+  const Program& program = network.predicted_program();
   std::vector<StageBytes> stages;
   const auto bytes = [](std::size_t count) { return static_cast<std::int64_t>(count); };
-  for (const StagePlan& stage : session.the_plan().stages) {
+  for (const StagePlan& stage : network.plan().stages) {
     StageBytes& out = stages.emplace_back();
     out.activations = bytes(stage.saved_bytes);
     if (stage.recompute && stage.first > 0)
-      out.kept_inputs = bytes(session.costs().forward_bytes[static_cast<std::size_t>(stage.first)]);
+      out.kept_inputs = bytes(network.costs().forward_bytes[static_cast<std::size_t>(stage.first)]);
     out.working = bytes(stage.memory.transient_bytes);
     out.weights = bytes(stage.memory.weight_bytes) / std::max(1, stage.weight_versions);
     out.fixed = bytes(stage.memory.gradient_bytes + stage.memory.optimizer_bytes);
@@ -113,48 +113,46 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
 }
 
 /// Stages, notes, why it is cut there, memory, bounds and the step, as text.
-void print_plan(const Session& session) {
-  print(plan_table(session));
+void print_plan(const PlannedNetwork& network) {
+  print(plan_table(network));
   constexpr std::size_t kMostLines = 16;
-  for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
-  for (std::size_t i = 0; i < std::min(kMostLines, session.the_plan().cut_reasons.size()); ++i)
-    print("cut   " + session.the_plan().cut_reasons[i] + "\n");
-  if (session.the_plan().cut_reasons.size() > kMostLines)
-    print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
-  print(fullest_device(session));
+  for (const std::string& note : network.plan().notes) print("note  " + note + "\n");
+  for (std::size_t i = 0; i < std::min(kMostLines, network.plan().cut_reasons.size()); ++i)
+    print("cut   " + network.plan().cut_reasons[i] + "\n");
+  if (network.plan().cut_reasons.size() > kMostLines)
+    print(fmt::format("cut   … and {} more\n", network.plan().cut_reasons.size() - kMostLines));
+  print(fullest_device(network));
   print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
-                    seconds_text(session.the_plan().lower_bound_seconds),
-                    session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
-                    seconds_text(session.the_plan().planning_seconds)));
-  if (!session.asynchronous()) {
+                    seconds_text(network.plan().lower_bound_seconds),
+                    network.plan().lower_bound_reason, network.plan().gap() * 100,
+                    seconds_text(network.plan().planning_seconds)));
+  if (!network.asynchronous()) {
     print("the step is\n" +
-          to_text(session.predicted_program(),
-                  critical_path(session.predicted_program(), session.predicted_costs(),
-                                session.prediction().events),
+          to_text(network.predicted_program(),
+                  critical_path(network.predicted_program(), network.predicted_costs(),
+                                network.prediction().events),
                   4));
   }
-  if (session.devices() <= 32)
-    print(render_rows(session.predicted_program(), session.prediction().events, 100));
+  if (network.devices() <= 32)
+    print(render_rows(network.predicted_program(), network.prediction().events, 100));
 }
 
 }  // namespace
 
 int profile_command(Options& options) {
   prepare(options, "profile");
-  Session session(options.run);
-  session.open();
-  session.plan();
+  const PlannedNetwork network = plan_network(options.run);
   const std::string document =
-      profile_text(session.profile(), session.graph(), options.run.model.path);
+      profile_text(network.profile(), network.graph(), options.run.model.path);
   if (!options.output.empty() && options.output != "-")
-    write_profile(options.output, session.profile(), session.graph(), options.run.model.path);
+    write_profile(options.output, network.profile(), network.graph(), options.run.model.path);
   if (options.json || options.output == "-") {
     print(document);
     return 0;
   }
   std::string table = fmt::format("{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "node", "forward",
                                   "input grad", "weight grad", "params", "saved");
-  for (const ChainCost& element : session.costs().elements) {
+  for (const ChainCost& element : network.costs().elements) {
     table += fmt::format(
         "{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", printable(element.name).substr(0, 31),
         seconds_text(element.forward_seconds), seconds_text(element.input_gradient_seconds),
@@ -163,19 +161,19 @@ int profile_command(Options& options) {
   }
   print(table);
   print(fmt::format("{} a micro-batch of {} on {} ({} thread{} a stage, {} busy at once)\n",
-                    seconds_text(session.profile().total_seconds(session.graph())),
-                    session.micro_batch(), session.profile().device, session.threads(),
-                    session.threads() == 1 ? "" : "s", session.profile().busy_threads));
-  if (session.profile().backend == "cpu") {
-    const double peak = measure_matrix_product(session.threads()) * session.threads();
-    print(kernel_rates_table(session.profile(), session.graph(), peak));
+                    seconds_text(network.profile().total_seconds(network.graph())),
+                    network.micro_batch(), network.profile().device, network.threads(),
+                    network.threads() == 1 ? "" : "s", network.profile().busy_threads));
+  if (network.profile().backend == "cpu") {
+    const double peak = measure_matrix_product(network.threads()) * network.threads();
+    print(kernel_rates_table(network.profile(), network.graph(), peak));
   } else if (!options.run.pipeline.gpu_ids.empty()) {
     ProfileOptions measured;
     measured.use_cache = options.run.pipeline.profile_cache;
     measured.tensor_floats = options.run.model.tensor_floats;
     Device& gpu = cuda_plugin().open(options.run.pipeline.gpu_ids.front());
     const DeviceSpeed roof = measure_device_speed(gpu, options.run.model.precision, measured);
-    print(roofline_table(session.profile(), session.graph(), roof));
+    print(roofline_table(network.profile(), network.graph(), roof));
   }
   return 0;
 }
@@ -199,26 +197,24 @@ int plan_command(Options& options) {
   } else if (open && !options.schedule_given && options.gpus > 1) {
     log_info("plan", "note     a plan for a file is that of train: 1f1b; --schedule auto searches");
   }
-  Session session(options.run);
-  session.open();
-  session.plan();
-  const Simulation& prediction = session.prediction();
+  const PlannedNetwork network = plan_network(options.run);
+  const Simulation& prediction = network.prediction();
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
-    write_file(options.svg, plan_svg(session.the_plan(), session.predicted_program(),
-                                     prediction.events, title, pipeline.memory_limit_bytes));
+    write_file(options.svg, plan_svg(network.plan(), network.predicted_program(), prediction.events,
+                                     title, pipeline.memory_limit_bytes));
   }
   if (!options.dot.empty())
-    write_file(options.dot, plan_dot(session.the_plan(), session.costs(), title));
+    write_file(options.dot, plan_dot(network.plan(), network.costs(), title));
   if (!options.output.empty() && options.output != "-")
-    write_plan(options.output, session.the_plan(), session.costs(), session.plan_request(),
-               options.run.model.path, session.order());
+    write_plan(options.output, network.plan(), network.costs(), network.plan_request(),
+               options.run.model.path, network.order());
   if (options.json || options.output == "-") {
-    print(plan_text(session.the_plan(), session.costs(), session.plan_request(),
-                    options.run.model.path, session.order()));
+    print(plan_text(network.plan(), network.costs(), network.plan_request(), options.run.model.path,
+                    network.order()));
     return 0;
   }
-  print_plan(session);
+  print_plan(network);
   return 0;
 }
 
@@ -240,21 +236,19 @@ int simulate_command(Options& options) {
       config.pipeline.schedule = schedule;
       config.pipeline.micro_batches = drains ? count : 0;
       if (count > config.optimization.batch_size) continue;
-      Session session(config);
-      session.open();
-      session.plan();
-      const double step = session.predicted_step_seconds();
-      double bubble = session.prediction().bubble;
-      if (session.asynchronous() && step > 0) {
+      const PlannedNetwork network = plan_network(config);
+      const double step = network.predicted_step_seconds();
+      double bubble = network.prediction().bubble;
+      if (network.asynchronous() && step > 0) {
         double busy = 0;
-        for (const StagePlan& stage : session.the_plan().stages)
+        for (const StagePlan& stage : network.plan().stages)
           busy += stage.forward_seconds + stage.backward_seconds + stage.step_seconds;
-        bubble = 1 - busy / (step * session.stages());
+        bubble = 1 - busy / (step * network.stages());
       }
       std::string memory;
       Json bytes = Json::array();
-      for (int s = 0; s < session.stages(); ++s) {
-        const std::size_t total = session.predicted_memory(s).total();
+      for (int s = 0; s < network.stages(); ++s) {
+        const std::size_t total = network.predicted_memory(s).total();
         memory += (memory.empty() ? "" : ", ") + bytes_text(total);
         bytes.push_back(total);
       }
@@ -263,14 +257,14 @@ int simulate_command(Options& options) {
       jitter.compute = options.jitter;
       jitter.seed = config.optimization.seed;
       const JitterResult spread =
-          simulate_jitter(session.predicted_program(), session.predicted_costs(), jitter);
-      const double scale = step / session.prediction().makespan;
+          simulate_jitter(network.predicted_program(), network.predicted_costs(), jitter);
+      const double scale = step / network.prediction().makespan;
       table += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
-                           schedule, session.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
+                           schedule, network.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
                            spread.p95 * scale * 1e3, bubble * 100, memory,
-                           session.asynchronous() ? "older versions" : "same");
+                           network.asynchronous() ? "older versions" : "same");
       rows.push_back({{"schedule", schedule},
-                      {"micro_batches", session.micro_batches()},
+                      {"micro_batches", network.micro_batches()},
                       {"step_ms", step * 1e3},
                       {"p50_ms", spread.p50 * scale * 1e3},
                       {"p95_ms", spread.p95 * scale * 1e3},

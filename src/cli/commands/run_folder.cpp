@@ -64,9 +64,9 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
 }
 
 /// A configuration file that starts the run again.
-std::string config_of_run(const Options& options, const Session& session) {
+std::string config_of_run(const Options& options, const PlannedNetwork& network) {
   Options copy = options;
-  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  copy.settings = overlay(options.settings, {settings_to_keep(options, network).front()});
   // The model in the folder has its new head already.
   std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
   return config_text(copy, "train", /*all=*/true);
@@ -107,19 +107,20 @@ void check_output(const Options& options, const std::string& output, bool replac
   delete_stale_temporaries(output);
 }
 
-void write_plan_and_profile(const Options& options, const Session& session,
+void write_plan_and_profile(const Options& options, const PlannedNetwork& network,
                             const fs::path& folder) {
-  write_plan(folder / "plan.json", session.the_plan(), session.costs(), session.plan_request(),
-             options.run.model.path, session.order());
-  write_profile(folder / "profile.json", session.profile(), session.graph(),
+  write_plan(folder / "plan.json", network.plan(), network.costs(), network.plan_request(),
+             options.run.model.path, network.order());
+  write_profile(folder / "profile.json", network.profile(), network.graph(),
                 options.run.model.path);
 }
 
-void write_configuration(const Options& options, const Session& session, const fs::path& folder) {
-  write_file(folder / "config.toml", config_of_run(options, session));
-  if (!session.data().class_names.empty())
+void write_configuration(const Options& options, const PlannedNetwork& network,
+                         const fs::path& folder) {
+  write_file(folder / "config.toml", config_of_run(options, network));
+  if (!network.data().class_names.empty())
     write_file(folder / "classes.txt",
-               fmt::format("{}\n", fmt::join(session.data().class_names, "\n")));
+               fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
 }
 
 }  // namespace pipetrain

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cli/options/options.h"
+#include "train/network.h"
 #include "train/saving.h"
-#include "train/session.h"
 
 namespace pipetrain {
 
@@ -43,10 +43,10 @@ class RunFolder {
 void check_output(const Options& options, const std::string& output, bool replaces_own);
 
 /// Writes plan.json and profile.json.
-void write_plan_and_profile(const Options& options, const Session& session,
+void write_plan_and_profile(const Options& options, const PlannedNetwork& network,
                             const std::filesystem::path& folder);
 /// Writes config.toml, which starts the run again, and the names of classes.
-void write_configuration(const Options& options, const Session& session,
+void write_configuration(const Options& options, const PlannedNetwork& network,
                          const std::filesystem::path& folder);
 
 }  // namespace pipetrain

@@ -13,27 +13,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void introduce_model(const Options& options, const Session& session) {
-  const TrainingGraph& graph = session.graph();
+void introduce_model(const Options& options, const PlannedNetwork& network) {
+  const TrainingGraph& graph = network.graph();
   std::int64_t parameters = 0;
   for (const Parameter& parameter : graph.parameters)
     parameters += graph.graph[parameter.value].type.count();
   log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}",
            PIPETRAIN_VERSION, fs::path(options.run.model.path).filename().string(), parameters,
-           graph.parameters.size(), session.chain().order.size(), session.model().file.opset);
-  for (const std::string& warning : session.model().file.warnings)
+           graph.parameters.size(), network.chain().order.size(), network.model().file.opset);
+  for (const std::string& warning : network.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
-  if (const std::string words = words_on_doubtful(session.model().rules); !words.empty())
+  if (const std::string words = words_on_doubtful(network.model().rules); !words.empty())
     log_info("train", "note     {}", words);
-  if (session.data().synthetic) {
+  if (network.data().synthetic) {
     log_info(
         "train",
         "note     no --data: synthetic samples measure the speed; the weights will not be useful");
   }
-  log_info("train", "{}", session.data().description);
+  log_info("train", "{}", network.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
-  const auto named = static_cast<std::int64_t>(session.data().class_names.size());
+  const auto named = static_cast<std::int64_t>(network.data().class_names.size());
   if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
     log_info("train",
              "note     the data have {} classes, the model {}: --num-classes {} would replace its "
@@ -42,13 +42,13 @@ void introduce_model(const Options& options, const Session& session) {
   }
 }
 
-void introduce_batch(const Options& options, const Session& session) {
+void introduce_batch(const Options& options, const PlannedNetwork& network) {
   log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
-           options.run.optimization.batch_size, session.micro_batches(),
-           session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
-           session.micro_batch() == 1 ? "" : "s");
-  for (const OnnxValue& input : session.model().model.inputs) {
-    if (input.dims.empty() || input.dims[0].value <= 0 || session.micro_batches() < 2) continue;
+           options.run.optimization.batch_size, network.micro_batches(),
+           network.micro_batches() == 1 ? "" : "es", network.micro_batch(),
+           network.micro_batch() == 1 ? "" : "s");
+  for (const OnnxValue& input : network.model().model.inputs) {
+    if (input.dims.empty() || input.dims[0].value <= 0 || network.micro_batches() < 2) continue;
     log_info(
         "train",
         "note     the model takes {} sample{} at a time, as it was exported; with a free first "
@@ -58,33 +58,33 @@ void introduce_batch(const Options& options, const Session& session) {
   }
 }
 
-void introduce_plan(const Options& options, const Session& session) {
-  const bool one_each = session.stages() == session.devices();
-  log_info("train", "device   {} {}{} x {} thread{}{}{}", session.devices(),
-           one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
-           session.threads() == 1 ? "" : "s",
-           one_each ? "" : fmt::format(", {} stages", session.stages()),
-           session.processes() ? fmt::format(", in {} processes ({})", session.processes()->size(),
-                                             session.processes()->processes().name())
+void introduce_plan(const Options& options, const PlannedNetwork& network) {
+  const bool one_each = network.stages() == network.devices();
+  log_info("train", "device   {} {}{} x {} thread{}{}{}", network.devices(),
+           one_each ? "stage" : "device", network.devices() == 1 ? "" : "s", network.threads(),
+           network.threads() == 1 ? "" : "s",
+           one_each ? "" : fmt::format(", {} stages", network.stages()),
+           network.processes() ? fmt::format(", in {} processes ({})", network.processes()->size(),
+                                             network.processes()->processes().name())
                                : "");
-  for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
+  for (const std::string& note : network.plan().notes) log_info("train", "note     {}", note);
   log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
-           session.profile().device,
-           session.profile().is_estimate        ? " (estimated: the first step is measured)"
-           : session.profile().cached_nodes > 0 ? " (profile cached)"
+           network.profile().device,
+           network.profile().is_estimate        ? " (estimated: the first step is measured)"
+           : network.profile().cached_nodes > 0 ? " (profile cached)"
                                                 : "",
-           plan_table(session));
+           plan_table(network));
 }
 
-void tell_speed(const Session& session, const TrainingSummary& summary) {
-  const double predicted = session.predicted_step_seconds();
+void tell_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
+  const double predicted = network.predicted_step_seconds();
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
              "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
              "(predicted {:.1f} %){}",
              summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
              seconds_text(predicted), summary.steady_bubble * 100,
-             session.prediction().bubble * 100,
+             network.prediction().bubble * 100,
              summary.steady_utilisation > 0
                  ? fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100)
                  : "");
@@ -115,32 +115,33 @@ void tell_shares(const TrainingSummary& summary, const TimeAccount& account,
 
 }  // namespace
 
-void introduce(const Options& options, const Session& session) {
-  introduce_model(options, session);
-  introduce_batch(options, session);
-  introduce_plan(options, session);
+void introduce(const Options& options, const PlannedNetwork& network) {
+  introduce_model(options, network);
+  introduce_batch(options, network);
+  introduce_plan(options, network);
 }
 
-void introduce_resume(const Options& options, const Session& session,
+void introduce_resume(const Options& options, const PlannedNetwork& network,
                       const FoundCheckpoint& found) {
   const Checkpoint& checkpoint = found.checkpoint;
   log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
-           checkpoint.step, session.total_steps(), checkpoint.epoch());
-  for (const std::string& change : compare_run(session, checkpoint, recorded_numbers(options)))
+           checkpoint.step, network.total_steps(), checkpoint.epoch());
+  for (const std::string& change : compare_run(network, checkpoint, recorded_numbers(options)))
     log_info("train", "note     {}", change);
-  if (checkpoint.in_flight() && !continues_in_flight(session, checkpoint)) {
+  if (checkpoint.in_flight() && !continues_in_flight(network, checkpoint)) {
     log_info("train",
              "note     other stages or another schedule: mini-batches that were in flight start "
              "again with the newest weights, so the numbers are not those of a run without a stop");
   }
 }
 
-void tell_memory(const Session& session) {
+void tell_memory(const PipelineRun& run) {
+  const PlannedNetwork& network = run.network();
   std::string memory, predicted;
-  for (int s = 0; s < session.stages(); ++s) {
+  for (int s = 0; s < network.stages(); ++s) {
     const char* comma = s ? ", " : "";
-    memory += comma + bytes_text(session.runtime().memory(s).total());
-    predicted += comma + bytes_text(session.predicted_memory(s).total());
+    memory += comma + bytes_text(run.runtime().memory(s).total());
+    predicted += comma + bytes_text(network.predicted_memory(s).total());
   }
   log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
            memory, predicted);
@@ -155,10 +156,10 @@ void tell_saved(const Options& options, const std::string& output, const fs::pat
            folder.string());
 }
 
-void tell_end(const Options& options, const Session& session, const TrainingSummary& summary,
+void tell_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
               const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
               const fs::path& folder) {
-  tell_speed(session, summary);
+  tell_speed(network, summary);
   tell_shares(summary, account, recorder);
   if (summary.end == RunEnd::kStalled) {
     log_info("train",
@@ -174,8 +175,8 @@ void tell_end(const Options& options, const Session& session, const TrainingSumm
   tell_saved(options, output, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time is over after step {} of {} · resume: {}", summary.steps,
-             session.total_steps(), resume_words(folder));
-  if (session.data().synthetic)
+             network.total_steps(), resume_words(folder));
+  if (network.data().synthetic)
     log_info("train",
              "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",
              printable(options.run.model.path));

@@ -13,11 +13,12 @@
 namespace pipetrain {
 
 /// Model, data, loss, batch, devices and plan.
-void introduce(const Options& options, const Session& session);
+void introduce(const Options& options, const PlannedNetwork& network);
 /// What a run goes on from, and what it does otherwise than before.
-void introduce_resume(const Options& options, const Session& session, const FoundCheckpoint& found);
-/// What the stages have taken; the session has started.
-void tell_memory(const Session& session);
+void introduce_resume(const Options& options, const PlannedNetwork& network,
+                      const FoundCheckpoint& found);
+/// What the stages have taken.
+void tell_memory(const PipelineRun& run);
 
 /// The command that goes on with a run.
 std::string resume_words(const std::filesystem::path& folder);
@@ -25,7 +26,7 @@ std::string resume_words(const std::filesystem::path& folder);
 void tell_saved(const Options& options, const std::string& output,
                 const std::filesystem::path& folder);
 /// All of a run that has ended by itself. `output`: where the trained model is.
-void tell_end(const Options& options, const Session& session, const TrainingSummary& summary,
+void tell_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
               const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
               const std::filesystem::path& folder);
 

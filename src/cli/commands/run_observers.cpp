@@ -8,9 +8,9 @@
 namespace pipetrain {
 
 void Watcher::on_round(std::int64_t step, const Program& program, const RoundResult& result) {
-  if (!session_.processes()) reports_.account.round(session_, program, result);
+  if (!run_.network().processes()) reports_.account.round(run_, program, result);
   reports_.recorder.round(step, program, result);
-  if (!session_.asynchronous()) return;
+  if (!run_.network().asynchronous()) return;
   std::vector<double> busy;
   for (const double seconds : result.busy_seconds) busy.push_back(seconds / result.seconds);
   reports_.progress.utilisation(busy);

@@ -28,8 +28,8 @@ struct RunReports {
 /// Of the process that leads.
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(Session& session, const RunReports& reports, Signals& signals)
-      : session_(session), reports_(reports), signals_(signals) {}
+  Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
+      : run_(run), reports_(reports), signals_(signals) {}
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override;
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
@@ -37,7 +37,7 @@ class Watcher final : public TrainingObserver {
   RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
 
  private:
-  Session& session_;
+  PipelineRun& run_;
   RunReports reports_;
   Signals& signals_;
 };

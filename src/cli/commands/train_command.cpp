@@ -40,26 +40,27 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What all devices could compute in a second; 0: unknown.
-double peak_flops(const Session& session) {
-  if (!session.config().pipeline.gpu_ids.empty() || session.processes()) return 0;
-  const int threads = std::min(available_cores(), session.devices() * session.threads());
-  return matrix_product_rate(threads, session.config().pipeline.profile_cache);
+double peak_flops(const PlannedNetwork& network) {
+  if (!network.config().pipeline.gpu_ids.empty() || network.processes()) return 0;
+  const int threads = std::min(available_cores(), network.devices() * network.threads());
+  return matrix_product_rate(threads, network.config().pipeline.profile_cache);
 }
 
-SaveSettings save_settings(const Options& options, const Session& session, const fs::path& folder) {
+SaveSettings save_settings(const Options& options, const PlannedNetwork& network,
+                           const fs::path& folder) {
   SaveSettings save;
   save.folder = folder / "checkpoints";
   // Synthetic data measure the speed: nobody wants their weights back.
   const bool wanted = !options.save_every.empty();
   save.every = SaveEvery::parse(wanted                     ? options.save_every
-                                : session.data().synthetic ? "never"
+                                : network.data().synthetic ? "never"
                                                            : "1ep");
   save.may_wait = !wanted;
   save.least_seconds = 60;
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
-  save.run = describe_run(session, settings_to_keep(options, session), recorded_numbers(options));
+  save.run = describe_run(network, settings_to_keep(options, network), recorded_numbers(options));
   return save;
 }
 
@@ -68,41 +69,47 @@ double most_seconds(const Options& options) {
   return options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
 }
 
-/// Puts into a started session what it begins with.
-void begin_with(const Options& options, Session& session, const FoundCheckpoint* found,
+/// The step at which the first round of a run begins.
+std::int64_t first_step(const Options& options, const PlannedNetwork& network,
+                        const FoundCheckpoint* found) {
+  const bool goes_on = found && !options.resume_weights_only;
+  return goes_on ? first_round(network, found->checkpoint) : 0;
+}
+
+/// Puts into a run what it begins with.
+void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
                 TrainingOptions& training, std::optional<ProgramCut>& cut) {
   const bool goes_on = found && !options.resume_weights_only;
   if (goes_on) {
-    session.start(first_round(session, found->checkpoint));
-    cut = restore(session, found->checkpoint);
+    cut = restore(run, found->checkpoint);
     training.resumed = &found->checkpoint;
     training.cut = cut ? &*cut : nullptr;
   } else {
-    session.start();
     if (options.init == "random") {
       for (const auto& [name, value] :
-           fresh_weights(session.model(), options.run.optimization.seed))
-        session.runtime().write(name, value);
+           fresh_weights(run.network().model(), options.run.optimization.seed))
+        run.runtime().write(name, value);
     }
-    if (found) restore_weights(session, found->checkpoint);
+    if (found) restore_weights(run, found->checkpoint);
   }
-  session.release_initial_weights();
+  run.release_initial_weights();
 }
 
 /// What a process does that does not lead: train its stages. Files and words are process 0's.
-int follow(const Options& options, Session& session, const FoundCheckpoint* found,
+int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
            Signals& signals) {
-  if (session.processes()->broadcast({}) == "nothing to do") return 0;
+  if (network.processes()->broadcast({}) == "nothing to do") return 0;
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   if (options.run.optimization.rate_by_time)
     training.max_seconds = parse_duration("--max-time", options.max_time);
-  begin_with(options, session, found, training, cut);
+  PipelineRun run(network, first_step(options, network, found));
+  begin_with(options, run, found, training, cut);
   Follower follower(signals);
   signals.watch_stops();
-  const TrainingSummary summary = train(session, follower, training);
+  const TrainingSummary summary = train(run, follower, training);
   if (summary.end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
-  session.collect_weights();
+  run.collect_weights();
   return 0;
 }
 
@@ -118,22 +125,23 @@ struct Start {
 /// The run of the process that leads, from its folder on.
 class LeadingRun {
  public:
-  LeadingRun(const Options& options, Session& session, const Start& start, const fs::path& folder,
-             const std::string& output, StatusFile& status, Signals& signals)
+  LeadingRun(const Options& options, PlannedNetwork& network, const Start& start,
+             const fs::path& folder, const std::string& output, StatusFile& status,
+             Signals& signals)
       : options_(options),
-        session_(session),
+        network_(network),
         start_(start),
         folder_(folder),
         output_(output),
         status_(status),
         signals_(signals),
-        was_estimate_(session.profile().is_estimate),
+        was_estimate_(network.profile().is_estimate),
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
         board_(options.tensorboard ? folder / "tb" : fs::path()),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
-        recorder_(session, options.trace, options.trace_steps) {}
+        recorder_(network, options.trace, options.trace_steps) {}
 
   /// Returns the exit code.
   int run() {
@@ -155,27 +163,28 @@ class LeadingRun {
 
  private:
   void train_and_write() {
-    events_.run_start(options_, session_, folder_.filename().string());
-    events_.plan(session_, (folder_ / "plan.json").string());
+    events_.run_start(options_, network_, folder_.filename().string());
+    events_.plan(network_, (folder_ / "plan.json").string());
     TrainingOptions training;
-    training.save = save_settings(options_, session_, folder_);
+    training.save = save_settings(options_, network_, folder_);
     training.max_seconds = max_seconds_;
-    training.peak_flops = [&] { return peak_flops(session_); };
+    training.peak_flops = [&] { return peak_flops(network_); };
     std::optional<ProgramCut> cut;
-    if (session_.processes()) session_.processes()->broadcast("begin");
-    begin_with(options_, session_, start_.checkpoint(), training, cut);
-    tell_memory(session_);
-    Watcher watcher(session_, {account_, progress_, events_, board_, recorder_, status_}, signals_);
+    if (network_.processes()) network_.processes()->broadcast("begin");
+    run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
+    begin_with(options_, *run_, start_.checkpoint(), training, cut);
+    tell_memory(*run_);
+    Watcher watcher(*run_, {account_, progress_, events_, board_, recorder_, status_}, signals_);
     signals_.watch_stops();
-    summary_ = train(session_, watcher, training);
+    summary_ = train(*run_, watcher, training);
     progress_.finish();
-    if (was_estimate_) write_plan_and_profile(options_, session_, folder_);
+    if (was_estimate_) write_plan_and_profile(options_, network_, folder_);
     if (summary_.end == RunEnd::kStopped) {
       recorder_.finish();
       return end_stopped(signals_.stop() ? signals_.stop() : SIGTERM);
     }
-    session_.collect_weights();
-    write_trained_model(options_, session_, output_, (folder_ / "trained.onnx").string(),
+    run_->collect_weights();
+    write_trained_model(options_, *run_, output_, (folder_ / "trained.onnx").string(),
                         training.save, summary_);
     recorder_.finish();
     if (!summary_.save_failure.empty()) {
@@ -204,11 +213,12 @@ class LeadingRun {
                                                          : "ok";
     events_.run_end(end, 0, summary_, output_);
     status_.end(end, 0);
-    tell_end(options_, session_, summary_, account_, recorder_, output_, folder_);
+    tell_end(options_, network_, summary_, account_, recorder_, output_, folder_);
   }
 
   const Options& options_;
-  Session& session_;
+  PlannedNetwork& network_;
+  std::optional<PipelineRun> run_;  // from its beginning on
   const Start& start_;
   fs::path folder_;
   std::string output_;
@@ -267,27 +277,27 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
   if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
 }
 
-/// The run of the process that leads, in a session that has been planned; returns the exit code.
-int lead(const Options& options, Session& session, const Start& start, RunFolder& run_folder,
+/// The run of the process that leads, of a network that has been planned; returns the exit code.
+int lead(const Options& options, PlannedNetwork& network, const Start& start, RunFolder& run_folder,
          Signals& signals) {
   StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
-  if (start.goes_on && start.found->checkpoint.step >= session.total_steps() &&
+  if (start.goes_on && start.found->checkpoint.step >= network.total_steps() &&
       fs::exists(output)) {
     log_info("train", "done     nothing is left to do: all {} steps are in {}",
-             session.total_steps(), printable(output));
-    if (session.processes()) session.processes()->broadcast("nothing to do");
+             network.total_steps(), printable(output));
+    if (network.processes()) network.processes()->broadcast("nothing to do");
     return 0;
   }
   const bool replaces_own = !start.resumed.empty() && fs::path(output) == folder / "trained.onnx";
   check_output(options, output, replaces_own);
   copy_log_to(folder / "stderr.log");
-  write_plan_and_profile(options, session, folder);
-  write_configuration(options, session, folder);
-  return LeadingRun(options, session, start, folder, output, status, signals).run();
+  write_plan_and_profile(options, network, folder);
+  write_configuration(options, network, folder);
+  return LeadingRun(options, network, start, folder, output, status, signals).run();
 }
 
 int train_in(Options& options, ProcessGroup* processes) {
@@ -306,14 +316,12 @@ int train_in(Options& options, ProcessGroup* processes) {
            "auto) and name that");
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
-  Session session(options.run, SessionMode::kTrain, processes);
-  session.open();
-  session.plan();
-  if (!leads) return options.dry_run ? 0 : follow(options, session, start.checkpoint(), signals);
-  check_one_file(session.model().file, options.output);
-  introduce(options, session);
-  if (start.goes_on) introduce_resume(options, session, *start.found);
-  return options.dry_run ? 0 : lead(options, session, start, folder, signals);
+  PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
+  if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
+  check_one_file(network.model().file, options.output);
+  introduce(options, network);
+  if (start.goes_on) introduce_resume(options, network, *start.found);
+  return options.dry_run ? 0 : lead(options, network, start, folder, signals);
 }
 
 }  // namespace

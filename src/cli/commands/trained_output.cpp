@@ -15,12 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The checkpoint of a run's last step, which is written if the run has not done so.
-fs::path last_checkpoint(const Session& session, const SaveSettings& save,
+fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
                          const TrainingSummary& summary) {
   if (summary.last_checkpoint.filename() == checkpoint_name(summary.steps))
     return summary.last_checkpoint;
-  Checkpoint checkpoint = make_checkpoint(session, save.run, summary.steps, summary.steps, 0,
-                                          session.trained_contents());
+  Checkpoint checkpoint =
+      make_checkpoint(run, save.run, summary.steps, summary.steps, 0, run.trained_contents());
   checkpoint.reason = "error";
   checkpoint.learning_rate = summary.learning_rate;
   checkpoint.seconds = summary.seconds;
@@ -30,7 +30,7 @@ fs::path last_checkpoint(const Session& session, const SaveSettings& save,
 
 }  // namespace
 
-void write_trained_model(const Options& options, Session& session, const std::string& path,
+void write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
                          const std::string& spare, const SaveSettings& save,
                          const TrainingSummary& summary) try {
   std::vector<std::string> changes;
@@ -38,7 +38,7 @@ void write_trained_model(const Options& options, Session& session, const std::st
   const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
   if (options.output == "-") {
     std::string temporary = spare + ".out";
-    changes = session.export_model(temporary);
+    changes = run.export_model(temporary);
     std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
@@ -48,10 +48,10 @@ void write_trained_model(const Options& options, Session& session, const std::st
     fs::remove(temporary);
   } else {
     try {
-      changes = session.export_model(path, options.overwrite);
+      changes = run.export_model(path, options.overwrite);
     } catch (Error& error) {
       if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
-      session.export_model(spare, /*overwrite=*/true);
+      run.export_model(spare, /*overwrite=*/true);
       error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
       throw;
     }
@@ -59,7 +59,7 @@ void write_trained_model(const Options& options, Session& session, const std::st
   for (const std::string& change : changes) log_info("train", "note     {}", change);
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kModel) throw;
-  const std::string kept = printable(last_checkpoint(session, save, summary).string());
+  const std::string kept = printable(last_checkpoint(run, save, summary).string());
   PT_FAIL(kModel,
           "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
           "--output {}",

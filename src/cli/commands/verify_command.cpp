@@ -17,23 +17,21 @@ int verify_command(Options& options) {
   // As many steps as an asynchronous schedule needs to be full twice.
   if (optimization.max_steps < 0) optimization.max_steps = 4 * options.run.pipeline.devices;
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
-  Session session(options.run);
-  session.open();
-  session.plan();
-  session.start();
-  const Verification result = verify(session);
+  PlannedNetwork network = plan_network(options.run);
+  PipelineRun run(network);
+  const Verification result = verify(run);
   const std::string verdict = fmt::format(
       "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
       "statistics after {} step{}",
-      result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule, session.devices(),
-      session.devices() == 1 ? "" : "s", result.reference, result.losses, result.gradients,
+      result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule, network.devices(),
+      network.devices() == 1 ? "" : "s", result.reference, result.losses, result.gradients,
       result.parameters, result.steps, result.steps == 1 ? "" : "s");
   if (options.json) {
     const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
                                          {"equal", result.equal()},
                                          {"schedule", options.run.pipeline.schedule},
-                                         {"devices", session.devices()},
-                                         {"stages", session.stages()},
+                                         {"devices", network.devices()},
+                                         {"stages", network.stages()},
                                          {"reference", result.reference},
                                          {"steps", result.steps},
                                          {"losses", result.losses},

@@ -263,7 +263,7 @@ void take_over(const FoundCheckpoint& found, const std::string& command, Options
     options.run.pipeline.cuts = checkpoint.cuts;
 }
 
-std::vector<Setting> settings_to_keep(const Options& options, const Session& session) {
+std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwork& network) {
   const Specs specs = train_options();
   const auto kept = [&](const std::string& name, const std::string& value) {
     return Setting(name, followable(specs.at(name), value));
@@ -271,7 +271,7 @@ std::vector<Setting> settings_to_keep(const Options& options, const Session& ses
   // What was left to the program is kept as it was decided.
   std::vector<Setting> settings = {kept("--model", options.run.model.path),
                                    kept("--schedule", options.run.pipeline.schedule),
-                                   {"--threads", fmt::format("{}", session.threads())}};
+                                   {"--threads", fmt::format("{}", network.threads())}};
   for (const auto& [name, value] : options.settings) {
     if (is_kept(specs.at(name)) && name != "--model" && name != "--schedule" && name != "--threads")
       settings.push_back(kept(name, value));

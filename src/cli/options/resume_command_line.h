@@ -8,7 +8,7 @@
 
 #include "cli/options/options.h"
 #include "train/checkpoint.h"
-#include "train/session.h"
+#include "train/planned_network.h"
 
 namespace pipetrain {
 
@@ -30,7 +30,7 @@ std::filesystem::path folder_to_resume(const Options& options, const FoundCheckp
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options);
 
 /// What a checkpoint is to remember of the command line.
-std::vector<Setting> settings_to_keep(const Options& options, const Session& session);
+std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwork& network);
 
 /// The model that a checkpoint names, with the same errors; empty when it names none.
 std::string model_of(const FoundCheckpoint& found, const std::string& command);

@@ -120,7 +120,8 @@ void EventLog::write(Line& line) {
   }
 }
 
-void EventLog::run_start(const Options& options, const Session& session, const std::string& run) {
+void EventLog::run_start(const Options& options, const PlannedNetwork& network,
+                         const std::string& run) {
   Line line("run_start");
   Json& json = line.json;
   json["schema"] = "pipetrain.events/1";
@@ -136,39 +137,39 @@ void EventLog::run_start(const Options& options, const Session& session, const s
   json["seed"] = options.run.optimization.seed;
   json["pid"] = getpid();
   std::int64_t parameters = 0;
-  for (const Parameter& parameter : session.graph().parameters)
-    parameters += session.graph().graph[parameter.value].type.count();
+  for (const Parameter& parameter : network.graph().parameters)
+    parameters += network.graph().graph[parameter.value].type.count();
   json["model"] = {{"file", options.run.model.path},
                    {"parameters", parameters},
-                   {"ops", session.chain().order.size()}};
-  json["data"] = {{"format", session.data().format},
-                  {"samples", session.data().train->size()},
-                  {"classes", session.graph().loss.classes}};
-  json["stages"] = session.stages();
-  json["threads"] = session.threads();
+                   {"ops", network.chain().order.size()}};
+  json["data"] = {{"format", network.data().format},
+                  {"samples", network.data().train->size()},
+                  {"classes", network.graph().loss.classes}};
+  json["stages"] = network.stages();
+  json["threads"] = network.threads();
   write(line);
 }
 
-void EventLog::plan(const Session& session, const std::string& path) {
+void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
   Line line("plan");
   Json& json = line.json;
   json["file"] = path;
-  for (std::size_t s = 0; s < session.the_plan().stages.size(); ++s) {
-    const StagePlan& stage = session.the_plan().stages[s];
+  for (std::size_t s = 0; s < network.plan().stages.size(); ++s) {
+    const StagePlan& stage = network.plan().stages[s];
     json["stages"].push_back(
         {{"index", s},
-         {"first_op", session.costs().elements[static_cast<std::size_t>(stage.first)].name},
-         {"last_op", session.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
+         {"first_op", network.costs().elements[static_cast<std::size_t>(stage.first)].name},
+         {"last_op", network.costs().elements[static_cast<std::size_t>(stage.last - 1)].name},
          {"params", stage.parameter_bytes / sizeof(float)},
          {"fwd_ms", stage.forward_seconds * 1e3},
          {"bwd_ms", stage.backward_seconds * 1e3},
          {"mem_bytes", stage.memory.total()}});
   }
-  json["micro_batches"] = session.micro_batches();
-  json["micro_batch_size"] = session.micro_batch();
-  json["schedule"] = session.config().pipeline.schedule;
-  json["predicted"] = {{"step_ms", session.predicted_step_seconds() * 1e3},
-                       {"bubble", session.prediction().bubble}};
+  json["micro_batches"] = network.micro_batches();
+  json["micro_batch_size"] = network.micro_batch();
+  json["schedule"] = network.config().pipeline.schedule;
+  json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
+                       {"bubble", network.prediction().bubble}};
   write(line);
 }
 

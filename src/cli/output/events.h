@@ -20,8 +20,8 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  void run_start(const Options& options, const Session& session, const std::string& run);
-  void plan(const Session& session, const std::string& path);
+  void run_start(const Options& options, const PlannedNetwork& network, const std::string& run);
+  void plan(const PlannedNetwork& network, const std::string& path);
   void step(const StepReport& report);
   void evaluation(const EvaluationReport& report);
   void checkpoint(const SaveOutcome& outcome);

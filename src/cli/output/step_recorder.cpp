@@ -21,11 +21,11 @@ std::int64_t step_number(std::string_view text, const std::string& all) {
 
 }  // namespace
 
-StepRecorder::StepRecorder(const Session& session, const std::string& path,
+StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
                            const std::string& steps)
-    : session_(session) {
+    : network_(network) {
   if (path.empty()) return;
-  first_ = std::min(kWarmSteps + 1, std::max<std::int64_t>(1, session.total_steps()));
+  first_ = std::min(kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
   last_ = first_ + 2;
   if (!steps.empty()) {
     const std::size_t dash = steps.find('-');
@@ -37,27 +37,27 @@ StepRecorder::StepRecorder(const Session& session, const std::string& path,
              steps);
   }
   TraceLabels labels;
-  labels.title = std::filesystem::path(session.config().model.path).filename().string();
-  for (const StagePlan& stage : session.the_plan().stages)
+  labels.title = std::filesystem::path(network.config().model.path).filename().string();
+  for (const StagePlan& stage : network.plan().stages)
     labels.bytes_per_unit.push_back(static_cast<std::int64_t>(stage.saved_bytes));
   writer_ = std::make_unique<TraceWriter>(path, labels);
 }
 
 void StepRecorder::round(std::int64_t step, const Program& program, const RoundResult& result) {
-  const bool as_predicted = program == session_.predicted_program();
-  if (as_predicted && step > std::min(kWarmSteps, session_.total_steps() / 2) &&
+  const bool as_predicted = program == network_.predicted_program();
+  if (as_predicted && step > std::min(kWarmSteps, network_.total_steps() / 2) &&
       differences_.size() < kMostExplained) {
-    differences_.push_back(explain(program, session_.prediction().events, result.events));
+    differences_.push_back(explain(program, network_.prediction().events, result.events));
     differences_.back().measured_bubble -=
         result.worked_in_waits / (static_cast<double>(result.events.size()) * result.seconds);
   }
   // An asynchronous round holds many steps: it is shown whole.
   const bool wanted =
-      session_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
+      network_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
   if (!writer_ || !wanted) return;
   if (written_seconds_ == 0) {
-    writer_->add_step(TraceSide::kPredicted, session_.predicted_program(),
-                      session_.prediction().events, 0, step);
+    writer_->add_step(TraceSide::kPredicted, network_.predicted_program(),
+                      network_.prediction().events, 0, step);
   }
   writer_->add_step(TraceSide::kMeasured, program, result.events, written_seconds_, step);
   written_seconds_ += result.seconds;

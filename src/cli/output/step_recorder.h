@@ -17,7 +17,7 @@ class StepRecorder {
  public:
   /// `path`: a trace file to write, or empty. `steps`: "FIRST-LAST" or one number, counted from 1;
   /// empty: the first steps that are warm. Error (kUsage) for anything else.
-  StepRecorder(const Session& session, const std::string& path, const std::string& steps);
+  StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps);
 
   /// A round that has run; `step` counts from 1 and is its first.
   void round(std::int64_t step, const Program& program, const RoundResult& result);
@@ -28,7 +28,7 @@ class StepRecorder {
   std::string explanation() const;
 
  private:
-  const Session& session_;
+  const PlannedNetwork& network_;
   std::int64_t first_ = 0, last_ = -1;
   std::unique_ptr<TraceWriter> writer_;
   double written_seconds_ = 0;

@@ -124,8 +124,8 @@ void Progress::finish() {
   lines_ = 0;
 }
 
-std::string plan_table(const Session& session) {
-  const Plan& plan = session.the_plan();
+std::string plan_table(const PlannedNetwork& network) {
+  const Plan& plan = network.plan();
   std::string out = fmt::format("{:<7}{:<9}{:>10}{:>11}{:>11}{:>11}  {}\n", "stage", "nodes",
                                 "params", "fwd", "bwd", "memory", "starts at");
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -135,25 +135,25 @@ std::string plan_table(const Session& session) {
                     fmt::format("{}-{}", stage.first, stage.last - 1),
                     fmt::format("{:.2f} M", static_cast<double>(stage.parameter_bytes) / 4e6),
                     seconds_text(stage.forward_seconds), seconds_text(stage.backward_seconds),
-                    bytes_text(session.predicted_memory(static_cast<int>(s)).total()),
-                    printable(session.costs().elements[static_cast<std::size_t>(stage.first)].name),
+                    bytes_text(network.predicted_memory(static_cast<int>(s)).total()),
+                    printable(network.costs().elements[static_cast<std::size_t>(stage.first)].name),
                     stage.recompute ? "  (recompute)" : "");
   }
-  const Simulation& prediction = session.prediction();
-  const double step = session.predicted_step_seconds();
+  const Simulation& prediction = network.prediction();
+  const double step = network.predicted_step_seconds();
   double alone = 0;
   for (const StagePlan& stage : plan.stages)
     alone += (stage.forward_seconds + stage.backward_seconds) *
-             static_cast<double>(session.micro_batches());
+             static_cast<double>(network.micro_batches());
   out += fmt::format("predicted step {} · bubble {:.1f} % · balance within {:.1f} % of the bound",
                      seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
   if (plan.stages.size() > 1 && step > 0)
     out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);
-  if (session.shares_cores()) {
-    out += fmt::format(" · {} devices share {}", session.devices(),
-                       session.config().pipeline.gpu_ids.empty() ? "the cores of this machine"
-                       : session.processors() == 1               ? "one GPU"
+  if (network.shares_cores()) {
+    out += fmt::format(" · {} devices share {}", network.devices(),
+                       network.config().pipeline.gpu_ids.empty() ? "the cores of this machine"
+                       : network.processors() == 1               ? "one GPU"
                                                                  : "the GPUs");
   }
   return out + "\n";

@@ -45,6 +45,6 @@ class Progress {
 };
 
 /// The table of stages with what is predicted: for `plan` and the start of a run.
-std::string plan_table(const Session& session);
+std::string plan_table(const PlannedNetwork& network);
 
 }  // namespace pipetrain

@@ -12,11 +12,11 @@ namespace pipetrain {
 namespace {
 
 /// A thread that puts work into a stream does not know what it takes; the profile does.
-KernelTimes profiled_times(const Session& session, int units) {
-  const TrainingGraph& training = session.graph();
+KernelTimes profiled_times(const PlannedNetwork& network, int units) {
+  const TrainingGraph& training = network.graph();
   KernelTimes out;
   out.units = units;
-  out.seconds = session.profile().node_seconds;
+  out.seconds = network.profile().node_seconds;
   for (std::size_t n = 0; n < out.seconds.size(); ++n)
     out.seconds[n] *= runs_per_micro_batch(training, training.graph.nodes[n]) * units;
   return out;
@@ -24,11 +24,12 @@ KernelTimes profiled_times(const Session& session, int units) {
 
 }  // namespace
 
-void TimeAccount::round(Session& session, const Program& program, const RoundResult& result) {
-  std::vector<KernelTimes> times = session.runtime().take_kernel_times();
-  if (!session.config().pipeline.gpu_ids.empty()) {
-    if (session.profile().is_estimate || session.profile().backend == "estimate") return;
-    times = {profiled_times(session, program.units)};
+void TimeAccount::round(PipelineRun& run, const Program& program, const RoundResult& result) {
+  PlannedNetwork& network = run.network();
+  std::vector<KernelTimes> times = run.runtime().take_kernel_times();
+  if (!network.config().pipeline.gpu_ids.empty()) {
+    if (network.profile().is_estimate || network.profile().backend == "estimate") return;
+    times = {profiled_times(network, program.units)};
   }
   Sums& sums = rounds_++ == 0 ? first_ : later_;
   double update = 0;
@@ -40,7 +41,7 @@ void TimeAccount::round(Session& session, const Program& program, const RoundRes
   }
   sums.total += result.seconds * static_cast<double>(result.events.size());
   if (kinds_.empty()) {
-    for (const RuntimeVariant& variant : session.runtime_variants()) {
+    for (const RuntimeVariant& variant : run.runtime_variants()) {
       std::vector<KernelKind>& kinds = kinds_.emplace_back();
       std::vector<bool>& in_update = in_update_.emplace_back();
       for (const Node& node : variant.training->graph.nodes) {
@@ -58,8 +59,8 @@ void TimeAccount::round(Session& session, const Program& program, const RoundRes
     }
   }
   sums.optimizer += std::max(0.0, update - kernels_in_update);
-  if (rounds_ == 1 && session.profile().is_estimate && !times.empty())
-    session.take_measured(times.front(), update);
+  if (rounds_ == 1 && network.profile().is_estimate && !times.empty())
+    network.take_measured(times.front(), update);
 }
 
 TimeShares TimeAccount::shares() const {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/op_traits.h"
-#include "train/session.h"
+#include "train/pipeline_run.h"
 
 namespace pipetrain {
 
@@ -20,9 +20,9 @@ struct TimeShares {
 /// Adds up what rounds measure. The first round is kept apart: it pages in memory.
 class TimeAccount {
  public:
-  /// After a round has run. Takes the kernels' times out of the session's runtime; the profile of a
-  /// session with one stage that only estimated it becomes that of its first round.
-  void round(Session& session, const Program& program, const RoundResult& result);
+  /// After a round has run. Takes the kernels' times out of the run's runtime; the profile of a
+  /// network with one stage that was only estimated becomes that of its first round.
+  void round(PipelineRun& run, const Program& program, const RoundResult& result);
   /// Of all rounds but the first; of that one where there is no other.
   TimeShares shares() const;
   /// "products 81.0 % · element-wise 9.1 % · …"; empty before the first round.

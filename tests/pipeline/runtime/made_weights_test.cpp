@@ -216,7 +216,7 @@ std::unique_ptr<TrainingGraph> graph_of(const Network& network, std::int64_t sam
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.loss.loss = network.loss;
-  options.fuse_elementwise = !plain;
+  options.fusion = plain ? FusionTarget::kNone : FusionTarget::kCpu;
   options.with_gradients = !plain;
   return std::make_unique<TrainingGraph>(
       build_training_graph(network.model, network.rules, options));

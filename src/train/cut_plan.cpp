@@ -1,0 +1,228 @@
+#include "train/cut_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "device/plugin.h"
+#include "partition/plan_file.h"
+#include "partition/topology_file.h"
+#include "pipeline/schedule/capacity.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/move_cuts.h"
+#include "pipeline/schedule/plan_costs.h"
+#include "pipeline/schedule/schedule_file.h"
+#include "pipeline/stage/slice.h"
+
+namespace pipetrain {
+namespace {
+
+/// What a person should know about the numbers of a plan.
+void add_notes(const ProfiledNetwork& network, Plan& plan) {
+  const Profile& profile = network.profile();
+  const std::vector<int>& gpus = network.config().pipeline.gpu_ids;
+  if (!gpus.empty() && !network.estimated() && profile.backend == "estimate")
+    plan.notes.emplace_back(
+        "what the nodes cost on a GPU is estimated from operations and bytes, not measured; "
+        "pipetrain profile measures it");
+  std::set<std::string> makes;  // of this process's: to open another's would take memory there
+  for (int device = 0; profile.backend == "device" && network.leads() && device < std::ssize(gpus);
+       ++device) {
+    if (network.is_here(device))
+      makes.insert(cuda_plugin().open(gpus[static_cast<std::size_t>(device)]).make());
+  }
+  if (makes.size() > 1)
+    plan.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile.device));
+  if (!network.order().empty())
+    plan.notes.emplace_back(
+        "the nodes are cut in another order than the file's, which is in the plan");
+  if (network.config().pipeline.topology.empty() && network.topology() &&
+      std::any_of(plan.stages.begin(), plan.stages.end(),
+                  [](const StagePlan& stage) { return stage.replicas > 1; })) {
+    plan.notes.emplace_back(
+        "sums of gradients over replicas are priced at the speed at which two threads copy; while "
+        "all are busy they take longer (doctor --measure tells both)");
+  }
+}
+
+/// What the stages of a plan cost.
+Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
+  Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
+  if (network.topology() && !network.topology()->levels.empty())
+    costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
+  return costs;
+}
+
+/// Gives every edge the link between its devices, where those are not here. (In one process values
+/// stay where they are: there only the hand-over takes time.)
+void set_links(const ProfiledNetwork& network, const Program& program, Costs& costs) {
+  if (!network.estimated()) return;
+  for (const Edge& edge : program.edges) {
+    // Of replicas the two that are farthest apart.
+    int level = -1;
+    for (const int from : program.placement[static_cast<std::size_t>(edge.from_stage)]) {
+      for (const int to : program.placement[static_cast<std::size_t>(edge.to_stage)])
+        level = std::max(level, network.topology()->common_level(from, to));
+    }
+    if (level < 0) {
+      costs.edge_link.emplace_back();
+      continue;
+    }
+    const TopologyLevel& link = network.topology()->levels[static_cast<std::size_t>(level)];
+    costs.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
+  }
+}
+
+/// Fits the cuts of a plan to the schedule. An asynchronous one is as fast as its slowest stage.
+void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& request,
+                            Plan& plan) {
+  if (network.asynchronous() || plan.stages.size() == 1 || network.mode() != RunMode::kTrain)
+    return;
+  Costs costs = costs_of_stages(network, plan);
+  const int units = static_cast<int>(network.micro_batches());
+  const ProgramMaker programs(network.schedule(), plan, edges_of_plan(plan, network.costs()), costs,
+                              /*gradient_sync=*/false, units);
+  Program program = programs.training(units);
+  set_links(network, program, costs);
+  plan = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
+}
+
+/// What the planner is asked, but for what depends on the way to choose the cuts.
+PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit) {
+  PlanRequest request;
+  request.stages = network.schedule().stages();
+  if (!names_schedule_file(network.config().pipeline.schedule) &&
+      network.config().pipeline.replicas.empty())
+    request.stages_per_device =
+        stages_per_device(network.config().pipeline.schedule, network.config().pipeline.chunks);
+  request.micro_batches = static_cast<int>(network.micro_batches());
+  const bool fixed = network.model().has_fixed_batch() || network.schedule().fixed_units() > 0;
+  request.most_micro_batches =
+      fixed ? network.micro_batches() : network.config().optimization.batch_size;
+  request.schedule = planned_schedule(network.config().pipeline.schedule);
+  request.memory_limit_bytes =
+      planner_limit * static_cast<std::size_t>(network.schedule().devices()) /
+      static_cast<std::size_t>(std::max(request.stages, network.schedule().devices()));
+  request.optimizer_bytes_per_parameter_byte = kept_slots(network.config().optimization.optimizer);
+  request.recompute = network.config().pipeline.recompute;
+  if (network.topology() && !network.topology()->levels.empty()) {
+    request.transfer = {network.topology()->levels.front().latency_seconds,
+                        network.topology()->levels.front().bytes_per_second};
+  }
+  return request;
+}
+
+/// Chooses the cuts. Puts what was asked for into `request`.
+Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanRequest& request) {
+  const std::vector<int>& replicas = network.config().pipeline.replicas;
+  if (!network.config().pipeline.plan_path.empty()) {
+    const PlanChoice choice =
+        read_plan(network.config().pipeline.plan_path, element_names(network.costs()));
+    if (!choice.replicated() && choice.stages() == network.schedule().stages())
+      request.loads = network.schedule().loads(request.micro_batches);
+    PlanRequest as_planned = request;
+    if (choice.schedule) as_planned.schedule = planned_schedule(*choice.schedule);
+    return plan_of_choice(network.costs(), as_planned, choice);
+  }
+  if (network.config().pipeline.plan_replicas) {
+    request.stages = 0;
+    request.devices = network.config().pipeline.devices;
+    if (network.topology()) request.topology = first_devices(*network.topology(), request.devices);
+    return plan_devices(network.costs(), request);
+  }
+  request.loads = network.schedule().loads(request.micro_batches);
+  if (!network.config().pipeline.split.empty()) {
+    const std::vector<std::string> names = element_names(network.costs());
+    for (const std::string& name : network.config().pipeline.split)
+      cuts.push_back(find_element(names, name));
+  } else if (cuts.empty()) {
+    // A stage of r devices gets r times the work.
+    request.topology.device_speed.assign(replicas.begin(), replicas.end());
+    Plan plan = plan_stages(network.costs(), request);
+    request.topology.device_speed.clear();
+    if (replicas.empty()) {
+      move_cuts_for_schedule(network, request, plan);
+      return plan;
+    }
+    cuts = plan.cuts();
+  }
+  std::vector<DeviceRange> places;
+  for (const int count : replicas)
+    places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
+  // The closed forms know of replicas, what one program holds does not.
+  if (!places.empty()) request.loads.clear();
+  return plan_with_cuts(network.costs(), request, cuts, {}, places);
+}
+
+/// Whether all gradients are brought together before an update. Error (kUsage) where the schedule
+/// does not allow that.
+bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
+  const LossScaling scaling = network.loss_scaling();
+  PT_CHECK(!network.asynchronous() || !scaling.skips, kUsage,
+           "--schedule {} updates each stage on its own, so no step can be left out where {}",
+           network.config().pipeline.schedule,
+           scaling.adapts
+               ? "float16 overflows; use 1f1b or gpipe, --precision bf16 or a fixed "
+                 "--loss-scale"
+               : "gradients are not finite; use 1f1b or gpipe, or leave out --on-nan skip");
+  const bool gradient_sync =
+      slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
+  PT_CHECK(
+      !network.asynchronous() || !gradient_sync || stages == 1, kUsage,
+      "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",
+      network.config().pipeline.schedule,
+      slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
+  return gradient_sync;
+}
+
+/// What each device of a stage will hold for it, by stage.
+std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
+                                const Program& program) {
+  const std::vector<StageCapacity> capacity = stage_capacities({&program});
+  std::vector<ArenaBytes> memory;
+  std::vector<std::size_t> workspaces;
+  for (std::size_t s = 0; s < slices.stages.size(); ++s) {
+    memory.push_back(predict_arena(network.graph(), slices, static_cast<int>(s), capacity[s],
+                                   network.config().optimization.optimizer));
+    workspaces.push_back(wanted_workspace(slices.stages[s], network.profile().workspace_bytes));
+  }
+  if (network.config().pipeline.gpu_ids.empty() && !network.processes())
+    workspaces = shared_workspaces(std::move(workspaces), program.placement);
+  for (std::size_t s = 0; s < workspaces.size(); ++s) memory[s].temporaries += workspaces[s];
+  return memory;
+}
+
+}  // namespace
+
+CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
+                        const std::vector<int>& cuts) {
+  PlanRequest request = request_of(network, planner_limit);
+  Plan plan = plan_chain(network, cuts, request);
+  add_notes(network, plan);
+  const int stages = static_cast<int>(plan.stages.size());
+  std::vector<int> starts = {0};
+  for (const int cut : plan.cuts()) starts.push_back(cut);
+  std::vector<int> stage_of_forward = stages_of_chain(network.graph(), network.chain(), starts);
+  const Slices slices = slice_stages(network.graph(), stage_of_forward, stages);
+  std::vector<Edge> edges;
+  for (const ValueEdge& edge : slices.edges)
+    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  const bool gradient_sync = needs_gradient_sync(network, slices, plan.stages.size());
+
+  const int micro_batches = static_cast<int>(network.micro_batches());
+  Costs costs = costs_of_stages(network, plan);
+  ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
+                        micro_batches);
+  // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
+  const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
+  Program program = programs.training(mini_batches * micro_batches);
+  set_links(network, program, costs);
+  Simulation prediction = simulate(program, costs);
+  std::vector<ArenaBytes> memory = lay_out(network, slices, program);
+  return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),
+          std::move(costs), std::move(program), std::move(prediction),       std::move(memory)};
+}
+
+}  // namespace pipetrain

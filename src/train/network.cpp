@@ -1,0 +1,338 @@
+#include "train/network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "data/rows/class_labels.h"
+#include "device/plugin.h"
+#include "ops/conv.h"
+#include "processes/process_group.h"
+#include "train/export.h"
+#include "train/predict.h"
+
+namespace pipetrain {
+namespace {
+
+/// Whether the labels of a source are class numbers or measurements.
+LabelHint label_hint(const RawData& raw) {
+  const RawColumn* label = nullptr;
+  for (const RawColumn& column : raw.train.columns) {
+    if (holds_labels(column)) label = &column;
+  }
+  if (!label) return LabelHint::kUnknown;
+  if (!is_float(label->values.dtype())) return LabelHint::kInteger;
+  const std::vector<double> values = label->values.to_doubles();
+  const bool whole = std::all_of(values.begin(), values.end(),
+                                 [](double v) { return v == std::floor(v) && v >= 0; });
+  return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
+}
+
+/// The graph; where only the size of the micro-batch is in its way, the model is not to blame.
+std::unique_ptr<TrainingGraph> build_at_size(const LoadedModel& model, BuildOptions options) {
+  try {
+    return std::make_unique<TrainingGraph>(build_training_graph(model.model, model.rules, options));
+  } catch (const Error& error) {
+    const std::int64_t samples = options.lower.micro_batch;
+    if (error.kind() != ErrorKind::kModel || samples <= 2) throw;
+    options.lower.micro_batch = 2;
+    try {
+      build_training_graph(model.model, model.rules, options);
+    } catch (const Error&) {
+      throw error;
+    }
+    PT_FAIL(kResource, "micro-batches of {} samples are too large: {}", samples, error.message());
+  }
+}
+
+/// The rates that tensors have for themselves, by name. Error (kUsage) for a pattern without any.
+std::map<std::string, ParameterRates> own_rates(const OptimizationConfig& optimization,
+                                                const LoadedModel& model) {
+  std::map<std::string, ParameterRates> own;
+  for (const auto& [name, rule] : model.rules) {
+    if (rule.use == TensorUse::kTrained && !rule.decays &&
+        has_decoupled_decay(optimization.optimizer.kind))
+      own[name].weight_decay = 0;
+  }
+  const auto each = [&](const char* option, const auto& rates, const auto& set) {
+    for (const auto& [glob, value] : rates) {
+      bool used = false;
+      for (const auto& [name, rule] : model.rules) {
+        if (!matches_glob(glob, name)) continue;
+        used = true;
+        if (rule.use == TensorUse::kTrained) set(own[name], value);
+      }
+      PT_CHECK(used, kUsage,
+               "{}: no tensor of the model matches \"{}\"; list them with: pipetrain inspect "
+               "--params",
+               option, printable(glob));
+    }
+  };
+  each("--lr-scale", optimization.rate_scales,
+       [](ParameterRates& rates, double value) { rates.learning_rate_scale = value; });
+  each("--weight-decay", optimization.decays,
+       [](ParameterRates& rates, double value) { rates.weight_decay = value; });
+  return own;
+}
+
+/// Shapes of samples that --shape gives, by input.
+std::map<std::string, Shape> given_sample_shapes(const ModelConfig& config,
+                                                 const OnnxModel& model) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, shape] : config.shapes) {
+    const bool known =
+        std::any_of(model.inputs.begin(), model.inputs.end(),
+                    [&name = name](const OnnxValue& input) { return input.name == name; });
+    PT_CHECK(known, kUsage, "--shape: the model has no input \"{}\"", printable(name));
+    PT_CHECK(shape.rank() >= 1, kUsage, "--shape {}: give at least the sample axis",
+             printable(name));
+    shapes[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
+  }
+  return shapes;
+}
+
+/// What a graph asks of its data.
+DataSpec data_spec_of(const TrainingGraph& graph) {
+  DataSpec spec;
+  const auto sample_shape = [&](ValueId id) {
+    const auto& dims = graph.graph[id].type.shape.dims();
+    return Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
+  };
+  for (const GraphInput& input : graph.inputs) {
+    spec.inputs.push_back({input.name, graph.graph[input.value].type.dtype,
+                           sample_shape(input.value), input.upper_bound});
+  }
+  const Loss& loss = graph.loss;
+  if (!loss.label) return spec;
+  LabelSpec label;
+  label.dtype = graph.graph[loss.label].type.dtype;
+  label.sample_shape = sample_shape(loss.label);
+  label.classes = loss.classes;
+  label.shifted_input = loss.kind == LossKind::kCausalLm;
+  label.probability = loss.kind == LossKind::kBinaryCrossEntropy;
+  label.ignore_index = loss.ignore_index;
+  spec.label = label;
+  return spec;
+}
+
+/// Whether two graphs have the same operators in the same order.
+bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
+  return std::equal(one.graph.nodes.begin(), one.graph.nodes.end(), other.graph.nodes.begin(),
+                    other.graph.nodes.end(), [](const Node& a, const Node& b) {
+                      return a.op == b.op && a.name == b.name &&
+                             a.attributes.text("members", "") == b.attributes.text("members", "");
+                    });
+}
+
+}  // namespace
+
+Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
+                 const Network* same_data)
+    : config_(config),
+      mode_(mode),
+      processes_(processes),
+      schedule_(config.pipeline),
+      cores_(share_cores(config.pipeline, schedule_, processes)),
+      model_(same_data ? same_data->model_ : load_model(config.model)),
+      loss_(config.model.loss) {
+  config_.optimization.optimizer.own = own_rates(config_.optimization, model_);
+  sample_shapes_ = given_sample_shapes(config_.model, model_.model);
+  open_data_and_graph(same_data);
+  if (mode_ == RunMode::kTrain) count_steps();
+}
+
+/// A source is read before the graph is built, which may depend on its shapes, and bound to it
+/// afterwards.
+void Network::open_data_and_graph(const Network* same_data) {
+  std::optional<RawData> raw;
+  if (same_data) {
+    data_ = same_data->data_;
+    loss_ = same_data->loss_;
+    sample_shapes_ = same_data->sample_shapes_;
+  } else if (config_.data.path != "synthetic") {
+    raw = read_source(config_.data.path, config_.data);
+    if (mode_ == RunMode::kEvaluate) {
+      // Other pictures may lack a class: numbers are those that it was trained with.
+      const std::vector<std::string> known = trained_classes(model_.file);
+      for (RawSplit* split : {&raw->train, &raw->held_out}) {
+        for (RawColumn& column : split->columns) follow_class_names(column, known);
+      }
+    }
+    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(*raw);
+    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
+      sample_shapes_.emplace(name, shape);
+  }
+  choose_micro_batch();
+  graph_ = build_at_size(model_, build_options(micro_batch_, mode_ == RunMode::kEvaluate));
+  loss_.loss = std::string(name_of(graph_->loss.kind));
+  config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
+  if (!data_.train) data_ = open_data(config_.data, data_spec_of(*graph_), raw ? &*raw : nullptr);
+}
+
+void Network::choose_micro_batch() {
+  const std::int64_t batch = config_.optimization.batch_size;
+  PT_CHECK(batch >= 1, kUsage, "--batch-size must be at least 1");
+  std::int64_t fixed = -1;
+  for (const OnnxValue& input : model_.model.inputs) {
+    if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
+  }
+  const PipelineConfig& pipeline = config_.pipeline;
+  PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
+           "give --micro-batches or --micro-batch-size, not both");
+  const bool whole = sends_whole_mini_batches(schedule_.rule());
+  if (fixed > 0) {
+    PT_CHECK(batch % fixed == 0, kUsage,
+             "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
+    micro_batch_ = fixed;
+    config_.optimization.drop_last = true;
+  } else if (whole) {
+    PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
+             "--schedule {} sends each mini-batch as one unit; leave out --micro-batches",
+             pipeline.schedule);
+    micro_batch_ = batch;
+  } else if (pipeline.micro_batch_size > 0) {
+    micro_batch_ = std::min(pipeline.micro_batch_size, batch);
+  } else {
+    const std::int64_t automatic =
+        schedule_.fixed_units() > 0
+            ? schedule_.fixed_units()
+            : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
+    const std::int64_t wanted = pipeline.micro_batches > 0 ? pipeline.micro_batches : automatic;
+    PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted,
+             batch);
+    micro_batch_ = (batch + wanted - 1) / wanted;
+  }
+  micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
+  PT_CHECK(!whole || micro_batches_ == 1, kUsage,
+           "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of "
+           "{}; use --batch-size {}",
+           pipeline.schedule, fixed, fixed);
+}
+
+BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const {
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.lower.dims = config_.model.dims;
+  options.lower.sample_shapes = sample_shapes_;
+  options.lower.output_node = config_.model.output_node;
+  options.lower.mode = {!evaluation, config_.model.batch_norm, config_.model.dropout};
+  options.loss = loss_;
+  // What makes training harder is no part of what is measured.
+  if (evaluation) options.loss.label_smoothing = 0;
+  if (evaluation) options.loss.class_weights.clear();
+  options.with_gradients = !evaluation;
+  options.precision = config_.model.precision;
+  const bool on_gpu = !config_.pipeline.gpu_ids.empty();
+  const bool on_cpu = config_.pipeline.backend == Backend::kCpu && !on_gpu;
+  if (on_cpu) options.picture_layout = convolution_layout();
+  // Tensor cores, which strict floats do not use, multiply channels that lie together.
+  const bool tensor_cores =
+      config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
+  if (on_gpu && tensor_cores) options.picture_layout = Layout::kChannelsLast;
+  if (on_cpu) {
+    options.pack_weights = micro_batches_ > 1;
+    options.gathered_micro_batches = asynchronous() ? 1 : micro_batches_;
+    options.gathered_like = graph_.get();
+  }
+  options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
+  return options;
+}
+
+std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool evaluation) const {
+  BuildOptions options = build_options(samples, evaluation);
+  auto graph = build_at_size(model_, options);
+  if (evaluation || has_same_nodes(*graph, *graph_)) return graph;
+  // Shapes may fuse differently (one sample broadcasts); a cut must not go through a fused node.
+  options.fusion = FusionTarget::kNone;
+  options.pack_weights = false;
+  return build_at_size(model_, options);
+}
+
+void Network::count_steps() {
+  const OptimizationConfig& optimization = config_.optimization;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
+           "{} samples do not fill one batch of {}; use a smaller --batch-size", samples,
+           optimization.batch_size);
+  PT_CHECK(schedule_.fixed_units() == 0 || optimization.drop_last ||
+               samples % optimization.batch_size == 0,
+           kUsage,
+           "--schedule {} is written for {} micro-batches, and the last batch of {} samples is "
+           "shorter; add --drop-last",
+           printable(config_.pipeline.schedule), schedule_.fixed_units(), samples);
+  batches_per_epoch_ = optimization.drop_last
+                           ? samples / optimization.batch_size
+                           : (samples + optimization.batch_size - 1) / optimization.batch_size;
+  total_steps_ = optimization.max_steps >= 0 ? optimization.max_steps
+                                             : optimization.epochs * batches_per_epoch_;
+}
+
+std::vector<std::int64_t> Network::batch_sizes() const {
+  const std::int64_t batch = config_.optimization.batch_size;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  std::vector<std::int64_t> sizes;
+  if (samples >= batch) sizes.push_back(batch);
+  if (!config_.optimization.drop_last && samples % batch != 0) sizes.push_back(samples % batch);
+  return sizes;
+}
+
+void Network::release_initial_weights() {
+  for (const Parameter& parameter : graph_->parameters) graph_->graph[parameter.value].data = {};
+  for (OnnxModel* model : {&model_.file, &model_.model}) {
+    for (OnnxInitializer& initializer : model->initializers) initializer.value = {};
+  }
+}
+
+const Dataset* Network::evaluation_data() const {
+  return mode_ == RunMode::kEvaluate ? data_.train.get() : data_.validation.get();
+}
+
+bool Network::leads() const { return !processes_ || processes_->leads(); }
+
+int Network::process_of(int device) const {
+  return pipetrain::process_of(device, schedule_.devices(), processes_);
+}
+
+bool Network::is_here(int device) const {
+  return !processes_ || process_of(device) == processes_->rank();
+}
+
+int Network::units_of(std::int64_t samples) const {
+  return static_cast<int>((samples + micro_batch_ - 1) / micro_batch_);
+}
+
+std::int64_t Network::round_batches(std::int64_t first_step) const {
+  return std::min(batches_per_epoch_ - first_step % batches_per_epoch_, total_steps_ - first_step);
+}
+
+int Network::round_units(std::int64_t first_step) const {
+  const std::int64_t batch = config_.optimization.batch_size;
+  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  const std::int64_t mini_batches = round_batches(first_step);
+  const bool short_end = (first_step + mini_batches) % batches_per_epoch_ == 0 &&
+                         !config_.optimization.drop_last && samples % batch != 0;
+  return static_cast<int>((mini_batches - 1) * micro_batches_) +
+         (short_end ? units_of(samples % batch) : static_cast<int>(micro_batches_));
+}
+
+TakeMemory Network::batch_memory() const {
+  if (config_.pipeline.gpu_ids.empty()) return {};
+  std::size_t mine = 0;  // of this process's GPUs the first
+  while (!is_here(static_cast<int>(mine))) ++mine;
+  return [&gpu = cuda_plugin().open(config_.pipeline.gpu_ids[mine])](std::size_t bytes) {
+    auto memory = std::make_shared<DeviceMemory>(gpu.allocate_on_host(bytes));
+    return std::shared_ptr<std::byte>(memory, memory->data());
+  };
+}
+
+LossScaling Network::loss_scaling() const {
+  const bool half = config_.model.precision == DType::kFloat16;
+  if (half && config_.optimization.loss_scale == 0) return adapting_loss_scale();
+  LossScaling fixed;
+  if (half) fixed.initial = config_.optimization.loss_scale;
+  fixed.skips = config_.optimization.on_nonfinite == OnNonfinite::kSkip;
+  return fixed;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,239 @@
+#include "train/pipeline_run.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/plugin.h"
+#include "passes/linearise.h"
+#include "passes/written_weights.h"
+#include "processes/process_group.h"
+#include "train/export.h"
+
+namespace pipetrain {
+namespace {
+
+/// What GPUs exchange values with; null: copies. Those go direct where GPUs reach each other and
+/// need no multiprocessors, so NCCL is taken where they do not, or when it is asked for.
+Collectives* exchange_of_gpus(const PipelineConfig& pipeline) {
+  const std::set<int> ids(pipeline.gpu_ids.begin(), pipeline.gpu_ids.end());
+  if (ids.size() < 2 || pipeline.edge == "copy" || adds_in_one_order(pipeline)) return nullptr;
+  if (pipeline.edge == "nccl") return &cuda_plugin().collectives();
+  for (const int from : ids) {
+    for (const int to : ids) {
+      if (from == to || cuda_plugin().reaches(from, to)) continue;
+      try {
+        return &cuda_plugin().collectives();
+      } catch (const Error& error) {
+        log_info("gpu", "GPU {} cannot copy from GPU {}, and {}; copies go through the host", to,
+                 from, error.message());
+        return nullptr;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step) : network_(network) {
+  const bool trains = network_.mode() == RunMode::kTrain;
+  (trains ? training_ : evaluations_)
+      .push_back({network_.micro_batch(), !trains, &network_.graph(), nullptr});
+  if (trains) add_training_programs(first_step);
+  add_evaluation_programs();
+  std::vector<const Program*> programs;
+  for (const auto* list : {&programs_, &evaluation_programs_}) {
+    for (const auto& program : *list) programs.push_back(program.get());
+  }
+  PT_CHECK(!programs.empty(), kData, "there is nothing to run");
+
+  check_weights_are_written(network_.graph());
+  if (network_.processes()) check_agreement(*network_.processes(), network_, programs);
+  runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
+}
+
+PipelineRun::~PipelineRun() = default;
+
+void PipelineRun::add_variant(std::int64_t samples, bool evaluation) {
+  if (samples <= 0) return;
+  std::vector<Variant>& variants = evaluation ? evaluations_ : training_;
+  for (const Variant& variant : variants) {
+    if (variant.samples == samples) return;
+  }
+  std::unique_ptr<TrainingGraph> graph = network_.graph_of(samples, evaluation);
+  const TrainingGraph* made = graph.get();
+  variants.push_back({samples, evaluation, made, std::move(graph)});
+}
+
+void PipelineRun::add_training_programs(std::int64_t first_step) {
+  std::set<int> units;
+  for (const std::int64_t size : network_.batch_sizes()) {
+    if (size >= network_.micro_batch()) add_variant(network_.micro_batch(), false);
+    add_variant(size % network_.micro_batch(), false);
+    units.insert(network_.units_of(size));
+  }
+  if (network_.asynchronous()) {
+    // From where it begins to the end of the epoch, whole epochs, and up to the end of the run.
+    units.clear();
+    const std::int64_t second = first_step + network_.round_batches(first_step);
+    const std::int64_t last =
+        network_.total_steps() / network_.batches_per_epoch() * network_.batches_per_epoch();
+    for (const std::int64_t begin : {first_step, second, last}) {
+      if (begin >= first_step && begin < network_.total_steps())
+        units.insert(network_.round_units(begin));
+    }
+    if (units.empty()) units.insert(static_cast<int>(network_.micro_batches()));
+  }
+  for (const int count : units)
+    programs_.push_back(std::make_unique<Program>(network_.programs().training(count)));
+}
+
+void PipelineRun::add_evaluation_programs() {
+  const Dataset* dataset = network_.evaluation_data();
+  if (!dataset) return;
+  const auto samples = static_cast<std::int64_t>(dataset->size());
+  if (samples >= network_.micro_batch()) add_variant(network_.micro_batch(), true);
+  if (!network_.model().has_fixed_batch()) add_variant(samples % network_.micro_batch(), true);
+  const std::int64_t units = network_.model().has_fixed_batch() ? samples / network_.micro_batch()
+                                                                : network_.units_of(samples);
+  PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
+           network_.micro_batch());
+  // Evaluated in rounds, so that only a round's samples are in memory.
+  constexpr std::int64_t kRound = 64;
+  evaluated_samples_ = std::min(samples, units * network_.micro_batch());
+  for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
+    if (size == 0) continue;
+    evaluation_programs_.push_back(
+        std::make_unique<Program>(network_.programs().evaluation(static_cast<int>(size))));
+  }
+}
+
+std::vector<RuntimeVariant> PipelineRun::runtime_variants() const {
+  std::vector<RuntimeVariant> variants;
+  for (const auto* list : {&training_, &evaluations_}) {
+    for (const Variant& variant : *list) {
+      variants.push_back({variant.graph, carry_stages(network_.graph(), network_.stage_of_forward(),
+                                                      *variant.graph)});
+    }
+  }
+  return variants;
+}
+
+RuntimeOptions PipelineRun::runtime_options() const {
+  RuntimeOptions options;
+  options.backend = network_.config().pipeline.backend;
+  options.threads = network_.threads();
+  options.pin = network_.config().pipeline.pin;
+  options.optimizer = network_.config().optimization.optimizer;
+  options.clip_norm = network_.config().optimization.clip_norm;
+  options.loss_scaling = network_.loss_scaling();
+  options.seed = network_.config().optimization.seed;
+  options.timeout_seconds = network_.config().pipeline.timeout_seconds;
+  for (const int id : network_.config().pipeline.gpu_ids) {
+    const auto device = static_cast<int>(options.devices.size());
+    const bool here = network_.is_here(device);
+    options.devices.push_back(here ? &cuda_plugin().open(id) : nullptr);
+    if (here) options.devices.back()->allow_tensor_floats(network_.config().model.tensor_floats);
+  }
+  if (!network_.processes()) {
+    options.collectives = exchange_of_gpus(network_.config().pipeline);
+  } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {
+    PT_CHECK(!adds_in_one_order(network_.config().pipeline), kUsage,
+             "GPUs of several processes add up the gradients of more than two replicas by NCCL, "
+             "in an order that may change from run to run; leave out --deterministic");
+    options.collectives = &cuda_plugin().collectives();
+    options.device_numbers = network_.config().pipeline.gpu_ids;
+  }
+  options.processes = network_.processes();
+  for (int device = 0; network_.processes() && device < network_.devices(); ++device)
+    options.process_of_device.push_back(network_.process_of(device));
+  options.devices_before = network_.cores().devices_before;
+  options.sharing_devices = network_.cores().sharing_devices;
+  return options;
+}
+
+int PipelineRun::batches_in_flight() const {
+  const Program& program = *programs_.front();
+  const int held = program.replicas(0) * (program.slots_per_stage[0] + 1);
+  return (held + static_cast<int>(network_.micro_batches()) - 1) /
+             static_cast<int>(network_.micro_batches()) +
+         1;
+}
+
+const Program& PipelineRun::program(int units) const {
+  for (const auto& program : programs_) {
+    if (program->units == units) return *program;
+  }
+  PT_FAIL(kInternal, "no program for {} micro-batches", units);
+}
+
+const Program& PipelineRun::evaluation_program(std::int64_t remaining) const {
+  for (const auto& program : evaluation_programs_) {
+    if ((remaining + network_.micro_batch() - 1) / network_.micro_batch() >= program->units)
+      return *program;
+  }
+  PT_FAIL(kInternal, "no program evaluates {} samples", remaining);
+}
+
+int PipelineRun::variant(std::int64_t samples, bool evaluation) const {
+  int index = 0;
+  for (const auto* list : {&training_, &evaluations_}) {
+    for (const Variant& variant : *list) {
+      if (variant.samples == samples && variant.evaluation == evaluation) return index;
+      ++index;
+    }
+  }
+  PT_FAIL(kInternal, "no network for micro-batches of {} samples", samples);
+}
+
+void PipelineRun::release_initial_weights() {
+  network_.release_initial_weights();
+  for (auto* list : {&training_, &evaluations_}) {
+    for (const Variant& variant : *list) {
+      if (!variant.own) continue;
+      for (const Parameter& parameter : variant.own->parameters)
+        variant.own->graph[parameter.value].data = {};
+    }
+  }
+}
+
+void PipelineRun::collect_weights() {
+  if (!network_.processes()) return;
+  const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
+  if (averaged) runtime_->exchange_averages();
+  collected_.clear();
+  for (const StageContent& content : runtime_->contents())
+    collected_.insert(content.weights.begin(), content.weights.end());
+  if (averaged) runtime_->exchange_averages();
+}
+
+std::vector<StageContent> PipelineRun::trained_contents() const {
+  if (!network_.processes()) return runtime_->contents();
+  std::vector<StageContent> contents(1);
+  contents[0].weights.insert(collected_.begin(), collected_.end());
+  return contents;
+}
+
+std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input) {
+  if (network_.processes()) {
+    return export_weights(
+        network_.model(), [&](const std::string& name) { return collected_[name]; },
+        describe_training(network_.total_steps() > 0, network_.data().synthetic,
+                          network_.data().class_names),
+        path, overwrite_input);
+  }
+  const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
+  if (averaged) runtime_->exchange_averages();
+  const auto changes = export_weights(
+      network_.model(), [&](const std::string& name) { return runtime_->read(name); },
+      describe_training(network_.total_steps() > 0, network_.data().synthetic,
+                        network_.data().class_names),
+      path, overwrite_input);
+  if (averaged) runtime_->exchange_averages();
+  return changes;
+}
+
+}  // namespace pipetrain

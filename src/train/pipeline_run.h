@@ -1,0 +1,84 @@
+// The stages of a planned network compiled, and the programs of its rounds: what trains and
+// evaluates.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pipeline/runtime/runtime.h"
+#include "tensor/tensor.h"
+#include "train/planned_network.h"
+
+namespace pipetrain {
+
+class PipelineRun {
+ public:
+  /// Makes and checks the programs and compiles the stages of `network`, which outlives the run.
+  /// `first_step`: where training begins; asynchronous rounds begin there, at the starts of epochs
+  /// and nowhere else. Errors: kData where there is nothing to run, kModel for a model without
+  /// weights, kUsage where several processes do not agree, kResource for memory.
+  explicit PipelineRun(PlannedNetwork& network, std::int64_t first_step = 0);
+  ~PipelineRun();
+  PipelineRun(const PipelineRun&) = delete;
+  PipelineRun& operator=(const PipelineRun&) = delete;
+
+  PlannedNetwork& network() { return network_; }
+  const PlannedNetwork& network() const { return network_; }
+  Runtime& runtime() { return *runtime_; }
+  const Runtime& runtime() const { return *runtime_; }
+  /// What the runtime was made from, for a replay.
+  std::vector<RuntimeVariant> runtime_variants() const;
+  RuntimeOptions runtime_options() const;
+
+  /// The program of a round of so many units: a mini-batch, or in an asynchronous run all up to
+  /// the end of an epoch.
+  const Program& program(int units) const;
+  /// Mini-batches between their first and their last use in an asynchronous round.
+  int batches_in_flight() const;
+  /// The program of the next round of an evaluation that has `remaining` samples to go.
+  const Program& evaluation_program(std::int64_t remaining) const;
+  /// Samples that an evaluation covers: all, unless the model's fixed batch leaves some over.
+  std::int64_t evaluated_samples() const { return evaluated_samples_; }
+  /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
+  int variant(std::int64_t samples, bool evaluation) const;
+
+  /// Forgets the file's weights, which the stages have. What is made from the graphs later (a
+  /// replay, another runtime) would lack them.
+  void release_initial_weights();
+
+  /// Brings the trained weights together at process 0, for export_model(). Alone there is nothing
+  /// to do.
+  void collect_weights();
+  /// What the stages remember at the end, at process 0 after collect_weights(): of other processes'
+  /// stages the weights alone.
+  std::vector<StageContent> trained_contents() const;
+  /// Writes the trained weights into a copy of the user's file; returns what was changed besides
+  /// bytes.
+  std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
+
+ private:
+  /// The network at one size of micro-batch.
+  struct Variant {
+    std::int64_t samples = 0;
+    bool evaluation = false;
+    const TrainingGraph* graph = nullptr;
+    std::unique_ptr<TrainingGraph> own;  // null: the network's
+  };
+  void add_variant(std::int64_t samples, bool evaluation);
+  void add_training_programs(std::int64_t first_step);
+  void add_evaluation_programs();
+
+  PlannedNetwork& network_;
+  std::vector<Variant> training_;  // the full micro-batch first
+  std::vector<Variant> evaluations_;
+  std::vector<std::unique_ptr<Program>> programs_;
+  std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
+  std::int64_t evaluated_samples_ = 0;
+  std::map<std::string, HostTensor> collected_;  // of all processes
+  std::unique_ptr<Runtime> runtime_;
+};
+
+}  // namespace pipetrain

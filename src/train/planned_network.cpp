@@ -1,0 +1,92 @@
+#include "train/planned_network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace pipetrain {
+
+PlannedNetwork::PlannedNetwork(ProfiledNetwork network)
+    : ProfiledNetwork(std::move(network)),
+      planner_limit_(memory_limit_bytes()),
+      cuts_(config().pipeline.cuts),
+      cut_(cut_into_stages(*this, planner_limit_, cuts_)) {
+  stay_within_memory();
+}
+
+/// The planner sums up its elements; what the devices really hold is known when it is laid out. If
+/// that is too much, the planner gets so much less.
+void PlannedNetwork::stay_within_memory() {
+  const PipelineConfig& pipeline = config().pipeline;
+  const bool planned = pipeline.plan_path.empty() && pipeline.split.empty();
+  for (int attempt = 0; planned && attempt < 8 && memory_excess() > 0; ++attempt) {
+    const std::size_t excess = memory_excess() + planner_limit_ / 64;
+    if (excess >= planner_limit_) break;
+    planner_limit_ -= excess;
+    cuts_.clear();
+    try {
+      cut_ = cut_into_stages(*this, planner_limit_, cuts_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+      break;  // what was laid out last says it better
+    }
+  }
+  PT_CHECK(memory_excess() == 0, kResource,
+           "a device would hold {} more than --gpu-memory, which is {}; try more stages, "
+           "--recompute all, smaller micro-batches or a higher limit",
+           bytes_text(memory_excess()), bytes_text(memory_limit_bytes()));
+}
+
+/// Bytes by which the fullest device is over the limit.
+std::size_t PlannedNetwork::memory_excess() const {
+  const std::size_t limit = memory_limit_bytes();
+  if (limit == 0 || estimated()) return 0;  // what is not here is not laid out
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(devices()), 0);
+  for (int s = 0; s < stages(); ++s) {
+    for (const int device : predicted_program().placement[static_cast<std::size_t>(s)])
+      bytes[static_cast<std::size_t>(device)] += predicted_memory(s).total();
+  }
+  const std::size_t most = *std::max_element(bytes.begin(), bytes.end());
+  return most > limit ? most - limit : 0;
+}
+
+bool PlannedNetwork::has_replicas() const {
+  return std::any_of(cut_.program.placement.begin(), cut_.program.placement.end(),
+                     [](const auto& devices) { return devices.size() > 1; });
+}
+
+void PlannedNetwork::take_measured(const KernelTimes& times, double update_seconds) {
+  PT_CHECK(stages() == 1, kInternal, "the cut of {} stages may depend on their profile", stages());
+  if (take_times(times, update_seconds)) cut_ = cut_into_stages(*this, planner_limit_, cuts_);
+}
+
+bool PlannedNetwork::shares_cores() const {
+  if (!config().pipeline.gpu_ids.empty()) return !estimated() && devices() > processors();
+  return !estimated() && devices() * threads() > cores().cores;
+}
+
+double PlannedNetwork::predicted_step_seconds() const {
+  const double simulated = asynchronous()
+                               ? prediction().unit_period * static_cast<double>(micro_batches())
+                               : prediction().makespan;
+  if (!shares_cores()) return simulated;
+  double work = 0;
+  for (const StagePlan& stage : plan().stages) {
+    const double backward = stage.backward_seconds + (stage.recompute ? stage.forward_seconds : 0);
+    work += (stage.forward_seconds + backward + stage.step_seconds) *
+            static_cast<double>(micro_batches());
+  }
+  const double at_once = config().pipeline.gpu_ids.empty()
+                             ? static_cast<double>(cores().cores) / threads()
+                             : processors();
+  return std::max(simulated, work / at_once);
+}
+
+PlannedNetwork plan_network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
+                            const Network* same_data) {
+  return PlannedNetwork(ProfiledNetwork(Network(config, mode, processes, same_data)));
+}
+
+}  // namespace pipetrain

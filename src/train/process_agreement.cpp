@@ -1,0 +1,159 @@
+#include "train/process_agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "partition/topology_file.h"
+#include "processes/process_group.h"
+#include "profile/machine.h"
+#include "train/fingerprint.h"
+#include "train/planned_network.h"
+
+namespace pipetrain {
+namespace {
+
+void put_numbers(ByteWriter& writer, const auto& numbers) {
+  writer.put(static_cast<std::uint64_t>(numbers.size()));
+  for (const auto& number : numbers) writer.put(number);
+}
+
+template <class T>
+std::vector<T> get_numbers(ByteReader& reader) {
+  std::vector<T> numbers(reader.get<std::uint64_t>());
+  for (T& number : numbers) number = reader.get<T>();
+  return numbers;
+}
+
+}  // namespace
+
+/// Neighbours in the pipeline are in one process where they can be.
+int process_of(int device, int devices, const ProcessGroup* processes) {
+  return processes ? device * processes->size() / devices : 0;
+}
+
+CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
+                      ProcessGroup* processes) {
+  CoreShare share;
+  share.cores = available_cores();
+  share.threads =
+      config.threads > 0 ? config.threads : std::max(1, share.cores / schedule.devices());
+  if (!processes) return share;
+  const int count = processes->size();
+  const int devices = schedule.devices();
+  PT_CHECK(count <= devices, kUsage,
+           "{} processes were started for {} stage{}; give --stages {} or more, or start fewer",
+           count, devices, devices == 1 ? "" : "s", count);
+  PT_CHECK(!is_asynchronous(schedule.rule()), kUsage,
+           "--schedule {} updates stages while others compute, which several processes cannot do "
+           "yet; use 1f1b, gpipe or a zero-bubble schedule, or one process",
+           printable(config.schedule));
+  ByteWriter mine;
+  mine.put(available_cores());
+  mine.put_text(processes->processes().host() + " " + cores_text());
+  struct Cores {
+    int count = 0, devices = 0;
+  };
+  std::map<std::string, Cores> sets;
+  const std::vector<std::string> all = processes->all_gather(mine.take());
+  for (int rank = 0; rank < count; ++rank) {
+    ByteReader reader(all[static_cast<std::size_t>(rank)]);
+    const int cores_there = reader.get<int>();
+    const std::string name(reader.get_text());
+    Cores& cores = sets[name];
+    cores.count = cores_there;
+    if (rank == processes->rank()) share.devices_before = cores.devices;
+    for (int device = 0; device < devices; ++device)
+      cores.devices += process_of(device, devices, processes) == rank ? 1 : 0;
+  }
+  share.sharing_devices = sets[processes->processes().host() + " " + cores_text()].devices;
+  share.cores = 0;
+  int threads = 0;
+  for (const auto& [name, cores] : sets) {
+    share.cores += cores.count;
+    const int each = std::max(1, cores.count / cores.devices);
+    threads = threads == 0 ? each : std::min(threads, each);
+  }
+  if (config.threads == 0) share.threads = threads;
+  return share;
+}
+
+void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Topology>& topology,
+                   Profile& profile) {
+  ByteWriter mine;
+  mine.put_text(topology ? topology_text(*topology) : "");
+  put_numbers(mine, profile.node_seconds);
+  put_numbers(mine, profile.workspace_bytes);
+  mine.put(profile.accumulate_seconds_per_byte);
+  mine.put(profile.update_seconds_per_byte);
+  mine.put_text(profile.device);
+  mine.put_text(profile.backend);
+  mine.put(profile.is_estimate);
+  const std::string bytes = processes.broadcast(mine.take());
+  if (processes.leads()) return;
+  ByteReader reader(bytes);
+  const std::string_view text = reader.get_text();
+  topology.reset();
+  if (!text.empty()) topology = parse_topology(text, "the topology of process 0");
+  profile.node_seconds = get_numbers<double>(reader);
+  profile.workspace_bytes = get_numbers<std::size_t>(reader);
+  profile.accumulate_seconds_per_byte = reader.get<double>();
+  profile.update_seconds_per_byte = reader.get<double>();
+  profile.device = reader.get_text();
+  profile.backend = reader.get_text();
+  profile.is_estimate = reader.get<bool>();
+  PT_CHECK(profile.node_seconds.size() == nodes, kUsage,
+           "{} has read another network than process 0, of {} nodes instead of {}",
+           processes.name_of(processes.rank()), nodes, profile.node_seconds.size());
+}
+
+std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& order) {
+  ByteWriter mine;
+  for (const int node : order) mine.put(node);
+  const std::string bytes = processes.broadcast(mine.take());
+  std::vector<int> chosen;
+  for (ByteReader reader(bytes); !reader.at_end();) chosen.push_back(reader.get<int>());
+  return chosen;
+}
+
+void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
+                     std::span<const Program* const> programs) {
+  const OptimizationConfig& optimization = network.config().optimization;
+  const auto of_weights = [&] {
+    std::uint32_t sum = 0;
+    for (const Parameter& parameter : network.graph().parameters) {
+      const Tensor value = network.graph().graph[parameter.value].data.view();
+      if (value.data) sum = crc32c({static_cast<const std::byte*>(value.data), value.bytes()}, sum);
+    }
+    return fmt::format("{:08x}", sum);
+  };
+  std::string text;
+  for (const Program* program : programs) {
+    for (const auto& device : program->device) {
+      for (const Instruction& instruction : device) text += to_text(*program, instruction) + " ";
+    }
+  }
+  for (const int stage : network.stage_of_forward()) text += fmt::format("{},", stage);
+  const std::vector<std::pair<const char*, std::string>> facts = {
+      {"another build of pipetrain", PIPETRAIN_VERSION},
+      {"another model", fingerprint(network.model().model)},
+      {"other weights", of_weights()},
+      {"other data", fingerprint(*network.data().train)},
+      {"another plan", sha256(text)},
+      {"other options",
+       fmt::format("{} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,
+                   optimization.clip_norm, optimization.learning_rate.peak)}};
+  ByteWriter mine;
+  for (const auto& [name, fact] : facts) mine.put_text(fact);
+  const std::string bytes = processes.broadcast(mine.take());
+  ByteReader reader(bytes);
+  for (const auto& [name, fact] : facts) {
+    PT_CHECK(reader.get_text() == fact, kUsage,
+             "process {} has {} than process 0; all must be started with the same options and see "
+             "the same files",
+             processes.rank(), name);
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,50 @@
+// What the processes of a run share before it begins, and the check that they agree.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "partition/topology.h"
+#include "pipeline/program/program.h"
+#include "profile/profile.h"
+#include "train/config.h"
+#include "train/program_maker.h"
+
+namespace pipetrain {
+
+class PlannedNetwork;
+class ProcessGroup;
+
+/// The cores that a run computes on.
+struct CoreShare {
+  int cores = 1;    // of all processes
+  int threads = 1;  // of each device
+  /// Of all devices on the cores of this process: how many come before its own, and how many there
+  /// are; 0: its own alone.
+  int devices_before = 0, sharing_devices = 0;
+};
+
+/// The process that has a device of a run of so many; null: one process has all.
+int process_of(int device, int devices, const ProcessGroup* processes);
+
+/// Processes of a machine that may use the same cores divide them among their devices; all stages
+/// get as many threads, which decide bits. Error (kUsage) for more processes than devices, and for
+/// schedules that several processes cannot run.
+CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
+                      ProcessGroup* processes);
+
+/// Gives everybody what process 0 has measured of a graph of so many nodes. Error (kUsage) where
+/// another process has another graph.
+void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Topology>& topology,
+                   Profile& profile);
+
+/// Gives everybody the numbers of process 0.
+std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& order);
+
+/// Compares what the messages between the processes depend on: build, model, weights, data, plan
+/// and options. Error (kUsage) names what differs.
+void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
+                     std::span<const Program* const> programs);
+
+}  // namespace pipetrain

@@ -1,0 +1,141 @@
+#include "train/profiled_network.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "device/plugin.h"
+#include "partition/order_text.h"
+#include "partition/plan_file.h"
+#include "partition/topology_file.h"
+#include "passes/gather_gradients.h"
+#include "profile/estimate.h"
+#include "profile/machine.h"
+#include "profile/measure.h"
+#include "profile/measure_device.h"
+#include "train/model_order.h"
+
+namespace pipetrain {
+namespace {
+
+/// What a run on one GPU begins with, where nothing is decided by it: a data-centre GPU.
+const DeviceSpeed kSomeGpu = {
+    .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
+
+std::optional<Topology> topology_of(const PipelineConfig& pipeline) {
+  if (pipeline.topology.empty()) return measured_topology();
+  return named_topology(pipeline.topology);
+}
+
+/// Whether the devices of a topology are not at hand, but well enough known.
+bool is_estimated(const PipelineConfig& pipeline, const std::optional<Topology>& topology) {
+  return pipeline.profile_path.empty() && pipeline.estimate && topology &&
+         topology->flops_per_second > 0 && topology->memory_bytes_per_second > 0;
+}
+
+}  // namespace
+
+ProfiledNetwork::ProfiledNetwork(Network network)
+    : Network(std::move(network)),
+      topology_(topology_of(config().pipeline)),
+      estimated_(is_estimated(config().pipeline, topology_)),
+      memory_limit_bytes_(config().pipeline.memory_limit_bytes > 0 || !estimated_
+                              ? config().pipeline.memory_limit_bytes
+                              : topology_->memory_bytes),
+      chain_(linearise(graph())),
+      profile_(make_profile()) {
+  if (processes()) share_profile(*processes(), graph().graph.nodes.size(), topology_, profile_);
+  costs_ = chain_costs(graph(), chain_, profile_);
+  if (leads()) choose_order();
+  if (!processes()) return;
+  // One order for all, which process 0 has found.
+  std::vector<int> chosen = share_order(*processes(), order_);
+  if (!leads()) take_order(std::move(chosen));
+}
+
+/// Process 0's is everybody's: elsewhere it stays empty where it would have to be measured.
+Profile ProfiledNetwork::make_profile() const {
+  const PipelineConfig& pipeline = config().pipeline;
+  if (estimated_) {
+    return estimate_profile(graph(), {.name = topology_->name,
+                                      .flops_per_second = topology_->flops_per_second,
+                                      .bytes_per_second = topology_->memory_bytes_per_second});
+  }
+  if (!pipeline.profile_path.empty()) return read_profile(pipeline.profile_path, graph());
+  if (!leads()) return {};
+  ProfileOptions options;
+  options.use_cache = pipeline.profile_cache;
+  options.optimizer = config().optimization.optimizer;
+  options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
+  options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
+                  pipeline.memory_limit_bytes == 0;
+  if (pipeline.gpu_ids.empty())
+    return measure_profile(graph(), pipeline.backend, threads(), options);
+  Device& gpu = cuda_plugin().open(pipeline.gpu_ids.front());
+  gpu.allow_tensor_floats(config().model.tensor_floats);
+  options.tensor_floats = config().model.tensor_floats;
+  if (!options.brief) return measure_device_profile(graph(), gpu, options);
+  return known_device_profile(graph(), gpu, options).value_or(estimate_profile(graph(), kSomeGpu));
+}
+
+/// Puts the nodes into the order of the plan that is followed, or into one that is better cut.
+void ProfiledNetwork::choose_order() {
+  const PipelineConfig& pipeline = config().pipeline;
+  if (!pipeline.plan_path.empty()) {
+    const std::string order = read_plan_outline(pipeline.plan_path).order;
+    if (order.empty()) return;
+    return with_context(
+        [&] { return "following " + printable(pipeline.plan_path); },
+        [&] { take_order(parse_order(order, static_cast<int>(chain_.order.size()))); });
+  }
+  if (!pipeline.order.empty()) return take_order(pipeline.order);
+  if (!pipeline.split.empty() || !pipeline.cuts.empty() || mode() != RunMode::kTrain) return;
+  PlanRequest request;
+  request.stages = schedule().stages();
+  if (!can_reorder(costs_, request.stages)) return;
+  request.micro_batches = static_cast<int>(micro_batches());
+  request.optimizer_bytes_per_parameter_byte = kept_slots(config().optimization.optimizer);
+  request.loads = schedule().loads(request.micro_batches);
+  request.recompute = pipeline.recompute;
+  if (topology_ && !topology_->levels.empty()) {
+    request.transfer = {topology_->levels.front().latency_seconds,
+                        topology_->levels.front().bytes_per_second};
+  }
+  take_order(better_order(graph(), profile_, chain_, costs_, request));
+}
+
+void ProfiledNetwork::take_order(std::vector<int> order) {
+  if (order.empty() || order == order_of(graph(), chain_)) return;
+  chain_ = chain_in_order(graph(), order);
+  costs_ = chain_costs(graph(), chain_, profile_);
+  order_ = std::move(order);
+}
+
+bool ProfiledNetwork::take_times(const KernelTimes& times, double update_seconds) {
+  if (times.units == 0 || times.seconds.size() != profile_.node_seconds.size()) return false;
+  std::size_t bytes = 0;
+  for (const Parameter& parameter : graph().parameters) {
+    if (parameter.gradient) bytes += graph().graph[parameter.value].type.bytes();
+  }
+  for (std::size_t n = 0; n < times.seconds.size(); ++n) {
+    const double runs = runs_per_micro_batch(graph(), graph().graph.nodes[n]);
+    profile_.node_seconds[n] =
+        times.seconds[n] / (runs > 0 ? runs * static_cast<double>(times.units) : 1);
+  }
+  // Adding to the accumulators is in the kernels' seconds.
+  profile_.accumulate_seconds_per_byte = 0;
+  profile_.update_seconds_per_byte = bytes ? update_seconds / static_cast<double>(bytes) : 0;
+  profile_.is_estimate = false;
+  costs_ = chain_costs(graph(), chain_, profile_);
+  return true;
+}
+
+int ProfiledNetwork::processors() const {
+  if (estimated_) return 0;
+  const std::vector<int>& gpus = config().pipeline.gpu_ids;
+  if (!gpus.empty()) return static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size());
+  return std::max(1, cores().cores / threads());
+}
+
+}  // namespace pipetrain

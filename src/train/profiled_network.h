@@ -1,0 +1,56 @@
+// A network of which it is known what its kernels take, and in which order its nodes are cut.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "partition/topology.h"
+#include "passes/linearise.h"
+#include "pipeline/stage/stage.h"
+#include "profile/profile.h"
+#include "train/network.h"
+
+namespace pipetrain {
+
+class ProfiledNetwork : public Network {
+ public:
+  /// Measures, reads or estimates the profile, as the options say; several processes take what
+  /// process 0 has found. Chooses the order of the nodes, on which no number that is trained
+  /// depends. Error (kUsage, kData) for a profile, a topology or an order that does not fit.
+  explicit ProfiledNetwork(Network network);
+
+  const Profile& profile() const { return profile_; }
+  /// Whether the profile comes from a topology's numbers and not from a device.
+  bool estimated() const { return estimated_; }
+  /// The links between the devices; empty where nobody knows.
+  const std::optional<Topology>& topology() const { return topology_; }
+  const Chain& chain() const { return chain_; }
+  /// Of the chain, where it is not the standard one; else empty.
+  const std::vector<int>& order() const { return order_; }
+  const ChainCosts& costs() const { return costs_; }
+  /// What a device may hold, as given or as the estimated device has it; 0: anything.
+  std::size_t memory_limit_bytes() const { return memory_limit_bytes_; }
+  /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
+  /// as there are, on devices that are not at hand.
+  int processors() const;
+
+ protected:
+  /// Puts the measured times of a step into the profile, which was an estimate. Whether there were
+  /// any.
+  bool take_times(const KernelTimes& times, double update_seconds);
+
+ private:
+  Profile make_profile() const;
+  void choose_order();
+  void take_order(std::vector<int> order);
+
+  std::optional<Topology> topology_;
+  bool estimated_;
+  std::size_t memory_limit_bytes_;
+  Chain chain_;
+  Profile profile_;
+  ChainCosts costs_;
+  std::vector<int> order_;
+};
+
+}  // namespace pipetrain
