@@ -196,7 +196,8 @@ class Classifier {
                                        (others > 0 ? fmt::format(" and {} more", others) : "")};
     }
     const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
-    if (!layer) return {TensorUse::kFrozen, "folded from constants"};
+    const bool neutral = is_vector(shape) && is_neutral(value);
+    if (!layer || neutral) return {TensorUse::kFrozen, "folded from constants"};
     // Parameters of the outermost module have names without a dot.
     if (sources.unknown && shape.rank() >= 2 && !is_uniform(value) && !has_pattern(value))
       return {TensorUse::kTrained, "folded weight of " + printable(layer->op_type)};

@@ -4,7 +4,7 @@
     python3 compare_parameters.py PIPETRAIN FOLDER [--only NAME ...] [--list N]
 
 FOLDER is of export_parameters.py. A tensor is expected to be trained if it differs between the two
-files of a network, or stands in one of them only, since the exporter has merged equal ones.
+files of a network, or stands in the second only, since the exporter has merged equal ones.
 Needs numpy and onnx. Exit code 1 if a constant is trained or a parameter is not.
 """
 
@@ -54,9 +54,11 @@ def compare(binary, first, second):
             if rule is None:
                 continue
             other = values[1 - turn].get(name)
-            is_parameter = other is None or not is_equal(value, other)
             if other is None and turn == 0:
                 continue  # merged: judged in the second file
+            # Noise has left no parameter with equal elements.
+            merged = other is None and (value.size == 1 or np.any(value != value.flat[0]))
+            is_parameter = merged if other is None else not is_equal(value, other)
             counts["parameters" if is_parameter else "constants"] += 1
             if is_parameter == rule["trainable"] or (rule["use"] == "running" and not is_parameter):
                 continue

@@ -180,6 +180,7 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
       {"cat", "['q.bias', 'k.bias', 'val_8']"},
       {"cos", "['arange', 'mul_2', 'val_9']"},
       {"expand", "['aa.filt', 'val_10']"},
+      {"ones", "['val_11', 'size']"},
   };
   for (const char* name : {"mul", "mul_1", "cos", "expand"})
     builder.initializer(name, scattered({4, 4, 1, 1}));
@@ -190,7 +191,9 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
     builder.node("Conv", {last, name}, {std::string("c_") + name});
     last = std::string("c_") + name;
   }
-  builder.node("Mul", {last, "view"}, {"scaled"});
+  builder.initializer("ones", filled({16}, 1));
+  builder.node("InstanceNormalization", {last, "ones"}, {"normalized"});
+  builder.node("Mul", {"normalized", "view"}, {"scaled"});
   builder.node("Add", {"scaled", "cat"}, {"y"});
   OnnxModel model = parsed(builder);
   for (OnnxInitializer& tensor : model.initializers)
@@ -203,6 +206,8 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
     EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
     EXPECT_TRUE(rules.at(name).doubtful) << name;
   }
+  EXPECT_EQ(use_of(rules, "ones"), TensorUse::kFrozen);
+  EXPECT_FALSE(rules.at("ones").doubtful);
 }
 
 TEST(Parameters, BuffersOfModulesAndConstantNormsStayFrozen) {
