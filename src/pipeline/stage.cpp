@@ -560,35 +560,44 @@ void Stage::finish_gradients(int variant, int version_copy) {
 }
 
 void Stage::collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base) {
+  if (variant.slice->statistics.empty()) return;
   const StageBases bases = bases_of(variant, unit, forward_base, nullptr);
+  if (!on_device_) return merge_moments(variant, bases.slot, bases.prepared);
+  const StageLayout& layout = variant.layout;
+  StageMoments moments{
+      on_device_->take_moments(layout.slot_moments_bytes + layout.prepared_moments_bytes),
+      unit.variant};
+  const auto copy = [&](std::size_t offset, const std::byte* from, std::size_t bytes) {
+    if (bytes > 0) on_device_->compute().copy(moments.host.data() + offset, from, bytes);
+  };
+  copy(0, bases.slot, layout.slot_moments_bytes);
+  copy(layout.slot_moments_bytes, bases.prepared, layout.prepared_moments_bytes);
+  on_device_->moments.push_back(std::move(moments));
+}
+
+/// Merges the moments of a unit, which lie in its slot or in the prepared weights.
+void Stage::merge_moments(const Compiled& variant, const std::byte* slot,
+                          const std::byte* prepared) {
   for (std::size_t k = 0; k < variant.slice->statistics.size(); ++k) {
     const RunningStatistic& statistic =
         variant.training->statistics[static_cast<std::size_t>(variant.slice->statistics[k])];
     StatisticState& state = *variant.statistic_states[k];
-    const auto* mean =
-        static_cast<const float*>(bases.address(variant.layout.location.at(statistic.batch_mean)));
-    const auto* variance = static_cast<const float*>(
-        bases.address(variant.layout.location.at(statistic.batch_variance)));
-    const auto count = static_cast<double>(statistic.elements_per_channel);
-    if (!on_device_) {
-      state.moments.merge({mean, state.channels}, {variance, state.channels}, count);
-      continue;
-    }
-    const std::size_t bytes = state.channels * sizeof(float);
-    DeviceMemory host = on_device_->take_moments(2 * bytes);
-    on_device_->compute().copy(host.data(), mean, bytes);
-    on_device_->compute().copy(host.data() + bytes, variance, bytes);
-    on_device_->moments.push_back({std::move(host), state.mean_name, count});
+    const auto numbers = [&](ValueId id) -> std::span<const float> {
+      const Location& at = variant.layout.location.at(id);
+      const std::byte* data = (at.space == Space::kPrepared ? prepared : slot) + at.offset;
+      return {reinterpret_cast<const float*>(data), state.channels};
+    };
+    state.moments.merge(numbers(statistic.batch_mean), numbers(statistic.batch_variance),
+                        static_cast<double>(statistic.elements_per_channel));
   }
 }
 
 /// Merges what has been collected on a device whose streams are done.
 void Stage::merge_moments() {
   for (StageMoments& moments : on_device_->moments) {
-    StatisticState& state = statistics_.at(moments.statistic);
-    const auto* mean = reinterpret_cast<const float*>(moments.host.data());
-    state.moments.merge({mean, state.channels}, {mean + state.channels, state.channels},
-                        moments.count);
+    const Compiled& variant = *variants_[static_cast<std::size_t>(moments.variant)];
+    merge_moments(variant, moments.host.data(),
+                  moments.host.data() + variant.layout.slot_moments_bytes);
     on_device_->give_back(std::move(moments.host));
   }
   on_device_->moments.clear();

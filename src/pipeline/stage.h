@@ -203,6 +203,7 @@ class Stage {
     return gathered_ + static_cast<std::size_t>(gathered_set_) * gathered_bytes_;
   }
   void collect_statistics(Compiled& variant, const StageUnit& unit, std::byte* forward_base);
+  void merge_moments(const Compiled& variant, const std::byte* slot, const std::byte* prepared);
   void merge_moments();
   /// Copies between the stage's memory and the host.
   void move(void* to, const void* from, std::size_t bytes) const;

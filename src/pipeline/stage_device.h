@@ -34,11 +34,10 @@ struct StagePlace {
   std::size_t table, offset, bytes;
 };
 
-/// Batch moments on their way to the host.
+/// A unit's batch moments on their way to the host.
 struct StageMoments {
-  DeviceMemory host;  // mean, variance
-  std::string statistic;
-  double count = 0;
+  DeviceMemory host;  // from the unit's slot (StageLayout::slot_moments_bytes), then prepared ones
+  int variant = 0;
 };
 
 class StageDevice {

@@ -43,6 +43,9 @@ struct StageLayout {
   std::map<ValueId, std::size_t> table;  // roots that come from outside: index in StageUnit::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t gathered_bytes = 0;
+  /// Means and variances of the slice's statistics come first in a unit's slot, or in the prepared
+  /// weights: bytes of each, so that one copy takes all of them.
+  std::size_t slot_moments_bytes = 0, prepared_moments_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 
