@@ -65,7 +65,7 @@ void Stage::upload_running() {
 void Stage::begin(StageUnit& unit) {
   if (!on_device_) return;
   const auto variant = static_cast<std::size_t>(unit.variant);
-  unit.block = on_device_->take_block(on_device_->input_bytes[variant]);
+  unit.block = on_device_->take_block();
   StageBlock& block = on_device_->block(unit.block);
   for (const StagePlace& place : on_device_->input_places[variant]) {
     std::byte* to = place.bytes > 0 ? block.inputs.data() + place.offset : nullptr;
@@ -107,14 +107,10 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
   const auto at = static_cast<std::size_t>(variant);
   StageBlock& block = on_device_->block(unit.block);
   Stream& transfer = on_device_->transfer();
-  if (block.received.bytes() < on_device_->received_bytes[at]) {
-    on_device_->synchronize();
-    block.received = DeviceMemory();
-    block.received = on_device_->device().allocate(on_device_->received_bytes[at]);
-  }
+  std::byte* const received = on_device_->take_received(block);
   for (const ValueId id : edge.values) {
     const StagePlace& place = on_device_->received_places[at][here.table.at(id)];
-    std::byte* to = block.received.data() + place.offset;
+    std::byte* to = received + place.offset;
     on_device_->fetch(sender.on_device_->device(), to, unit.table[place.table], place.bytes,
                       written);
     unit.table[place.table] = to;

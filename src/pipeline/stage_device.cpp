@@ -5,9 +5,11 @@
 
 namespace pipetrain {
 
-int StageDevice::take_block(std::size_t input_bytes) {
+int StageDevice::take_block() {
   if (free_blocks_.empty()) {
     auto block = std::make_unique<StageBlock>();
+    // For the variant that needs most: memory that is freed later would wait for the whole device.
+    block->inputs = device().allocate(*std::max_element(input_bytes.begin(), input_bytes.end()));
     block->results = device().allocate_on_host(2 * sizeof(float));
     block->copied = device().make_point();
     block->settled = device().make_point();
@@ -21,12 +23,6 @@ int StageDevice::take_block(std::size_t input_bytes) {
   free_blocks_.erase(first);
   StageBlock& block = this->block(index);
   block.settles = false;
-  if (block.inputs.bytes() < input_bytes) {
-    // What lies there may still be read by work that is not done.
-    compute_.synchronize();
-    block.inputs = DeviceMemory();
-    block.inputs = device().allocate(input_bytes);
-  }
   transfer_.wait(*block.free);
   return index;
 }
@@ -34,6 +30,12 @@ int StageDevice::take_block(std::size_t input_bytes) {
 void StageDevice::give_back(int block) {
   compute_.record(*this->block(block).free);
   free_blocks_.push_back(block);
+}
+
+std::byte* StageDevice::take_received(StageBlock& block) const {
+  const std::size_t most = *std::max_element(received_bytes.begin(), received_bytes.end());
+  if (!block.received.data()) block.received = device().allocate(most);
+  return block.received.data();
 }
 
 DeviceMemory StageDevice::take_moments(std::size_t bytes) {

@@ -16,7 +16,8 @@
 namespace pipetrain {
 
 /// Copies of what a unit reads from outside, and its results. Held from the unit's forward to its
-/// last instruction; blocks are used again, so that a run allocates only in its first round.
+/// last instruction. Blocks are used again and have room for any variant, so that a run allocates
+/// only in its first round and frees nothing before its end.
 struct StageBlock {
   DeviceMemory inputs;    // graph inputs and label
   DeviceMemory received;  // values of stages on other devices; taken when there is one
@@ -63,9 +64,11 @@ class StageDevice {
   }
 
   /// A block that nobody uses; work on the transfer stream starts after its last reader.
-  int take_block(std::size_t input_bytes);
+  int take_block();
   void give_back(int block);
   StageBlock& block(int index) { return *blocks_[static_cast<std::size_t>(index)]; }
+  /// Room for the values that a unit with this block receives from other devices.
+  std::byte* take_received(StageBlock& block) const;
   /// Host memory for moments, and back when they have been merged.
   DeviceMemory take_moments(std::size_t bytes);
   void give_back(DeviceMemory moments);

@@ -67,6 +67,8 @@ class RecordedMachine {
   std::uint64_t compared() const;
   /// Bytes that streams have copied from memory of the host.
   std::uint64_t uploaded() const;
+  /// How often memory was freed.
+  std::uint64_t frees() const;
   /// Copies from memory of a device to memory of the host.
   std::uint64_t downloads() const;
   /// Copies from host memory that no device has given, which the host itself must do; and bytes.
