@@ -119,6 +119,9 @@ if(CUDNN_FRONTEND_INCLUDE)
 endif()
 # Only here, so that kernels are not compiled again when a shared header changes that they do not include.
 set_source_files_properties(src/cuda/plugin_cuda.cpp PROPERTIES COMPILE_DEFINITIONS "PIPETRAIN_BUILD_ID=\"${PIPETRAIN_BUILD_ID}\"")
+# Which GPUs it refuses.
+string(REPLACE ";" "," ARCHITECTURES "${PIPETRAIN_CUDA_ARCHITECTURES}")
+set_source_files_properties(src/cuda/device_cuda.cpp PROPERTIES COMPILE_DEFINITIONS "PIPETRAIN_CUDA_ARCHITECTURES=\"${ARCHITECTURES}\"")
 set_target_properties(pipetrain_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
   BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
 # Nothing is contracted in element-wise functions, here and where NVRTC compiles them, so that a fused program has its nodes' bits.

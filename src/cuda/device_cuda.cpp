@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cuda/kernel_compiler_cuda.h"
+#include "device/gpu_capability.h"
 #include "device/libraries_cuda.h"
 #include "device/recorded_work.h"
 #include "graph/op.h"
@@ -212,9 +213,10 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   cache_bytes_ = static_cast<std::size_t>(properties.l2CacheSize);
   make_ = fmt::format("{} x {}, {}", properties.name, multiprocessors_, versions());
   log_kernel("device " + make_);
-  PT_CHECK(properties.major >= 8, kResource,
-           "{} has compute capability {}.{}; pipetrain's kernels are built for 8.0 and newer",
-           name_, properties.major, properties.minor);
+  constexpr std::string_view architectures = PIPETRAIN_CUDA_ARCHITECTURES;
+  PT_CHECK(has_kernels_for(architectures, properties.major, properties.minor), kResource,
+           "{} has compute capability {}.{}; this build of pipetrain has kernels for {}", name_,
+           properties.major, properties.minor, capabilities_text(architectures));
   cuda_check(cudaStreamCreateWithFlags(&clearing_, cudaStreamNonBlocking), "making a stream");
   compiler_ =
       std::make_unique<CudaKernelCompiler>(fmt::format("{}{}", properties.major, properties.minor));

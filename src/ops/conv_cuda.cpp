@@ -3,8 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "graph/op.h"
 #include "ops/conv.h"
 #include "ops/conv_graph_cuda.h"
@@ -194,10 +192,7 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
         return build_graph(key, queue.libraries->cudnn(), reason);
       });
   if (found.graph) return std::make_unique<ConvKernel>(pass, shapes, staging, found.graph, queue);
-  if (found.is_new)
-    log_warning("gpu", "{} ({}) runs on the CPU, since cuDNN has no plan for it: {}",
-                printable(request.node.name), op,
-                printable(found.reason.substr(0, found.reason.find('\n'))));
+  if (found.is_new) warn_of_missing_plan(request, "runs on the CPU", found.reason);
   return nullptr;
 }
 

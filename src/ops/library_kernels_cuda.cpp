@@ -1,5 +1,7 @@
 #include "ops/library_kernels_cuda.h"
 
+#include "base/error.h"
+#include "base/log.h"
 #include "graph/op.h"
 
 namespace pipetrain {
@@ -16,6 +18,12 @@ std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const 
       op == "LayerNormInputGrad" || op == "RmsNorm" || op == "RmsNormInputGrad")
     return make_norm_cuda(request, queue);
   return nullptr;
+}
+
+void warn_of_missing_plan(const KernelRequest& request, std::string_view instead,
+                          std::string_view reason) {
+  log_warning("gpu", "{} ({}) {}, since cuDNN has no plan for it: {}", printable(request.node.name),
+              request.node.op->name, instead, printable(reason.substr(0, reason.find('\n'))));
 }
 
 }  // namespace pipetrain

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "device/queue_cuda.h"
 #include "ops/kernel.h"
@@ -20,5 +22,12 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
 std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
 /// Norms by the statistics of what they normalize, but weight gradients of layer norms.
 std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
+
+/// What a node does without a plan that has a kernel of our own.
+inline constexpr std::string_view kByOwnKernel = "runs with our own kernel";
+/// Warns that cuDNN has no plan for a node, for the first line of `reason`. `instead`: what the
+/// node does without one, such as "runs on the CPU".
+void warn_of_missing_plan(const KernelRequest& request, std::string_view instead,
+                          std::string_view reason);
 
 }  // namespace pipetrain

@@ -20,14 +20,15 @@ namespace pipetrain {
 namespace {
 
 using SharedGraph = std::shared_ptr<const NormGraph>;
+using NormPlans = LibraryPlans<NormGraph, NormShapes>;
 
 /// A graph with its plan; null when cuDNN has none.
-SharedGraph graph_for(const NormShapes& shapes, CudaLibraries& libraries) {
+NormPlans::Found plan_for(const NormShapes& shapes, CudaLibraries& libraries) {
   const auto build = [&](const NormShapes& wanted, std::string* reason) -> SharedGraph {
     auto graph = std::make_shared<NormGraph>(wanted);
     return graph->build(libraries.cudnn(), reason) ? graph : nullptr;
   };
-  return libraries.plans<LibraryPlans<NormGraph, NormShapes>>().find(shapes, build).graph;
+  return libraries.plans<NormPlans>().find(shapes, build);
 }
 
 /// Hands out parts of the workspace; the graph's own comes last.
@@ -279,13 +280,17 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.bias = shapes.relu;
   }
   cudnnHandle_t handle = queue.libraries->cudnn();
-  SharedGraph graph = graph_for(shapes, *queue.libraries);
-  if (!graph && gradient && shapes.relu) {
+  NormPlans::Found found = plan_for(shapes, *queue.libraries);
+  if (!found.graph && gradient && shapes.relu) {
     shapes.bias = shapes.relu = false;
-    graph = graph_for(shapes, *queue.libraries);
+    found = plan_for(shapes, *queue.libraries);
   }
   // Where the library has none for this GPU there is always the own kernel.
-  if (!graph) return nullptr;
+  if (!found.graph) {
+    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    return nullptr;
+  }
+  SharedGraph graph = std::move(found.graph);
   if (!gradient)
     return std::make_unique<NormForward>(shapes, channels, std::move(graph), handle, queue);
   if (kind == NormKind::kBatch)

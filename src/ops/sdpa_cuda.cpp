@@ -175,16 +175,19 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   };
   auto& plans = queue.libraries->plans<LibraryPlans<SdpaGraph, SdpaKey>>();
   SdpaShapes part = *shapes;
-  auto graph = plans.find({part, gradient, keeps_lse}, build).graph;
-  while (graph && graph->workspace_bytes() > kMostWorkspace &&
-         take_fewer(&part, graph->workspace_bytes() / kMostWorkspace + 1))
-    graph = plans.find({part, gradient, keeps_lse}, build).graph;
+  auto found = plans.find({part, gradient, keeps_lse}, build);
+  while (found.graph && found.graph->workspace_bytes() > kMostWorkspace &&
+         take_fewer(&part, found.graph->workspace_bytes() / kMostWorkspace + 1))
+    found = plans.find({part, gradient, keeps_lse}, build);
   // Where the library has none for this GPU there is always the own kernel.
-  if (!graph) return nullptr;
+  if (!found.graph) {
+    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    return nullptr;
+  }
   std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;
   for (std::size_t i = 0; gradient && i < 3; ++i)
     unread_bytes = std::max(unread_bytes, request.outputs[i].bytes());
-  return std::make_unique<SdpaKernel>(std::move(graph), *shapes, part, gradient, unread_bytes,
+  return std::make_unique<SdpaKernel>(std::move(found.graph), *shapes, part, gradient, unread_bytes,
                                       handle);
 }
 

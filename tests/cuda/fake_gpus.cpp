@@ -276,7 +276,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(static_cast<void*>(properties), 0, sizeof *properties);
   std::strcpy(properties->name, device == 0 ? "fake A" : "fake B");
-  properties->major = 9;
+  const char* const capability = std::getenv("FAKE_CAPABILITY");
+  const int number = capability ? std::atoi(capability) : 90;
+  properties->major = number / 10;
+  properties->minor = number % 10;
   properties->multiProcessorCount = 4;
   return cudaSuccess;
 }

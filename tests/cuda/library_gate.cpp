@@ -1,8 +1,10 @@
 // How the plugin comes to plans of cuDNN, on GPUs and a cuDNN that are not there (fake_gpus.cpp,
 // fake_cudnn.cpp): equal nodes share a plan, a later stream has those of an earlier one, and what
-// the library has no plan for runs on the CPU; attention in parts keeps its workspace small.
+// the library has no plan for runs on the CPU or with an own kernel, which is said once; attention
+// in parts keeps its workspace small.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -51,8 +53,8 @@ void run(Kernel& kernel, Device& device, const Convolution& convolution) {
   kernel.run(in, out, context);
 }
 
-/// Makes and runs the kernel of a node as a graph has it, in which every result has a type but not
-/// every one is read.
+/// Makes the kernels of two equal nodes and runs one, of a node as a graph has it, in which every
+/// result has a type but not every one is read.
 void run_node(Device& device, const char* op, const Attributes& attributes,
               const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
               const std::vector<bool>& read) {
@@ -61,8 +63,9 @@ void run_node(Device& device, const char* op, const Attributes& attributes,
   node.name = op;
   node.attributes = attributes;
   const auto stream = device.make_stream();
-  const auto kernel = device.make_kernel(*stream, {node, inputs, outputs});
-  check(kernel != nullptr, std::string("there is no kernel of ") + op);
+  const auto kernel = device.make_kernel(*stream, {node, inputs, outputs}),
+             equal = device.make_kernel(*stream, {node, inputs, outputs});
+  check(kernel && equal, std::string("there is no kernel of ") + op);
   std::vector<DeviceMemory> memory;
   std::vector<Tensor> in, out;
   for (const TensorType& type : inputs) {
@@ -165,6 +168,36 @@ void run_attention(Device& device) {
   needs(0);
 }
 
+/// Norms and attention run with own kernels then, and say so once for each shape.
+void run_without_plans(const char* (*told)(), const char* (*launches)(),
+                       const std::filesystem::path& log) {
+  Device& device = cuda_plugin().open(0);
+  const TensorType x{DType::kBFloat16, Shape{2, 4, 32, 64}}, lse{DType::kFloat32, Shape{2, 4, 32}},
+      rows{DType::kBFloat16, Shape{24, 40}}, row{DType::kFloat32, Shape{24, 1}},
+      width{DType::kFloat32, Shape{40}}, picture{DType::kFloat32, Shape{2, 12, 4, 4}},
+      channel{DType::kFloat32, Shape{12}}, none;
+  const Attributes attention{{"scale", 0.125}}, norm{{"epsilon", 1e-5}};
+  const std::size_t before = get_file(log).size();
+  launches();
+  run_node(device, "Attention", attention, {x, x, x}, {x, lse}, {true, true});
+  run_node(device, "AttentionGrad", attention, {x, x, x, x, none, none, x, lse}, {x, x, x},
+           {true, true, true});
+  run_node(device, "LayerNorm", norm, {rows, width, width}, {rows, row, row}, {true, true, true});
+  run_node(device, "BatchNorm", norm, {picture, channel, channel}, {picture, channel, channel},
+           {true, true, true});
+  run_node(device, "BatchNormGrad", norm, {picture, picture, channel, channel, channel},
+           {picture, channel, channel}, {true, true, true});
+  check(std::string(told()).empty(), "a plan was made or run");
+  check(std::string(launches()).find("own kernel\n") == 0, "no own kernel ran");
+  const std::string words = get_file(log).substr(before);
+  for (const char* op : {"Attention", "AttentionGrad", "LayerNorm", "BatchNorm", "BatchNormGrad"}) {
+    const std::string said = std::string("warning: ") + op + " (" + op +
+                             ") runs with our own kernel, since cuDNN has no plan for it: No ";
+    check(words.find(said) != std::string::npos, said + "is not in " + words);
+  }
+  check(std::count(words.begin(), words.end(), '\n') == 5, words);
+}
+
 void run_all(const std::filesystem::path& folder) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
   const auto offers = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_offers"));
@@ -225,6 +258,7 @@ void run_all(const std::filesystem::path& folder) {
                    "No valid engine configs for ") != std::string::npos,
         words);
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
+  run_without_plans(told, launches, folder / "log");
 }
 
 }  // namespace

@@ -71,4 +71,7 @@ with tempfile.TemporaryDirectory() as name:
         for stages in (("--gpus", 1), ("--gpus", 3, "--gpu-ids", "0,0,1")):
             result = train(folder, "gpt-nano", *stages, code=code, FAKE_GPU_FAILS=call)
             check(result.stderr.count("error: ") == 1, call, result)
+    # A GPU that the plugin has no kernels for, older than all that any build is for.
+    result = train(folder, "gpt-nano", code=5, FAKE_CAPABILITY="70")
+    check("fake A) has compute capability 7.0; this build of pipetrain has kernels for " in result.stderr, "an old GPU", result)
 print(f"the program on libraries that are not there: {checks} checks")

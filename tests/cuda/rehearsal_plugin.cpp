@@ -5,6 +5,7 @@
 //   wrong-gradient   the weight gradients of convolutions are a tenth too large
 //   no-graphs        convolutions have no kernel, as in a plugin without cuDNN's graphs
 //   missing-kernel   LayerNorm has none
+//   missing-plan     batch norms run with our own kernel, since cuDNN has no plan for them
 //   old-cudnn        says that it found cuDNN 8.9
 //   missing-nccl     says that there is no NCCL
 //   missing-nvrtc    warns that there is no NVRTC
@@ -93,7 +94,11 @@ std::unique_ptr<Kernel> make_rehearsed_kernel(const KernelRequest& request) {
   if ((has_fault("no-graphs") && op.starts_with("Conv")) ||
       (has_fault("missing-kernel") && op == "LayerNorm"))
     return nullptr;
-  if (is_of_library(request)) {
+  const bool lacks_plan = has_fault("missing-plan") && op == "BatchNorm";
+  if (lacks_plan)
+    log_warning("gpu", "{} ({}) runs with our own kernel, since cuDNN has no plan for it: none",
+                printable(request.node.name), op);
+  if (is_of_library(request) && !lacks_plan) {
     // The CPU's kernel has float32 for weight gradients, as training has.
     if (op == "ConvWeightGrad" && request.outputs[0].dtype != DType::kFloat32) return nullptr;
     std::unique_ptr<Kernel> kernel = make_kernel(Backend::kCpu, request);

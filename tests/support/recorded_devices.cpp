@@ -138,7 +138,9 @@ class RecordedStreams {
       for (const Range& range : accesses) {
         note(stream, number, range, kernel, what);
         const Block* block = block_of(range);
-        if (!range.writes && !(block && block->device)) uploaded_ += range.bytes;
+        const bool on_device = block && block->device;
+        if (!range.writes && !on_device) uploaded_ += range.bytes;
+        if (range.writes && !on_device) downloads_ += !kernel && reads_device(accesses);
       }
       if (parted_ && !kernel) check_way(accesses);
       queue.work.push_back(
@@ -330,6 +332,7 @@ class RecordedStreams {
   void disown(const std::byte* data) {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(data);
+    ++frees_;
     for (const Access& access : block->second.accesses) {
       if (queues_[access.stream].done < access.number)
         complain(fmt::format("memory is freed that {} may still use", access.what));
@@ -351,6 +354,14 @@ class RecordedStreams {
   std::uint64_t uploaded() const {
     const std::lock_guard lock(mutex_);
     return uploaded_;
+  }
+  std::uint64_t frees() const {
+    const std::lock_guard lock(mutex_);
+    return frees_;
+  }
+  std::uint64_t downloads() const {
+    const std::lock_guard lock(mutex_);
+    return downloads_;
   }
   std::pair<std::uint64_t, std::uint64_t> pageable_copies() const {
     const std::lock_guard lock(mutex_);
@@ -421,6 +432,13 @@ class RecordedStreams {
         range.data + range.bytes > block->first + block->second.bytes)
       return nullptr;
     return &block->second;
+  }
+
+  bool reads_device(const std::vector<Range>& accesses) {
+    return std::any_of(accesses.begin(), accesses.end(), [&](const Range& range) {
+      const Block* block = range.writes ? nullptr : block_of(range);
+      return block && block->device;
+    });
   }
 
   /// Where devices do not reach each other, no copy has both ends on devices.
@@ -626,7 +644,8 @@ class RecordedStreams {
   std::map<const Device*, std::thread::id> callers_;
   std::map<std::string, std::shared_ptr<Meeting>> meetings_;
   bool exchanges_aborted_ = false;
-  std::uint64_t operations_ = 0, compared_ = 0, uploaded_ = 0, groups_ = 0, exchanged_ = 0, random_;
+  std::uint64_t operations_ = 0, compared_ = 0, uploaded_ = 0, downloads_ = 0, frees_ = 0,
+                groups_ = 0, exchanged_ = 0, random_;
   std::uint64_t pageable_copies_ = 0, pageable_bytes_ = 0;
   int waiting_ = 0;
   double host_time_ = 0;  // the latest that somebody has waited for
@@ -1021,6 +1040,8 @@ std::vector<std::string> RecordedMachine::problems() const {
   streams_->check_turns();
   return streams_->problems();
 }
+std::uint64_t RecordedMachine::frees() const { return streams_->frees(); }
+std::uint64_t RecordedMachine::downloads() const { return streams_->downloads(); }
 std::pair<std::uint64_t, std::uint64_t> RecordedMachine::pageable_copies() const {
   return streams_->pageable_copies();
 }

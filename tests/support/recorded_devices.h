@@ -67,6 +67,10 @@ class RecordedMachine {
   std::uint64_t compared() const;
   /// Bytes that streams have copied from memory of the host.
   std::uint64_t uploaded() const;
+  /// How often memory was freed.
+  std::uint64_t frees() const;
+  /// Copies from memory of a device to memory of the host.
+  std::uint64_t downloads() const;
   /// Copies from host memory that no device has given, which the host itself must do; and bytes.
   std::pair<std::uint64_t, std::uint64_t> pageable_copies() const;
   /// Groups that were issued, and sends, receives and sums in them that were done.

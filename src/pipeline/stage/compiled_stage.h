@@ -71,6 +71,8 @@ struct OutsideValues {
   std::vector<OutsidePlace> inputs;    // graph inputs and label
   std::vector<OutsidePlace> received;  // values of other stages, by table entry
   std::size_t input_bytes = 0, received_bytes = 0;
+  // Of the variant of the stage that needs most: what is taken once serves all of them.
+  std::size_t most_input_bytes = 0, most_received_bytes = 0;
 };
 
 /// A stage at one of the shapes that it runs at.

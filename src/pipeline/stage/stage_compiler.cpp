@@ -36,6 +36,15 @@ class StageCompiler {
       place_outside_values(compiled);
     }
     share_rows();
+    OutsideValues most;
+    for (const CompiledVariant& compiled : out_.variants) {
+      most.input_bytes = std::max(most.input_bytes, compiled.outside.input_bytes);
+      most.received_bytes = std::max(most.received_bytes, compiled.outside.received_bytes);
+    }
+    for (CompiledVariant& compiled : out_.variants) {
+      compiled.outside.most_input_bytes = most.input_bytes;
+      compiled.outside.most_received_bytes = most.received_bytes;
+    }
     order_completion(out_.variants.front());
     return std::move(out_);
   }

@@ -49,7 +49,7 @@ std::span<const float> StageDevice::read_back(std::span<const float> values,
 
 void StageDevice::begin(const CompiledVariant& variant, StageMicroBatch& micro_batch) {
   const OutsideValues& outside = variant.outside;
-  micro_batch.buffers = take_buffers(outside.input_bytes);
+  micro_batch.buffers = take_buffers(outside.most_input_bytes);
   DeviceBuffers& buffers = this->buffers(micro_batch.buffers);
   for (const OutsidePlace& place : outside.inputs) {
     std::byte* to = place.bytes > 0 ? buffers.inputs.data() + place.offset : nullptr;
@@ -70,11 +70,8 @@ void StageDevice::receive(const CompiledVariant& variant, const ValueEdge& edge,
     return;
   }
   DeviceBuffers& buffers = this->buffers(micro_batch.buffers);
-  if (buffers.received.bytes() < variant.outside.received_bytes) {
-    synchronize();
-    buffers.received = DeviceMemory();
-    buffers.received = device()->allocate(variant.outside.received_bytes);
-  }
+  if (!buffers.received.data())
+    buffers.received = device()->allocate(variant.outside.most_received_bytes);
   for (const ValueId id : edge.values) {
     const OutsidePlace& place = variant.outside.received[variant.layout.table.at(id)];
     std::byte* to = buffers.received.data() + place.offset;
@@ -127,20 +124,38 @@ void StageDevice::run(const std::vector<StageStep>& steps, const StageAddresses&
 }
 
 void StageDevice::collect_moments(std::span<const BatchMoments> all) {
-  for (const BatchMoments& one : all) {
-    const std::size_t bytes = one.channels * sizeof(float);
-    DeviceMemory host = take_moments(2 * bytes);
-    compute_.copy(host.data(), one.mean, bytes);
-    compute_.copy(host.data() + bytes, one.variance, bytes);
-    moments_.push_back({std::move(host), one});
-  }
+  if (all.empty()) return;
+  StageMoments moments;
+  std::size_t bytes = 0;  // on the host
+  std::vector<Copy> copies;
+  const auto place = [&](const float* values, std::size_t channels) {
+    const auto* from = reinterpret_cast<const std::byte*>(values);
+    // The layout puts the moments of a micro-batch side by side.
+    const bool follows =
+        !copies.empty() && from == copies.back().from + aligned(copies.back().bytes);
+    if (!follows) copies.push_back({from, bytes, 0});
+    Copy& copy = copies.back();
+    const std::size_t offset = copy.offset + static_cast<std::size_t>(from - copy.from);
+    copy.bytes = offset - copy.offset + channels * sizeof(float);
+    bytes = copy.offset + aligned(copy.bytes);
+    return offset;
+  };
+  for (const BatchMoments& one : all)
+    moments.of.push_back({one, place(one.mean, one.channels), place(one.variance, one.channels)});
+  moments.host = take_moments(bytes);
+  for (const Copy& copy : copies)
+    compute_.copy(moments.host.data() + copy.offset, copy.from, copy.bytes);
+  moments_.push_back(std::move(moments));
 }
 
 void StageDevice::merge_moments() {
   for (StageMoments& moments : moments_) {
-    const auto* mean = reinterpret_cast<const float*>(moments.host.data());
-    const std::size_t channels = moments.of.channels;
-    moments.of.into->merge({mean, channels}, {mean + channels, channels}, moments.of.count);
+    for (const StageMoments::One& one : moments.of) {
+      const auto numbers = [&](std::size_t offset) -> std::span<const float> {
+        return {reinterpret_cast<const float*>(moments.host.data() + offset), one.of.channels};
+      };
+      one.of.into->merge(numbers(one.mean), numbers(one.variance), one.of.count);
+    }
     give_back(std::move(moments.host));
   }
   moments_.clear();
@@ -183,9 +198,10 @@ void StageDevice::update(StageUpdates& updates, std::int64_t step, double gradie
   device()->update(compute_, step, gradient_scale, average_decay, updates_);
 }
 
-int StageDevice::take_buffers(std::size_t input_bytes) {
+int StageDevice::take_buffers(std::size_t most_input_bytes) {
   if (free_buffers_.empty()) {
     auto buffers = std::make_unique<DeviceBuffers>();
+    buffers->inputs = device()->allocate(most_input_bytes);
     buffers->results = device()->allocate_on_host(2 * sizeof(float));
     buffers->copied = device()->make_point();
     buffers->settled = device()->make_point();
@@ -199,12 +215,6 @@ int StageDevice::take_buffers(std::size_t input_bytes) {
   free_buffers_.erase(first);
   DeviceBuffers& buffers = this->buffers(index);
   buffers.settles = false;
-  if (buffers.inputs.bytes() < input_bytes) {
-    // What lies there may still be read by work that is not done.
-    compute_.synchronize();
-    buffers.inputs = DeviceMemory();
-    buffers.inputs = device()->allocate(input_bytes);
-  }
   transfer_.wait(*buffers.free);
   return index;
 }

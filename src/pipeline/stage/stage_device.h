@@ -17,7 +17,8 @@
 namespace pipetrain {
 
 /// Copies of what a micro-batch reads from outside, and its results. Held from its forward to its
-/// last instruction; buffers are used again, so that a run allocates only in its first round.
+/// last instruction. Buffers are used again and have room for any variant, so that a run allocates
+/// only in its first round and frees nothing before its end.
 struct DeviceBuffers {
   DeviceMemory inputs;    // graph inputs and label
   DeviceMemory received;  // values of stages on other devices; taken when there is one
@@ -29,10 +30,14 @@ struct DeviceBuffers {
   bool settles = false;               // `settled` has been recorded for this micro-batch
 };
 
-/// Batch moments on their way to the host.
+/// The batch moments of one micro-batch on their way to the host.
 struct StageMoments {
-  DeviceMemory host;  // mean, variance
-  BatchMoments of;
+  struct One {
+    BatchMoments of;
+    std::size_t mean, variance;  // offsets in `host`
+  };
+  DeviceMemory host;
+  std::vector<One> of;
 };
 
 class StageDevice final : public StageExecutor {
@@ -87,7 +92,7 @@ class StageDevice final : public StageExecutor {
 
  private:
   /// Buffers that nobody uses; work on the transfer stream starts after their last reader.
-  int take_buffers(std::size_t input_bytes);
+  int take_buffers(std::size_t most_input_bytes);
   void give_back(int buffers);
   DeviceBuffers& buffers(int index) { return *buffers_[static_cast<std::size_t>(index)]; }
   /// Host memory for moments, and back when they have been merged.
@@ -97,6 +102,10 @@ class StageDevice final : public StageExecutor {
   void fetch(Device& sender, void* to, const void* from, std::size_t bytes,
              const StreamPoint* written);
 
+  struct Copy {
+    const std::byte* from;
+    std::size_t offset, bytes;  // on the host
+  };
   struct Running {
     DeviceMemory memory;
     const HostTensor* host;

@@ -24,6 +24,7 @@ class Planner {
     place_outside_values();
     find_uses();
     place_parameters();
+    place_moments();
     place_handed_on();
     place_saved();
     place_direct();
@@ -70,6 +71,19 @@ class Planner {
     }
     for (const int i : slice_.gatherings)
       read_in_[root(training_.gatherings[static_cast<std::size_t>(i)].value)].insert(weight_phase);
+    // Running statistics read moments behind the forward pass, whether or not the backward does.
+    for_moments([&](ValueId id) {
+      if (made_in_.contains(id)) read_in_[id].insert(1);
+    });
+  }
+
+  /// Calls visit(value) for the mean and variance of each of the slice's statistics.
+  template <class Visit>
+  void for_moments(const Visit& visit) const {
+    for (const int i : slice_.statistics) {
+      visit(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
+      visit(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
+    }
   }
 
   void place_parameters() {
@@ -79,11 +93,16 @@ class Planner {
       layout_.location[id] = {Space::kParameter, offset};
       offset += aligned(graph_[id].type.bytes());
     }
+    const auto prepare = [&](ValueId id) {
+      if (layout_.location.try_emplace(id, Location{Space::kPrepared, layout_.prepared_bytes})
+              .second)
+        layout_.prepared_bytes += aligned(graph_[id].type.bytes());
+    };
+    for_moments([&](ValueId id) {
+      if (!made_in_.contains(id)) prepare(id);
+    });
     for (const NodeId id : slice_.prepare) {
-      for (const ValueId output : graph_[id].outputs) {
-        layout_.location[output] = {Space::kPrepared, layout_.prepared_bytes};
-        layout_.prepared_bytes += aligned(graph_[output].type.bytes());
-      }
+      for (const ValueId output : graph_[id].outputs) prepare(output);
     }
     for (const int i : slice_.accumulations) place_accumulator(i);
     for (const int i : slice_.remote_accumulations) place_accumulator(i);
@@ -97,6 +116,15 @@ class Planner {
   void place_accumulator(int i) {
     layout_.location[training_.accumulations[static_cast<std::size_t>(i)].accumulator] = {
         Space::kAccumulator, static_cast<std::size_t>(i)};
+  }
+
+  /// Moments of the slice's statistics lie side by side, so that one copy takes all of them.
+  void place_moments() {
+    for_moments([&](ValueId id) {
+      if (!made_in_.contains(id)) return;
+      layout_.location[id] = {Space::kSlot, layout_.slot_bytes};
+      layout_.slot_bytes += aligned(graph_[id].type.bytes());
+    });
   }
 
   void place_handed_on() {
@@ -178,10 +206,6 @@ class Planner {
     };
     keep(training_.loss.loss_sum);
     keep(training_.loss.correct);
-    for (const int i : slice_.statistics) {
-      keep(training_.statistics[static_cast<std::size_t>(i)].batch_mean);
-      keep(training_.statistics[static_cast<std::size_t>(i)].batch_variance);
-    }
     if (phase == (split_ ? 2 : 1)) {
       for (const int i : slice_.gatherings)
         keep(training_.gatherings[static_cast<std::size_t>(i)].value);

@@ -313,6 +313,29 @@ TEST(PinnedData, AreCopiedToTheStagesThatReadThem) {
 
 class SameBits : public testing::TestWithParam<Place> {};
 
+// On a GPU that would wait for all of its streams.
+TEST(PinnedData, NothingIsFreedBeforeARunEnds) {
+  const Pipeline pipeline(/*tied=*/false, 3, kSizes);
+  const Program program = pipeline.program("gpipe", 3);
+  test::RecordedMachine machine(3, 1);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  for (int d = 0; d < 3; ++d) options.devices.push_back(&machine.device(d));
+  {
+    Runtime runtime(pipeline.variants, {&program}, options);
+    test::FixedData data(6 * kBatch, 5);
+    std::uint64_t before = 0;
+    // 4 + 4 + 2 samples, then 4 + 4 + 4: blocks of smaller units come to larger ones.
+    for (const std::int64_t samples : {10, 10, 12, 12, 10}) {
+      data.set_mini_batch(0, samples, kMicroBatch, 0, kSizes);
+      runtime.run(program, data);
+      if (before == 0) before = machine.frees() + 1;
+      EXPECT_EQ(machine.frees() + 1, before) << samples;
+    }
+  }
+  EXPECT_GT(machine.frees(), 0U);
+  for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+}
+
 TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   for (const double clip : {0.0, 0.5}) {
     const Outcome expected =

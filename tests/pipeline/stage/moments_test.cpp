@@ -17,6 +17,8 @@
 #include "pipeline/schedule/lower.h"
 #include "processes/process_group.h"
 #include "support/memory_processes.h"
+#include "support/op_check.h"
+#include "support/recorded_devices.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -204,6 +206,119 @@ TEST(Moments, RunningStatisticsOfReplicasInSeveralProcessesAreThoseOfAllSamples)
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+/// `norms` trained BatchNorms behind one that no backward pass reads, and one over the weights of
+/// the product that follows; one stage.
+struct ManyNorms {
+  static constexpr std::int64_t kSamples = 18, kUnit = 4;
+
+  explicit ManyNorms(int norms) {
+    OnnxBuilder builder("norms");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+    builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+    const auto tensor = [&](const std::string& name, Shape shape, double low, double high) {
+      builder.initializer(
+          name, test::random_tensor({DType::kFloat32, std::move(shape)}, ++tensors, low, high));
+      return name;
+    };
+    const auto norm = [&](const std::string& name, const std::string& from,
+                          const std::string& scale, const std::string& shift,
+                          std::int64_t channels) {
+      for (const char* kind : {".mean", ".variance"})
+        statistics.push_back(tensor(name + kind, {channels}, 0.5, 1.5));
+      builder.node("BatchNormalization", {from, scale, shift, name + ".mean", name + ".variance"},
+                   {name}, {}, name);
+      return name;
+    };
+    for (const char* name : {"one", "zero"}) {
+      builder.node("Constant", {}, {name},
+                   {OnnxAttribute::of_floats("value_floats", std::vector<float>(2, *name == 'o'))},
+                   name);
+    }
+    std::string at = norm("unread", "x", "one", "zero", 2);
+    for (int i = 0; i < norms; ++i) {
+      const std::string name = "norm" + std::to_string(i);
+      at = norm(name, at, tensor(name + ".scale", {2}, 0.5, 1.5),
+                tensor(name + ".shift", {2}, -1, 1), 2);
+    }
+    builder.node("Flatten", {at}, {"rows"}, {}, "flatten");
+    builder.node(
+        "MatMul",
+        {"rows", norm("weights", tensor("head", {72, 5}, -1, 1),
+                      tensor("head.scale", {5}, 0.5, 1.5), tensor("head.shift", {5}, -1, 1), 5)},
+        {"logits"}, {}, "product");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    for (const std::int64_t size : sizes) graphs.push_back(test::training_graph(model, size));
+    const std::vector<int> stage_of =
+        stages_of_chain(*graphs[0], linearise(*graphs[0]), std::vector<int>{0});
+    for (const auto& graph : graphs)
+      variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
+  }
+
+  /// Trains on `device` (null: in host memory). Returns the bits of all running statistics.
+  std::string train(Device* device, bool recompute, int steps) const {
+    ScheduleOptions options;
+    options.stages = 1;
+    options.units = 5;
+    options.recompute.assign(1, recompute);
+    const Program program = lower(generate(options), {});
+    check(program);
+    RuntimeOptions settings;
+    settings.timeout_seconds = 20;
+    settings.pin = false;
+    if (device) settings.devices.push_back(device);
+    Runtime runtime(variants, {&program}, settings);
+    test::FixedData data(steps * kSamples, 9);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      data.set_mini_batch(step * kSamples, kSamples, kUnit, step, sizes);
+      runtime.run(program, data);
+    }
+    std::string bits;
+    for (const std::string& name : statistics) {
+      const HostTensor value = runtime.read(name);
+      bits.append(static_cast<const char*>(value.view().data), value.type().bytes());
+    }
+    return bits;
+  }
+
+  const std::vector<std::int64_t> sizes = {4, 2};
+  std::uint64_t tensors = 0;
+  std::vector<std::string> statistics;
+  std::vector<std::unique_ptr<TrainingGraph>> graphs;
+  std::vector<RuntimeVariant> variants;
+};
+
+TEST(Moments, OfAllNormsOfADeviceComeInOneCopyAMicroBatch) {
+  for (const bool recompute : {false, true}) {
+    for (const bool records : {false, true}) {
+      std::vector<std::uint64_t> downloads;
+      for (const int norms : {1, 6}) {
+        const ManyNorms network(norms);
+        ASSERT_EQ(network.graphs[0]->statistics.size(), static_cast<std::size_t>(norms + 2));
+        const std::string expected = network.train(nullptr, recompute, 3);
+        for (const int steps : {1, 3}) {
+          test::RecordedMachine machine(1, 5);
+          if (records) machine.allow_recordings();
+          const std::string bits = network.train(&machine.device(0), recompute, steps);
+          if (steps == 3) {
+            EXPECT_TRUE(bits == expected) << norms << recompute << records;
+          }
+          // The values that are read in the end are no moments; statistics are the host's.
+          downloads.push_back(machine.downloads());
+          EXPECT_EQ(machine.replayed() > 0, records);
+          for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+        }
+      }
+      EXPECT_EQ(downloads[0], downloads[2]);
+      EXPECT_EQ(downloads[1], downloads[3]);
+      // A unit's moments: of norms in its slot, and of the weights' norm. The loss: sum and right
+      // answers, once more when it is recomputed.
+      EXPECT_EQ(downloads[1] - downloads[0], 2U * 5 * (recompute ? 6 : 4));
+    }
+  }
 }
 
 }  // namespace
