@@ -13,7 +13,7 @@ namespace pipetrain {
 namespace {
 
 // Streams of one seed; each input takes its own range after kInputs.
-enum Stream : std::uint64_t { kNoise = 1, kClass, kProjection, kSuccessor, kInputs = 1000 };
+enum StreamNumber : std::uint64_t { kNoise = 1, kClass, kProjection, kSuccessor, kInputs = 1000 };
 constexpr std::uint64_t kStreamsPerInput = 4;
 
 constexpr std::size_t kNoiseTable = 1 << 16;
