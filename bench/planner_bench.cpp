@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "partition/plan.h"
+#include "pipeline/schedule/generate.h"
 
 namespace {
 
@@ -42,7 +43,7 @@ void measure(int operators, int devices, int group, const char* schedule, int mi
   PlanRequest request;
   request.stages = 0;
   request.devices = devices;
-  request.schedule = schedule;
+  request.schedule = planned_schedule(schedule);
   request.micro_batches = micro_batches;
   request.transfer = {2e-6, 50e9};
   if (group > 1) {

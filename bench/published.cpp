@@ -105,7 +105,7 @@ Stages gpipes_cut(const PipeDreamProfile& profile, int count) {
 // The planner's cut, between any two layers, with links that cost nothing.
 Stages planned_cut(const PipeDreamProfile& profile, int count) {
   PlanRequest request;
-  request.schedule = "gpipe";
+  request.schedule = planned_schedule("gpipe");
   request.stages = request.devices = count;
   request.replication = false;
   request.recompute = Recompute::kAll;
@@ -200,7 +200,7 @@ struct Setting {
 
 PlanRequest request_on(const Topology& topology) {
   PlanRequest request;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   request.stages = 0;
   request.recompute = Recompute::kNone;
   request.topology = topology;

@@ -32,16 +32,16 @@ class NoData final : public UnitSource {
   NoData(int units, std::size_t columns) {
     static float nothing[1] = {};
     units_.resize(static_cast<std::size_t>(units));
-    for (RoundUnit& unit : units_)
+    for (MicroBatch& unit : units_)
       unit.columns.assign(columns, reinterpret_cast<const std::byte*>(nothing));
   }
-  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  MicroBatch& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return 0; }
   std::int64_t updates_before() const override { return 0; }
 
  private:
-  std::vector<RoundUnit> units_;
+  std::vector<MicroBatch> units_;
 };
 
 std::vector<StageSeconds> uneven_stages(int stages, double seconds, unsigned seed) {

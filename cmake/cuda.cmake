@@ -95,7 +95,7 @@ add_kernel_header(src/cuda/nvrtc/standard.h cmath cstddef cstdint cstring limits
 add_kernel_header(src/cuda/nvrtc/gpu/launch.h gpu/launch.h)
 add_kernel_header(src/cuda/toolkit/gpu/halves.h gpu/halves.h)
 foreach(NAME base/random.h device/queue_cuda.h ops/dropout_mask_cuda.h ops/elementwise_math.h ops/fused_access_cuda.h ops/fused_operands_cuda.h
-    ops/grid_cuda.h ops/grid_size_cuda.h ops/host_device.h ops/stored_access_cuda.h ops/stored_cuda.h)
+    ops/grid_cuda.h ops/grid_size_cuda.h base/host_device.h ops/stored_access_cuda.h ops/stored_cuda.h)
   add_kernel_header(src/${NAME} ${NAME})
 endforeach()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/kernel_headers/kernel_headers.inc CONTENT "@KERNEL_HEADERS@" @ONLY)

@@ -307,7 +307,7 @@ void CudaDevice::update(Stream& stream, std::int64_t step, double gradient_scale
   }
 }
 
-/// LAMB and LARS look at norms.
+/// Of an optimizer whose rule looks at norms.
 void CudaDevice::update_on_host(Stream& stream, std::int64_t step, double gradient_scale,
                                 double average_decay, const DeviceUpdate& one) {
   const auto fetch = [&](std::span<const float> from) {

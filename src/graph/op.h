@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/op_traits.h"
 
 namespace pipetrain {
 
@@ -69,6 +70,8 @@ enum OpFlags : unsigned {
 struct OpDef {
   std::string_view name;
   unsigned flags = kPlain;
+  /// Each of them is stated by every operator (tests/ops/op_traits_test.cpp).
+  OpTraits traits = {};
   /// Sets the output types; refuses wrong attributes or shapes with an Error (kModel).
   void (*infer)(InferContext&) = nullptr;
   /// Null: the operator has no gradient (integer, boolean or piecewise constant results).

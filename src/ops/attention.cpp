@@ -187,9 +187,20 @@ Cost gradient_cost(const Attributes& attributes, std::span<const TensorType> inp
   return cost_of(geometry_of(attributes, inputs[1], inputs[2], inputs[3], {}), 5);
 }
 
+constexpr OpTraits kAttentionTraits = {KernelKind::kProduct,
+                                       {PrecisionRule::kProduct, {0, 1, 2}, {0}},
+                                       LayoutRule::kRowMajor,
+                                       {PieceRule::kSamples, {}, 3},
+                                       Fusion::kNever};
+constexpr OpTraits kAttentionGradTraits = {KernelKind::kProduct,
+                                           {PrecisionRule::kProduct, {0, 1, 2, 3, 6}, {0, 1, 2}},
+                                           LayoutRule::kRowMajor,
+                                           {PieceRule::kSamples, {}, 4},
+                                           Fusion::kNever};
+
 constexpr OpDef kAttentionOps[] = {
-    {"Attention", kPlain, infer_attention, differentiate_attention, forward_cost},
-    {"AttentionGrad", kPlain, infer_gradient, nullptr, gradient_cost},
+    {"Attention", kPlain, kAttentionTraits, infer_attention, differentiate_attention, forward_cost},
+    {"AttentionGrad", kPlain, kAttentionGradTraits, infer_gradient, nullptr, gradient_cost},
 };
 
 }  // namespace

@@ -142,11 +142,18 @@ void import_batch_normalization(ImportContext& context) {
   context.set_output(4, variance);
 }
 
+constexpr OpTraits kBatchNormTraits = {KernelKind::kRows,
+                                       {PrecisionRule::kAsLarge},
+                                       LayoutRule::kFollows,
+                                       {PieceRule::kChannels},
+                                       Fusion::kNever};
+
 constexpr OpDef kBatchNormOps[] = {
-    {"BatchNorm", kPlain, infer_training, differentiate_training, cost},
-    {"BatchNormGrad", kPlain, infer_gradient, nullptr, cost},
-    {"BatchNormInference", kPlain, infer_inference, differentiate_inference, cost},
-    {"BatchNormInferenceGrad", kPlain, infer_gradient, nullptr, cost},
+    {"BatchNorm", kPlain, kBatchNormTraits, infer_training, differentiate_training, cost},
+    {"BatchNormGrad", kPlain, kBatchNormTraits, infer_gradient, nullptr, cost},
+    {"BatchNormInference", kPlain, kBatchNormTraits, infer_inference, differentiate_inference,
+     cost},
+    {"BatchNormInferenceGrad", kPlain, kBatchNormTraits, infer_gradient, nullptr, cost},
 };
 
 constexpr ImportRule kBatchNormImports[] = {{"BatchNormalization", import_batch_normalization}};

@@ -270,31 +270,59 @@ void import_conv_transpose(ImportContext& context) {
   context.set_output(0, y);
 }
 
+constexpr OpTraits kConvTraits = {KernelKind::kProduct,
+                                  {PrecisionRule::kProduct, {0, 1}, {0}},
+                                  LayoutRule::kConvolution,
+                                  {PieceRule::kSamples, {1, 2}},
+                                  Fusion::kNever};
+constexpr OpTraits kConvInputGradTraits = {KernelKind::kProduct,
+                                           {PrecisionRule::kProduct, {0, 1}, {0}},
+                                           LayoutRule::kConvolution,
+                                           {PieceRule::kSamples, {1}},
+                                           Fusion::kNever};
+constexpr OpTraits kConvWeightGradTraits = {KernelKind::kProduct,
+                                            {PrecisionRule::kProduct, {0, 1}},
+                                            LayoutRule::kConvolution,
+                                            {.kind = PieceRule::kSamples, .summed = true},
+                                            Fusion::kNever};
+/// With weights that pack_weights() has packed, when precision and layouts are chosen.
+constexpr OpTraits kPackedConvTraits = {KernelKind::kProduct,
+                                        {PrecisionRule::kFloat},
+                                        LayoutRule::kRowMajor,
+                                        {PieceRule::kWhole},
+                                        Fusion::kNever};
+constexpr OpTraits kPackConvolutionTraits = {KernelKind::kReorder,
+                                             {PrecisionRule::kFloat},
+                                             LayoutRule::kRowMajor,
+                                             {PieceRule::kWhole},
+                                             Fusion::kNever};
+
 constexpr OpDef kConvOps[] = {
-    {"Conv", kPlain, infer_conv, differentiate_conv,
+    {"Conv", kPlain, kConvTraits, infer_conv, differentiate_conv,
      [](const Attributes& attributes, std::span<const TensorType> in, std::span<const TensorType>) {
        return conv_cost(attributes, in[0].shape, in[1].shape);
      }},
-    {"ConvInputGrad", kPlain, infer_input_gradient, differentiate_input_gradient,
+    {"ConvInputGrad", kPlain, kConvInputGradTraits, infer_input_gradient,
+     differentiate_input_gradient,
      [](const Attributes& attributes, std::span<const TensorType> in,
         std::span<const TensorType> out) {
        return conv_cost(attributes, out[0].shape, in[1].shape);
      }},
-    {"ConvWeightGrad", kPlain, infer_weight_gradient, nullptr,
+    {"ConvWeightGrad", kPlain, kConvWeightGradTraits, infer_weight_gradient, nullptr,
      [](const Attributes& attributes, std::span<const TensorType> in,
         std::span<const TensorType> out) {
        return conv_cost(attributes, in[0].shape, out[0].shape);
      }},
-    {"ConvPacked", kPlain, infer_packed_conv, nullptr,
+    {"ConvPacked", kPlain, kPackedConvTraits, infer_packed_conv, nullptr,
      [](const Attributes& attributes, std::span<const TensorType> in, std::span<const TensorType>) {
        return conv_cost(attributes, in[0].shape, Shape(attributes.ints("weight_shape")));
      }},
-    {"ConvInputGradPacked", kPlain, infer_packed_input_gradient, nullptr,
+    {"ConvInputGradPacked", kPlain, kPackedConvTraits, infer_packed_input_gradient, nullptr,
      [](const Attributes& attributes, std::span<const TensorType>,
         std::span<const TensorType> out) {
        return conv_cost(attributes, out[0].shape, Shape(attributes.ints("weight_shape")));
      }},
-    {"PackConvolution", kPlain, infer_pack_convolution, nullptr, nullptr},
+    {"PackConvolution", kPlain, kPackConvolutionTraits, infer_pack_convolution, nullptr, nullptr},
 };
 
 constexpr ImportRule kConvImports[] = {

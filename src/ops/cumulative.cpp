@@ -55,10 +55,21 @@ Cost one_per_element(const Attributes&, std::span<const TensorType>,
   return {static_cast<double>(outputs[0].count())};
 }
 
+constexpr OpTraits kCumSumTraits = {KernelKind::kRows,
+                                    {PrecisionRule::kFloat},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+constexpr OpTraits kCumProdTraits = {KernelKind::kElementwise,
+                                     {PrecisionRule::kFloat},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kNever};
+
 constexpr OpDef kCumulativeOps[] = {
-    {"CumProd", kPlain, infer_one, cumprod_gradient, one_per_element},
-    {"CumProdGrad", kPlain, infer_cumulative_gradient, nullptr, one_per_element},
-    {"CumSum", kPlain, infer_one, cumsum_gradient, one_per_element},
+    {"CumProd", kPlain, kCumProdTraits, infer_one, cumprod_gradient, one_per_element},
+    {"CumProdGrad", kPlain, kCumProdTraits, infer_cumulative_gradient, nullptr, one_per_element},
+    {"CumSum", kPlain, kCumSumTraits, infer_one, cumsum_gradient, one_per_element},
 };
 
 void import_cumulative(ImportContext& context) {

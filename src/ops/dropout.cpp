@@ -36,7 +36,14 @@ void differentiate_dropout(GradientContext& context) {
       0, context.builder().add("Dropout", {context.output_gradient()}, attributes));
 }
 
-constexpr OpDef kDropoutOps[] = {{"Dropout", kRandom, infer_dropout, differentiate_dropout}};
+constexpr OpTraits kDropoutTraits = {KernelKind::kElementwise,
+                                     {PrecisionRule::kFirst},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kFloats};
+
+constexpr OpDef kDropoutOps[] = {
+    {"Dropout", kRandom, kDropoutTraits, infer_dropout, differentiate_dropout}};
 
 /// A number that no other dropout of the graph has and that does not depend on anything else in it.
 std::int64_t next_key(const Graph& graph) {

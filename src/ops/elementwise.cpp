@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/all_ops.h"
+#include "ops/elementwise_list.h"
 
 namespace pipetrain {
 namespace {
@@ -149,7 +150,7 @@ Cost sum_cost(const Attributes&, std::span<const TensorType> inputs,
 // --- gradients ---
 
 /// dx = OPGrad(dy, y), with the attributes of the operator.
-void gradient_from_output(GradientContext& context) {
+void from_output(GradientContext& context) {
   if (!context.wants(0)) return;
   GraphBuilder& builder = context.builder();
   const std::string op(builder.graph()[builder.graph()[context.output(0)].producer].op->name);
@@ -159,7 +160,7 @@ void gradient_from_output(GradientContext& context) {
 }
 
 /// dx = OPGrad(dy, x), with the attributes of the operator.
-void gradient_from_input(GradientContext& context) {
+void from_input(GradientContext& context) {
   if (!context.wants(0)) return;
   GraphBuilder& builder = context.builder();
   const std::string op(builder.graph()[builder.graph()[context.output(0)].producer].op->name);
@@ -349,88 +350,71 @@ void sum_gradient(GradientContext& context) {
   }
 }
 
+constexpr OpTraits element_traits(Fusion fusion) {
+  return {KernelKind::kElementwise,
+          {PrecisionRule::kAsLarge},
+          LayoutRule::kFollows,
+          {PieceRule::kElements},
+          fusion};
+}
+
+/// What the words of elementwise_list.h stand for, besides functions above.
+namespace words {
+
+constexpr auto floats = infer_float_unary;
+constexpr auto numbers = infer_number_unary;
+constexpr OpTraits narrow(Fusion fusion) { return element_traits(fusion); }
+constexpr OpTraits wide(Fusion fusion) {
+  OpTraits traits = element_traits(fusion);
+  traits.precision = {PrecisionRule::kFloat};
+  return traits;
+}
+// What a gradient operator costs whose function costs `cost`: the output spares the function.
+using CostOf = decltype(&cheap);
+constexpr CostOf from_output(CostOf) { return cheap; }
+constexpr CostOf from_input(CostOf cost) { return cost; }
+
+}  // namespace words
+
 constexpr OpDef kElementwiseOps[] = {
-    {"Abs", kElementwise, infer_number_unary, abs_gradient, cheap},
-    {"Acos", kElementwise, infer_float_unary, acos_gradient, costly},
-    {"Acosh", kElementwise, infer_float_unary, acosh_gradient, costly},
-    {"Asin", kElementwise, infer_float_unary, asin_gradient, costly},
-    {"Asinh", kElementwise, infer_float_unary, asinh_gradient, costly},
-    {"Atan", kElementwise, infer_float_unary, atan_gradient, costly},
-    {"Atanh", kElementwise, infer_float_unary, atanh_gradient, costly},
-    {"Ceil", kElementwise, infer_float_unary, zero_gradient, cheap},
-    {"Clip", kElementwise, infer_number_unary, gradient_from_input, cheap},
-    {"Cos", kElementwise, infer_float_unary, cos_gradient, costly},
-    {"Cosh", kElementwise, infer_float_unary, cosh_gradient, costly},
-    {"Elu", kElementwise, infer_float_unary, gradient_from_input, costly},
-    {"Erf", kElementwise, infer_float_unary, gradient_from_input, costly},
-    {"Exp", kElementwise, infer_float_unary, exp_gradient, costly},
-    {"Floor", kElementwise, infer_float_unary, zero_gradient, cheap},
-    {"Gelu", kElementwise, infer_float_unary, gradient_from_input, costly},
-    {"HardSigmoid", kElementwise, infer_float_unary, gradient_from_input, cheap},
-    {"HardSwish", kElementwise, infer_float_unary, gradient_from_input, cheap},
-    {"IsNaN", kElementwise, infer_is_nan, nullptr, cheap},
-    {"LeakyRelu", kElementwise, infer_float_unary, gradient_from_input, cheap},
-    {"Log", kElementwise, infer_float_unary, log_gradient, costly},
-    {"Neg", kElementwise, infer_number_unary, neg_gradient, cheap},
-    {"Not", kElementwise, infer_not, nullptr, cheap},
-    {"PowScalar", kElementwise, infer_float_unary, gradient_from_input, cheap},
-    {"Reciprocal", kElementwise, infer_float_unary, gradient_from_output, cheap},
-    {"Relu", kElementwise, infer_number_unary, gradient_from_output, cheap},
-    {"Round", kElementwise, infer_float_unary, zero_gradient, cheap},
-    {"Sigmoid", kElementwise, infer_float_unary, gradient_from_output, costly},
-    {"Sign", kElementwise, infer_number_unary, zero_gradient, cheap},
-    {"Silu", kElementwise, infer_float_unary, gradient_from_input, costly},
-    {"Sin", kElementwise, infer_float_unary, sin_gradient, costly},
-    {"Sinh", kElementwise, infer_float_unary, sinh_gradient, costly},
-    {"Softplus", kElementwise, infer_float_unary, gradient_from_input, costly},
-    {"Sqrt", kElementwise, infer_float_unary, gradient_from_output, cheap},
-    {"Tan", kElementwise, infer_float_unary, tan_gradient, costly},
-    {"Tanh", kElementwise, infer_float_unary, gradient_from_output, costly},
-
-    {"ClipGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"EluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
-    {"ErfGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
-    {"GeluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
-    {"HardSigmoidGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"HardSwishGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"LeakyReluGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"PowScalarGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"ReciprocalGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"ReluGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"SigmoidGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"SiluGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
-    {"SoftplusGrad", kElementwise, infer_elementwise_gradient, nullptr, costly},
-    {"SqrtGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-    {"TanhGrad", kElementwise, infer_elementwise_gradient, nullptr, cheap},
-
-    {"Add", kElementwise, infer_arithmetic, add_gradient, cheap},
-    {"Div", kElementwise, infer_arithmetic, div_gradient, cheap},
-    {"Max", kElementwise, infer_arithmetic, max_gradient, cheap},
-    {"Min", kElementwise, infer_arithmetic, min_gradient, cheap},
-    {"Mod", kElementwise, infer_arithmetic, mod_gradient, cheap},
-    {"Mul", kElementwise, infer_arithmetic, mul_gradient, cheap},
-    {"Pow", kElementwise, infer_arithmetic, pow_gradient, costly},
-    {"Sub", kElementwise, infer_arithmetic, sub_gradient, cheap},
-
-    {"Equal", kElementwise, infer_comparison, nullptr, cheap},
-    {"Greater", kElementwise, infer_comparison, nullptr, cheap},
-    {"GreaterOrEqual", kElementwise, infer_comparison, nullptr, cheap},
-    {"Less", kElementwise, infer_comparison, nullptr, cheap},
-    {"LessOrEqual", kElementwise, infer_comparison, nullptr, cheap},
-    {"And", kElementwise, infer_logical, nullptr, cheap},
-    {"Or", kElementwise, infer_logical, nullptr, cheap},
-    {"Xor", kElementwise, infer_logical, nullptr, cheap},
-
-    {"BitwiseAnd", kElementwise, infer_bits, nullptr, cheap},
-    {"BitwiseOr", kElementwise, infer_bits, nullptr, cheap},
-    {"BitwiseXor", kElementwise, infer_bits, nullptr, cheap},
-    {"ShiftLeft", kElementwise, infer_bits, nullptr, cheap},
-    {"ShiftRight", kElementwise, infer_bits, nullptr, cheap},
-
-    {"BitCast", kElementwise, infer_bit_cast, nullptr, cheap},
-    {"Cast", kElementwise, infer_cast, cast_gradient, cheap},
-    {"Sum", kElementwise, infer_sum, sum_gradient, sum_cost},
-    {"Where", kElementwise, infer_where, where_gradient, cheap},
+// clang-format off
+#define PT_OPERATOR(Name, parameters, types, gradient, cost, stored) \
+  {#Name, kElementwise, words::stored(Fusion::kFloats), words::types, gradient, cost}, \
+  {#Name "Grad", kElementwise, words::stored(Fusion::kFloats), infer_elementwise_gradient, \
+   nullptr, words::gradient(cost)},
+    PT_UNARY_WITH_GRADIENT(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name, types, gradient, cost, stored) \
+  {#Name, kElementwise, words::stored(Fusion::kFloats), words::types, gradient, cost},
+    PT_UNARY(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name, function, gradient) \
+  {#Name, kElementwise, element_traits(Fusion::kNever), infer_float_unary, gradient, costly},
+    PT_UNARY_OF_LIBRARY(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name, parameters, gradient, cost, stored, fusion) \
+  {#Name, kElementwise, words::stored(Fusion::fusion), infer_arithmetic, gradient, cost},
+    PT_ARITHMETIC(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name) \
+  {#Name, kElementwise, element_traits(Fusion::kComparison), infer_comparison, nullptr, cheap},
+    PT_COMPARISONS(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name) \
+  {#Name, kElementwise, element_traits(Fusion::kLogic), infer_logical, nullptr, cheap},
+    PT_LOGIC(PT_OPERATOR)
+#undef PT_OPERATOR
+#define PT_OPERATOR(Name) \
+  {#Name, kElementwise, element_traits(Fusion::kNever), infer_bits, nullptr, cheap},
+    PT_BITWISE(PT_OPERATOR)
+#undef PT_OPERATOR
+    // clang-format on
+    {"BitCast", kElementwise, element_traits(Fusion::kNever), infer_bit_cast, nullptr, cheap},
+    {"Cast", kElementwise, element_traits(Fusion::kConversion), infer_cast, cast_gradient, cheap},
+    {"IsNaN", kElementwise, element_traits(Fusion::kTest), infer_is_nan, nullptr, cheap},
+    {"Not", kElementwise, element_traits(Fusion::kLogic), infer_not, nullptr, cheap},
+    {"Sum", kElementwise, element_traits(Fusion::kFloats), infer_sum, sum_gradient, sum_cost},
+    {"Where", kElementwise, element_traits(Fusion::kChoice), infer_where, where_gradient, cheap},
 };
 
 }  // namespace

@@ -186,16 +186,6 @@ class BroadcastKernel final : public Kernel {
   RowLoop direct_ = nullptr;
 };
 
-struct LogicalAnd {
-  bool operator()(Bool a, Bool b) const { return (a != 0) & (b != 0); }
-};
-struct LogicalOr {
-  bool operator()(Bool a, Bool b) const { return (a | b) != 0; }
-};
-struct LogicalXor {
-  bool operator()(Bool a, Bool b) const { return (a != 0) != (b != 0); }
-};
-
 /// Arithmetic and comparisons of float32, logic of bool, and what indices need of int64.
 RowLoops find_loops(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
@@ -224,9 +214,7 @@ RowLoops find_loops(const KernelRequest& request) {
     if (op == "Mul") loops = RowLoops::only_both<std::int64_t, std::int64_t>(Mul<std::int64_t>{});
   }
   if (in == DType::kBool) {
-    if (op == "And") loops = RowLoops::only_both<Bool, Bool>(LogicalAnd{});
-    if (op == "Or") loops = RowLoops::only_both<Bool, Bool>(LogicalOr{});
-    if (op == "Xor") loops = RowLoops::only_both<Bool, Bool>(LogicalXor{});
+    visit_logic(op, [&](auto f) { loops = RowLoops::only_both<Bool, Bool>(f); });
     if (op == "Equal") loops = RowLoops::only_both<Bool, Bool>(Equal<Bool>{});
   }
   return loops;

@@ -58,24 +58,6 @@ std::unique_ptr<Kernel> broadcast_kernel(const KernelRequest& request, BinaryLoo
       });
 }
 
-struct LogicalAnd {
-  bool operator()(std::uint8_t a, std::uint8_t b) const { return a != 0 && b != 0; }
-};
-struct LogicalOr {
-  bool operator()(std::uint8_t a, std::uint8_t b) const { return a != 0 || b != 0; }
-};
-struct LogicalXor {
-  bool operator()(std::uint8_t a, std::uint8_t b) const { return (a != 0) != (b != 0); }
-};
-
-template <class Visit>
-bool visit_logical(std::string_view op, Visit visit) {
-  if (op == "And") return visit(LogicalAnd{}), true;
-  if (op == "Or") return visit(LogicalOr{}), true;
-  if (op == "Xor") return visit(LogicalXor{}), true;
-  return false;
-}
-
 }  // namespace
 
 std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request) {
@@ -91,7 +73,7 @@ std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request) {
     visit_comparison<T>(op, [&](auto f) { set(zero, std::uint8_t{}, f); });
   };
   if (in == DType::kBool) {
-    visit_logical(op, [&](auto f) { set(std::uint8_t{}, std::uint8_t{}, f); });
+    visit_logic(op, [&](auto f) { set(std::uint8_t{}, std::uint8_t{}, f); });
     compare(std::uint8_t{});
   } else if (request.outputs[0].dtype == DType::kBool) {
     visit_number(in, compare);

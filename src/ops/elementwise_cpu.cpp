@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ops/elementwise.h"
+#include "ops/elementwise_list.h"
 #include "ops/elementwise_loops_cpu.h"
 
 namespace pipetrain::elementwise {
@@ -53,76 +54,26 @@ Made make_sum(const KernelRequest& request) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {"Abs", make_cpu_unary},
-    {"Acos", make_cpu_unary},
-    {"Acosh", make_cpu_unary},
-    {"Asin", make_cpu_unary},
-    {"Asinh", make_cpu_unary},
-    {"Atan", make_cpu_unary},
-    {"Atanh", make_cpu_unary},
+// clang-format off
+#define PT_ENTRY(Operator, ...) {#Operator, make_cpu_unary},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+    PT_UNARY(PT_ENTRY)
+    PT_UNARY_OF_LIBRARY(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator "Grad", make_cpu_gradient},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_cpu_broadcast},
+    PT_ARITHMETIC(PT_ENTRY)
+    PT_COMPARISONS(PT_ENTRY)
+    PT_LOGIC(PT_ENTRY)
+#undef PT_ENTRY
     {"Cast", make_cpu_unary},
-    {"Ceil", make_cpu_unary},
-    {"Clip", make_cpu_unary},
-    {"Cos", make_cpu_unary},
-    {"Cosh", make_cpu_unary},
-    {"Elu", make_cpu_unary},
-    {"Erf", make_cpu_unary},
-    {"Exp", make_cpu_unary},
-    {"Floor", make_cpu_unary},
-    {"Gelu", make_cpu_unary},
-    {"HardSigmoid", make_cpu_unary},
-    {"HardSwish", make_cpu_unary},
     {"IsNaN", make_cpu_unary},
-    {"LeakyRelu", make_cpu_unary},
-    {"Log", make_cpu_unary},
-    {"Neg", make_cpu_unary},
     {"Not", make_cpu_unary},
-    {"PowScalar", make_cpu_unary},
-    {"Reciprocal", make_cpu_unary},
-    {"Relu", make_cpu_unary},
-    {"Round", make_cpu_unary},
-    {"Sigmoid", make_cpu_unary},
-    {"Sign", make_cpu_unary},
-    {"Silu", make_cpu_unary},
-    {"Sin", make_cpu_unary},
-    {"Sinh", make_cpu_unary},
-    {"Softplus", make_cpu_unary},
-    {"Sqrt", make_cpu_unary},
-    {"Tan", make_cpu_unary},
-    {"Tanh", make_cpu_unary},
-    {"ClipGrad", make_cpu_gradient},
-    {"EluGrad", make_cpu_gradient},
-    {"ErfGrad", make_cpu_gradient},
-    {"GeluGrad", make_cpu_gradient},
-    {"HardSigmoidGrad", make_cpu_gradient},
-    {"HardSwishGrad", make_cpu_gradient},
-    {"LeakyReluGrad", make_cpu_gradient},
-    {"PowScalarGrad", make_cpu_gradient},
-    {"ReciprocalGrad", make_cpu_gradient},
-    {"ReluGrad", make_cpu_gradient},
-    {"SigmoidGrad", make_cpu_gradient},
-    {"SiluGrad", make_cpu_gradient},
-    {"SoftplusGrad", make_cpu_gradient},
-    {"SqrtGrad", make_cpu_gradient},
-    {"TanhGrad", make_cpu_gradient},
-    {"Add", make_cpu_broadcast},
-    {"Div", make_cpu_broadcast},
-    {"Max", make_cpu_broadcast},
-    {"Min", make_cpu_broadcast},
-    {"Mod", make_cpu_broadcast},
-    {"Mul", make_cpu_broadcast},
-    {"Pow", make_cpu_broadcast},
-    {"Sub", make_cpu_broadcast},
-    {"Equal", make_cpu_broadcast},
-    {"Greater", make_cpu_broadcast},
-    {"GreaterOrEqual", make_cpu_broadcast},
-    {"Less", make_cpu_broadcast},
-    {"LessOrEqual", make_cpu_broadcast},
-    {"And", make_cpu_broadcast},
-    {"Or", make_cpu_broadcast},
-    {"Xor", make_cpu_broadcast},
     {"Sum", make_sum},
     {"Where", make_cpu_where},
+    // clang-format on
 };
 
 }  // namespace

@@ -154,61 +154,25 @@ Made make_sum(const KernelRequest& request, const CudaQueue& queue) {
 }
 
 constexpr CudaKernelEntry kKernels[] = {
-    {"Abs", make_unary},
-    {"Ceil", make_unary},
-    {"Clip", make_unary},
-    {"Elu", make_unary},
-    {"Erf", make_unary},
-    {"Exp", make_unary},
-    {"Floor", make_unary},
-    {"Gelu", make_unary},
-    {"HardSigmoid", make_unary},
-    {"HardSwish", make_unary},
-    {"LeakyRelu", make_unary},
-    {"Log", make_unary},
-    {"Neg", make_unary},
-    {"PowScalar", make_unary},
-    {"Reciprocal", make_unary},
-    {"Relu", make_unary},
-    {"Round", make_unary},
-    {"Sigmoid", make_unary},
-    {"Sign", make_unary},
-    {"Silu", make_unary},
-    {"Softplus", make_unary},
-    {"Sqrt", make_unary},
-    {"Tanh", make_unary},
-    {"ClipGrad", make_gradient},
-    {"EluGrad", make_gradient},
-    {"ErfGrad", make_gradient},
-    {"GeluGrad", make_gradient},
-    {"HardSigmoidGrad", make_gradient},
-    {"HardSwishGrad", make_gradient},
-    {"LeakyReluGrad", make_gradient},
-    {"PowScalarGrad", make_gradient},
-    {"ReciprocalGrad", make_gradient},
-    {"ReluGrad", make_gradient},
-    {"SigmoidGrad", make_gradient},
-    {"SiluGrad", make_gradient},
-    {"SoftplusGrad", make_gradient},
-    {"SqrtGrad", make_gradient},
-    {"TanhGrad", make_gradient},
-    {"Add", make_arithmetic},
-    {"Div", make_arithmetic},
-    {"Max", make_arithmetic},
-    {"Min", make_arithmetic},
-    {"Mod", make_arithmetic},
-    {"Mul", make_arithmetic},
-    {"Pow", make_arithmetic},
-    {"Sub", make_arithmetic},
-    {"Equal", make_comparison},
-    {"Greater", make_comparison},
-    {"GreaterOrEqual", make_comparison},
-    {"Less", make_comparison},
-    {"LessOrEqual", make_comparison},
+// clang-format off
+#define PT_ENTRY(Operator, ...) {#Operator, make_unary},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+    PT_UNARY(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator "Grad", make_gradient},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_arithmetic},
+    PT_ARITHMETIC(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_comparison},
+    PT_COMPARISONS(PT_ENTRY)
+#undef PT_ENTRY
     {"Cast", make_cast},
     {"Not", make_not},
     {"Sum", make_sum},
     {"Where", make_where},
+    // clang-format on
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "device/queue_cuda.h"
+#include "ops/elementwise_list.h"
 #include "ops/elementwise_math.h"
 #include "ops/stored_cuda.h"
 
@@ -15,21 +16,24 @@ namespace pipetrain::elementwise {
 template <class... F>
 struct Functions {};
 
-template <template <class, class> class... F>
-using FloatFunctions = Functions<F<float, StandardMath>...>;
+/// A list whose rows begin with a comma each.
+template <class None, class... F>
+using Listed = Functions<F...>;
 
-using UnaryFunctions =
-    FloatFunctions<Relu, Tanh, Sigmoid, Erf, Sqrt, Exp, Log, Neg, Reciprocal, Abs, Floor, Ceil,
-                   Round, Sign, Gelu, GeluTanh, LeakyRelu, Elu, Softplus, Clip, HardSigmoid,
-                   HardSwish, Silu, Square, Cube, PowScalar>;
+#define PT_FUNCTION(Function, ...) , Function<float, StandardMath>
+#define PT_GRADIENT(Function, ...) , Function##Grad<float, StandardMath>
+#define PT_BINARY(Function, ...) , Function<float>
+#define PT_COMPARISON(Function) , Function<float>
+using UnaryFunctions = Listed<void PT_UNARY_WITH_GRADIENT(PT_FUNCTION)
+                                  PT_UNARY_VARIANTS(PT_FUNCTION) PT_UNARY(PT_FUNCTION)>;
 using GradientFunctions =
-    FloatFunctions<ReluGrad, TanhGrad, SigmoidGrad, SqrtGrad, ReciprocalGrad, ErfGrad, GeluGrad,
-                   GeluTanhGrad, LeakyReluGrad, EluGrad, SoftplusGrad, ClipGrad, HardSigmoidGrad,
-                   HardSwishGrad, SiluGrad, SquareGrad, CubeGrad, PowScalarGrad>;
-using ArithmeticFunctions = Functions<Add<float>, Sub<float>, Mul<float>, Div<float>, Pow<float>,
-                                      Max<float>, Min<float>, Mod<float>>;
-using ComparisonFunctions =
-    Functions<Equal<float>, Less<float>, Greater<float>, LessOrEqual<float>, GreaterOrEqual<float>>;
+    Listed<void PT_UNARY_WITH_GRADIENT(PT_GRADIENT) PT_UNARY_VARIANTS(PT_GRADIENT)>;
+using ArithmeticFunctions = Listed<void PT_ARITHMETIC(PT_BINARY)>;
+using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
+#undef PT_FUNCTION
+#undef PT_GRADIENT
+#undef PT_BINARY
+#undef PT_COMPARISON
 
 /// A function object, wherever it was made.
 struct Coded {

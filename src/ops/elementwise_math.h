@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/host_device.h"
+#include "base/host_device.h"
 
 namespace pipetrain::elementwise {
 
@@ -363,6 +363,21 @@ struct Mod {
       const bool other_sign = r != T(0) && (r < T(0)) != (b < T(0));
       return !truncate && other_sign ? static_cast<T>(r + b) : r;
     }
+  }
+};
+
+// Bools are bytes.
+struct And {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const {
+    return (a != 0) & (b != 0);
+  }
+};
+struct Or {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const { return (a | b) != 0; }
+};
+struct Xor {
+  PT_HOST_DEVICE bool operator()(unsigned char a, unsigned char b) const {
+    return (a != 0) != (b != 0);
   }
 };
 

@@ -45,20 +45,11 @@ Made make_unary(const KernelRequest& request) {
   const DType dtype = request.inputs[0].dtype;
   UnaryLoop loop = nullptr;
   ErasedFunction function;
-  const auto set = [&]<class T, class F>(T, F f) {
-    loop = unary_loop<T, T, F>;
-    function = ErasedFunction(f);
-  };
-  visit_float(dtype, [&]<class T>(T zero) {
-    visit_unary<T, StandardMath>(op, attributes, [&](auto f) { set(zero, f); });
-  });
-  visit_integer(dtype, [&]<class T>(T zero) {
-    using Math = StandardMath;
-    if (op == "Abs") set(zero, Abs<T, Math>{});
-    if (op == "Neg") set(zero, Neg<T, Math>{});
-    if (op == "Sign") set(zero, Sign<T, Math>{});
-    if (op == "Relu") set(zero, Relu<T, Math>{});
-    if (op == "Clip") set(zero, clip_from<T, Math, Clip>(attributes));
+  visit_number(dtype, [&]<class T>(T) {
+    visit_unary<T, StandardMath>(op, attributes, [&]<class F>(F f) {
+      loop = unary_loop<T, T, F>;
+      function = ErasedFunction(f);
+    });
   });
   return map_kernel(loop, function);
 }
@@ -124,82 +115,28 @@ Made make_bit_cast(const KernelRequest&) {
 }
 
 constexpr KernelEntry kElementwiseReferenceKernels[] = {
-    {"Abs", make_unary},
-    {"Acos", make_unary},
-    {"Acosh", make_unary},
-    {"Asin", make_unary},
-    {"Asinh", make_unary},
-    {"Atan", make_unary},
-    {"Atanh", make_unary},
-    {"Ceil", make_unary},
-    {"Clip", make_unary},
-    {"Cos", make_unary},
-    {"Cosh", make_unary},
-    {"Elu", make_unary},
-    {"Erf", make_unary},
-    {"Exp", make_unary},
-    {"Floor", make_unary},
-    {"Gelu", make_unary},
-    {"HardSigmoid", make_unary},
-    {"HardSwish", make_unary},
-    {"IsNaN", make_is_nan},
-    {"LeakyRelu", make_unary},
-    {"Log", make_unary},
-    {"Neg", make_unary},
-    {"Not", make_not},
-    {"PowScalar", make_unary},
-    {"Reciprocal", make_unary},
-    {"Relu", make_unary},
-    {"Round", make_unary},
-    {"Sigmoid", make_unary},
-    {"Sign", make_unary},
-    {"Silu", make_unary},
-    {"Sin", make_unary},
-    {"Sinh", make_unary},
-    {"Softplus", make_unary},
-    {"Sqrt", make_unary},
-    {"Tan", make_unary},
-    {"Tanh", make_unary},
-    {"ClipGrad", make_gradient},
-    {"EluGrad", make_gradient},
-    {"ErfGrad", make_gradient},
-    {"GeluGrad", make_gradient},
-    {"HardSigmoidGrad", make_gradient},
-    {"HardSwishGrad", make_gradient},
-    {"LeakyReluGrad", make_gradient},
-    {"PowScalarGrad", make_gradient},
-    {"ReciprocalGrad", make_gradient},
-    {"ReluGrad", make_gradient},
-    {"SigmoidGrad", make_gradient},
-    {"SiluGrad", make_gradient},
-    {"SoftplusGrad", make_gradient},
-    {"SqrtGrad", make_gradient},
-    {"TanhGrad", make_gradient},
-    {"Add", make_reference_broadcast},
-    {"Div", make_reference_broadcast},
-    {"Max", make_reference_broadcast},
-    {"Min", make_reference_broadcast},
-    {"Mod", make_reference_broadcast},
-    {"Mul", make_reference_broadcast},
-    {"Pow", make_reference_broadcast},
-    {"Sub", make_reference_broadcast},
-    {"Equal", make_reference_broadcast},
-    {"Greater", make_reference_broadcast},
-    {"GreaterOrEqual", make_reference_broadcast},
-    {"Less", make_reference_broadcast},
-    {"LessOrEqual", make_reference_broadcast},
-    {"And", make_reference_broadcast},
-    {"Or", make_reference_broadcast},
-    {"Xor", make_reference_broadcast},
-    {"BitwiseAnd", make_reference_broadcast},
-    {"BitwiseOr", make_reference_broadcast},
-    {"BitwiseXor", make_reference_broadcast},
-    {"ShiftLeft", make_reference_broadcast},
-    {"ShiftRight", make_reference_broadcast},
+// clang-format off
+#define PT_ENTRY(Operator, ...) {#Operator, make_unary},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+    PT_UNARY(PT_ENTRY)
+    PT_UNARY_OF_LIBRARY(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator "Grad", make_gradient},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_reference_broadcast},
+    PT_ARITHMETIC(PT_ENTRY)
+    PT_COMPARISONS(PT_ENTRY)
+    PT_LOGIC(PT_ENTRY)
+    PT_BITWISE(PT_ENTRY)
+#undef PT_ENTRY
     {"BitCast", make_bit_cast},
     {"Cast", make_reference_cast},
+    {"IsNaN", make_is_nan},
+    {"Not", make_not},
     {"Sum", make_sum},
     {"Where", make_reference_where},
+    // clang-format on
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -15,68 +14,42 @@
 namespace pipetrain {
 namespace {
 
-/// Operators whose result at one place depends on the operands at that place, with a loop over
-/// float32 of their own; and those of masks and Cast.
-bool is_known_step(std::string_view op) {
-  static const std::set<std::string_view> kSteps = {"Abs",           "Add",
-                                                    "And",           "Cast",
-                                                    "Ceil",          "Clip",
-                                                    "ClipGrad",      "Div",
-                                                    "Dropout",       "Elu",
-                                                    "EluGrad",       "Equal",
-                                                    "Erf",           "ErfGrad",
-                                                    "Exp",           "Floor",
-                                                    "Gelu",          "GeluGrad",
-                                                    "Greater",       "GreaterOrEqual",
-                                                    "HardSigmoid",   "HardSigmoidGrad",
-                                                    "HardSwish",     "HardSwishGrad",
-                                                    "IsNaN",         "LeakyRelu",
-                                                    "LeakyReluGrad", "Less",
-                                                    "LessOrEqual",   "Log",
-                                                    "Max",           "Min",
-                                                    "Mul",           "Neg",
-                                                    "Not",           "Or",
-                                                    "PowScalar",     "PowScalarGrad",
-                                                    "Reciprocal",    "ReciprocalGrad",
-                                                    "Relu",          "ReluGrad",
-                                                    "Round",         "Sigmoid",
-                                                    "SigmoidGrad",   "Sign",
-                                                    "Silu",          "SiluGrad",
-                                                    "Softplus",      "SoftplusGrad",
-                                                    "Sqrt",          "SqrtGrad",
-                                                    "Sub",           "Sum",
-                                                    "Tanh",          "TanhGrad",
-                                                    "Where",         "Xor"};
-  return kSteps.contains(op);
-}
-
-bool is_comparison(std::string_view op) {
-  return op == "Equal" || op == "Greater" || op == "GreaterOrEqual" || op == "Less" ||
-         op == "LessOrEqual";
+bool is_step(const OpDef* op) {
+  return op && op->traits.fusion != Fusion::kNever && op->traits.fusion != Fusion::kUnstated;
 }
 
 bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
 
 /// Whether a step takes operands of these types and makes this one: what the CPU has loops for.
 /// Loops work on floats, whichever type they are stored in.
-bool has_cpu_loop(std::string_view op, std::vector<DType> in, DType out) {
+bool has_cpu_loop(const OpDef& op, std::vector<DType> in, DType out) {
   using enum DType;
-  if (op == "Cast" && in[0] == out) return false;
+  if (op.traits.fusion == Fusion::kConversion && in[0] == out) return false;
   for (DType& dtype : in) dtype = is_narrow(dtype) ? kFloat32 : dtype;
   out = is_narrow(out) ? kFloat32 : out;
   const auto all = [&](std::span<const DType> types, DType type) {
     return std::all_of(types.begin(), types.end(), [&](DType one) { return one == type; });
   };
-  if (is_comparison(op))
-    return out == kBool &&
-           (all(in, kFloat32) || all(in, kInt64) || (op == "Equal" && all(in, kBool)));
-  if (op == "And" || op == "Or" || op == "Xor" || op == "Not") return out == kBool && all(in, out);
-  if (op == "IsNaN") return out == kBool && all(in, kFloat32);
-  if (op == "Where")
-    return in[0] == kBool && all(std::span(in).subspan(1), out) &&
-           (out == kFloat32 || out == kInt64);
-  if (op == "Cast") return in[0] == kBool || out == kBool || in[0] == kFloat32 || out == kFloat32;
-  return out == kFloat32 && all(in, out);
+  switch (op.traits.fusion) {
+    case Fusion::kComparison:
+      return out == kBool &&
+             (all(in, kFloat32) || all(in, kInt64) || (op.name == "Equal" && all(in, kBool)));
+    case Fusion::kLogic:
+      return out == kBool && all(in, out);
+    case Fusion::kTest:
+      return out == kBool && all(in, kFloat32);
+    case Fusion::kChoice:
+      return in[0] == kBool && all(std::span(in).subspan(1), out) &&
+             (out == kFloat32 || out == kInt64);
+    case Fusion::kConversion:
+      return in[0] == kBool || out == kBool || in[0] == kFloat32 || out == kFloat32;
+    case Fusion::kFloats:
+      return out == kFloat32 && all(in, out);
+    case Fusion::kUnstated:
+    case Fusion::kNever:
+      break;
+  }
+  return false;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -163,7 +136,14 @@ Cost fused_cost(const Attributes& attributes, std::span<const TensorType> inputs
   return {flops};
 }
 
-constexpr OpDef kFusedOps[] = {{"Fused", kElementwise, infer_fused, nullptr, fused_cost}};
+constexpr OpTraits kFusedTraits = {KernelKind::kElementwise,
+                                   {PrecisionRule::kAsLarge},
+                                   LayoutRule::kFollows,
+                                   {PieceRule::kElements},
+                                   Fusion::kNever};
+
+constexpr OpDef kFusedOps[] = {
+    {"Fused", kElementwise, kFusedTraits, infer_fused, nullptr, fused_cost}};
 
 }  // namespace
 
@@ -219,7 +199,7 @@ FusedProgram fused_program(const Attributes& attributes, int input_count) {
         step.operands.push_back(operand);
       }
     }
-    PT_CHECK(is_known_step(step.op) && !step.operands.empty(), kModel, "no fused step: \"{}\"",
+    PT_CHECK(is_step(find_op(step.op)) && !step.operands.empty(), kModel, "no fused step: \"{}\"",
              printable(std::string(line)));
     program.steps.push_back(std::move(step));
   }
@@ -235,8 +215,8 @@ FusedProgram fused_program(const Attributes& attributes, int input_count) {
 }
 
 bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
-  if (!is_known_step(node.op->name) || node.outputs.size() != 1) return false;
-  if (node.op->name == "Cast" && types == FusedTypes::kFloat32) return false;
+  if (!is_step(node.op) || node.outputs.size() != 1) return false;
+  if (node.op->traits.fusion == Fusion::kConversion && types == FusedTypes::kFloat32) return false;
   const TensorType& out = graph[node.outputs[0]].type;
   if (!is_taken(out.dtype, types) || out.count() == 0) return false;
   std::vector<DType> operands;
@@ -245,8 +225,9 @@ bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
     if (graph[id].type.shape == out.shape && graph[id].type.layout != out.layout) return false;
     operands.push_back(graph[id].type.dtype);
   }
-  if (types == FusedTypes::kCpu && !has_cpu_loop(node.op->name, operands, out.dtype)) return false;
-  if (node.op->name == "Dropout" && out.layout != Layout::kRowMajor) return false;
+  if (types == FusedTypes::kCpu && !has_cpu_loop(*node.op, operands, out.dtype)) return false;
+  // The elements that are drawn for are numbered row by row.
+  if ((node.op->flags & kRandom) && out.layout != Layout::kRowMajor) return false;
   for (const auto& [name, value] : node.attributes.items()) {
     if (std::holds_alternative<Ints>(value) || std::holds_alternative<Reals>(value) ||
         std::holds_alternative<HostTensor>(value))

@@ -38,31 +38,17 @@ void binary_loop(const ErasedFunction& function, const void* left, const void* r
   for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<Out>(f(a[i], b[i]));
 }
 
-BinaryLoop find_arithmetic_loop(std::string_view op, ErasedFunction& function) {
-  using namespace elementwise;
-  const auto loop = [&]<class F>(F f) -> BinaryLoop {
+BinaryLoop find_arithmetic_loop(std::string_view op, const Attributes& attributes,
+                                ErasedFunction& function) {
+  BinaryLoop loop = nullptr;
+  elementwise::visit_arithmetic<float>(op, attributes, [&]<class F>(F f) {
+    loop = binary_loop<float, float, F>;
     function = ErasedFunction(f);
-    return binary_loop<float, float, F>;
-  };
-  if (op == "Add") return loop(Add<float>{});
-  if (op == "Sub") return loop(Sub<float>{});
-  if (op == "Mul") return loop(Mul<float>{});
-  if (op == "Div") return loop(Div<float>{});
-  if (op == "Max") return loop(Max<float>{});
-  if (op == "Min") return loop(Min<float>{});
-  return nullptr;
+  });
+  return loop;
 }
 
 using Bool = std::uint8_t;
-struct LogicalAnd {
-  bool operator()(Bool a, Bool b) const { return (a != 0) & (b != 0); }
-};
-struct LogicalOr {
-  bool operator()(Bool a, Bool b) const { return (a | b) != 0; }
-};
-struct LogicalXor {
-  bool operator()(Bool a, Bool b) const { return (a != 0) != (b != 0); }
-};
 
 /// Comparisons and logic.
 BinaryLoop find_mask_loop(std::string_view op, DType in) {
@@ -75,9 +61,7 @@ BinaryLoop find_mask_loop(std::string_view op, DType in) {
                                    [&]<class F>(F) { loop = binary_loop<std::int64_t, Bool, F>; });
   }
   if (in == DType::kBool) {
-    if (op == "And") return binary_loop<Bool, Bool, LogicalAnd>;
-    if (op == "Or") return binary_loop<Bool, Bool, LogicalOr>;
-    if (op == "Xor") return binary_loop<Bool, Bool, LogicalXor>;
+    visit_logic(op, [&]<class F>(F) { loop = binary_loop<Bool, Bool, F>; });
     if (op == "Equal") return binary_loop<Bool, Bool, Equal<Bool>>;
   }
   return loop;
@@ -254,7 +238,7 @@ class FusedKernel final : public Kernel {
       step.is_dropout = true;
       step.dropout = dropout_parameters(from.attributes);
     } else if (from.op == "Sum") {
-      if (from.operands.size() == 2) step.binary = find_arithmetic_loop("Add", step.function);
+      if (from.operands.size() == 2) step.binary = find_arithmetic_loop("Add", {}, step.function);
     } else if (from.op == "Where") {
       with_size(static_cast<std::int64_t>(size_of(out)),
                 [&]<class T>(T) { step.choice = choose<T>; });
@@ -265,7 +249,7 @@ class FusedKernel final : public Kernel {
     } else if (out == DType::kBool) {
       step.binary = find_mask_loop(from.op, in);
     } else {
-      step.binary = find_arithmetic_loop(from.op, step.function);
+      step.binary = find_arithmetic_loop(from.op, from.attributes, step.function);
       if (!step.binary) step.binary = find_gradient_loop(from.op, from.attributes, step.function);
     }
     return step;

@@ -133,15 +133,33 @@ void differentiate_elements(GradientContext& context) {
   differentiate(context, "GatherElementsGrad");
 }
 
+constexpr OpTraits kGatherTraits = {KernelKind::kRows,
+                                    {PrecisionRule::kFirst},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kCopies},
+                                    Fusion::kNever};
+constexpr OpTraits kGatherElementsTraits = {KernelKind::kRows,
+                                            {PrecisionRule::kFirst},
+                                            LayoutRule::kRowMajor,
+                                            {PieceRule::kWhole},
+                                            Fusion::kNever};
+/// What adds or puts elements at indices.
+constexpr OpTraits kScatterTraits = {KernelKind::kRows,
+                                     {PrecisionRule::kFloat},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kNever};
+
 constexpr OpDef kGatherOps[] = {
-    {"Gather", kPlain, infer_gather, differentiate_gather},
-    {"GatherElements", kPlain, infer_elements, differentiate_elements},
-    {"GatherElementsGrad", kPlain, infer_elements_gradient},
-    {"GatherGrad", kPlain, infer_gather_gradient},
-    {"GatherND", kPlain, infer_gather_nd, differentiate_gather_nd},
-    {"GatherNDGrad", kPlain, infer_gather_nd_gradient},
-    {"ScatterElements", kPlain, infer_scatter_elements, differentiate_scatter_elements},
-    {"ScatterND", kPlain, infer_scatter_nd, differentiate_scatter_nd},
+    {"Gather", kPlain, kGatherTraits, infer_gather, differentiate_gather},
+    {"GatherElements", kPlain, kGatherElementsTraits, infer_elements, differentiate_elements},
+    {"GatherElementsGrad", kPlain, kScatterTraits, infer_elements_gradient},
+    {"GatherGrad", kPlain, kScatterTraits, infer_gather_gradient},
+    {"GatherND", kPlain, kGatherElementsTraits, infer_gather_nd, differentiate_gather_nd},
+    {"GatherNDGrad", kPlain, kScatterTraits, infer_gather_nd_gradient},
+    {"ScatterElements", kPlain, kScatterTraits, infer_scatter_elements,
+     differentiate_scatter_elements},
+    {"ScatterND", kPlain, kScatterTraits, infer_scatter_nd, differentiate_scatter_nd},
 };
 
 // --- import ---

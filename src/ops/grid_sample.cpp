@@ -85,9 +85,16 @@ Cost grid_sample_cost(const Attributes& attributes, std::span<const TensorType> 
   return {2 * std::pow(taps, static_cast<double>(g.rank)) * static_cast<double>(g.output.count())};
 }
 
+constexpr OpTraits kGridSampleTraits = {KernelKind::kRows,
+                                        {PrecisionRule::kFloat},
+                                        LayoutRule::kRowMajor,
+                                        {PieceRule::kWhole},
+                                        Fusion::kNever};
+
 constexpr OpDef kGridSampleOps[] = {
-    {"GridSample", kPlain, infer_sample, differentiate, grid_sample_cost},
-    {"GridSampleGrad", kPlain, infer_grid_sample_gradient, nullptr, grid_sample_cost},
+    {"GridSample", kPlain, kGridSampleTraits, infer_sample, differentiate, grid_sample_cost},
+    {"GridSampleGrad", kPlain, kGridSampleTraits, infer_grid_sample_gradient, nullptr,
+     grid_sample_cost},
 };
 
 // The modes were called bilinear and bicubic before opset 20.

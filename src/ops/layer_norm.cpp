@@ -108,10 +108,31 @@ Cost layer_norm_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
+constexpr OpTraits kLayerNormTraits = {
+    KernelKind::kRows,
+    {PrecisionRule::kAsLarge},
+    LayoutRule::kRowMajor,
+    {.kind = PieceRule::kSamples, .shared = {1, 2}, .axis = true},
+    Fusion::kNever};
+constexpr OpTraits kLayerNormInputGradTraits = {
+    KernelKind::kRows,
+    {PrecisionRule::kAsLarge},
+    LayoutRule::kRowMajor,
+    {.kind = PieceRule::kSamples, .shared = {2}, .axis = true},
+    Fusion::kNever};
+constexpr OpTraits kLayerNormWeightGradTraits = {KernelKind::kRows,
+                                                 {PrecisionRule::kFloat},
+                                                 LayoutRule::kRowMajor,
+                                                 {PieceRule::kWhole},
+                                                 Fusion::kNever};
+
 constexpr OpDef kLayerNormOps[] = {
-    {"LayerNorm", kPlain, infer_layer_norm, differentiate_layer_norm, layer_norm_cost},
-    {"LayerNormInputGrad", kPlain, infer_layer_input_gradient, nullptr, layer_norm_cost},
-    {"LayerNormWeightGrad", kPlain, infer_layer_weight_gradient, nullptr, layer_norm_cost},
+    {"LayerNorm", kPlain, kLayerNormTraits, infer_layer_norm, differentiate_layer_norm,
+     layer_norm_cost},
+    {"LayerNormInputGrad", kPlain, kLayerNormInputGradTraits, infer_layer_input_gradient, nullptr,
+     layer_norm_cost},
+    {"LayerNormWeightGrad", kPlain, kLayerNormWeightGradTraits, infer_layer_weight_gradient,
+     nullptr, layer_norm_cost},
 };
 
 // --- import ---

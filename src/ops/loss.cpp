@@ -142,17 +142,39 @@ Cost pointwise_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
+constexpr OpTraits kDistanceTraits = {KernelKind::kElementwise,
+                                      {PrecisionRule::kFloat},
+                                      LayoutRule::kRowMajor,
+                                      {PieceRule::kWhole},
+                                      Fusion::kNever};
+constexpr OpTraits kCrossEntropyTraits = {KernelKind::kRows,
+                                          {PrecisionRule::kFloat},
+                                          LayoutRule::kRowMajor,
+                                          {PieceRule::kWhole},
+                                          Fusion::kNever};
+constexpr OpTraits kCrossEntropyGradTraits = {KernelKind::kRows,
+                                              {PrecisionRule::kFloat},
+                                              LayoutRule::kRowMajor,
+                                              {PieceRule::kSamples},
+                                              Fusion::kNever};
+
 constexpr OpDef kLossOps[] = {
-    {"AbsoluteError", kPlain, infer_distance, differentiate_absolute_error, pointwise_cost},
-    {"AbsoluteErrorGrad", kPlain, infer_pointwise_gradient, nullptr, pointwise_cost},
-    {"BinaryCrossEntropy", kPlain, infer_binary_cross_entropy, differentiate_binary_cross_entropy,
+    {"AbsoluteError", kPlain, kDistanceTraits, infer_distance, differentiate_absolute_error,
+     pointwise_cost},
+    {"AbsoluteErrorGrad", kPlain, kDistanceTraits, infer_pointwise_gradient, nullptr,
+     pointwise_cost},
+    {"BinaryCrossEntropy", kPlain, kDistanceTraits, infer_binary_cross_entropy,
+     differentiate_binary_cross_entropy, cross_entropy_cost},
+    {"BinaryCrossEntropyGrad", kPlain, kDistanceTraits, infer_pointwise_gradient, nullptr,
      cross_entropy_cost},
-    {"BinaryCrossEntropyGrad", kPlain, infer_pointwise_gradient, nullptr, cross_entropy_cost},
-    {"SoftmaxCrossEntropy", kPlain, infer_cross_entropy, differentiate_cross_entropy,
-     cross_entropy_cost},
-    {"SoftmaxCrossEntropyGrad", kPlain, infer_cross_entropy_gradient, nullptr, cross_entropy_cost},
-    {"SquaredError", kPlain, infer_distance, differentiate_squared_error, pointwise_cost},
-    {"SquaredErrorGrad", kPlain, infer_pointwise_gradient, nullptr, pointwise_cost},
+    {"SoftmaxCrossEntropy", kPlain, kCrossEntropyTraits, infer_cross_entropy,
+     differentiate_cross_entropy, cross_entropy_cost},
+    {"SoftmaxCrossEntropyGrad", kPlain, kCrossEntropyGradTraits, infer_cross_entropy_gradient,
+     nullptr, cross_entropy_cost},
+    {"SquaredError", kPlain, kDistanceTraits, infer_distance, differentiate_squared_error,
+     pointwise_cost},
+    {"SquaredErrorGrad", kPlain, kDistanceTraits, infer_pointwise_gradient, nullptr,
+     pointwise_cost},
 };
 
 }  // namespace

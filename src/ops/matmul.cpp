@@ -283,10 +283,26 @@ void import_gemm(ImportContext& context) {
   context.set_output(0, y);
 }
 
+constexpr OpTraits kMatMulTraits = {KernelKind::kProduct,
+                                    {PrecisionRule::kProduct, {0, 1}, {0}},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+constexpr OpTraits kMatMulPackedTraits = {KernelKind::kProduct,
+                                          {PrecisionRule::kFloat},
+                                          LayoutRule::kRowMajor,
+                                          {PieceRule::kWhole},
+                                          Fusion::kNever};
+constexpr OpTraits kPackMatrixTraits = {KernelKind::kReorder,
+                                        {PrecisionRule::kFloat},
+                                        LayoutRule::kRowMajor,
+                                        {PieceRule::kWhole},
+                                        Fusion::kNever};
+
 constexpr OpDef kMatmulOps[] = {
-    {"MatMul", kPlain, infer_matmul, differentiate_matmul, matmul_cost},
-    {"MatMulPacked", kPlain, infer_packed, nullptr, packed_cost},
-    {"PackMatrix", kPlain, infer_pack, nullptr, nullptr},
+    {"MatMul", kPlain, kMatMulTraits, infer_matmul, differentiate_matmul, matmul_cost},
+    {"MatMulPacked", kPlain, kMatMulPackedTraits, infer_packed, nullptr, packed_cost},
+    {"PackMatrix", kPlain, kPackMatrixTraits, infer_pack, nullptr, nullptr},
 };
 constexpr ImportRule kMatmulImports[] = {
     {"Einsum", import_einsum},

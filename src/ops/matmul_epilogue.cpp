@@ -46,9 +46,16 @@ Cost product_cost(const Attributes& attributes, std::span<const TensorType> inpu
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 
+/// Made when precision and layouts are chosen.
+constexpr OpTraits kMatmulEpilogueTraits = {KernelKind::kProduct,
+                                            {PrecisionRule::kFloat},
+                                            LayoutRule::kRowMajor,
+                                            {PieceRule::kWhole},
+                                            Fusion::kNever};
+
 constexpr OpDef kMatmulEpilogueOps[] = {
-    {"MatMulActivation", kPlain, infer_activation, nullptr, product_cost},
-    {"MatMulSums", kPlain, infer_sums, nullptr, product_cost},
+    {"MatMulActivation", kPlain, kMatmulEpilogueTraits, infer_activation, nullptr, product_cost},
+    {"MatMulSums", kPlain, kMatmulEpilogueTraits, infer_sums, nullptr, product_cost},
 };
 
 Attributes transposes_of(const Node& node) {

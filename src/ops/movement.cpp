@@ -298,16 +298,52 @@ void trilu_gradient(GradientContext& context) {
       0, context.builder().add("Trilu", {context.output_gradient()}, attributes));
 }
 
+constexpr OpTraits kCopyTraits = {KernelKind::kReorder,
+                                  {PrecisionRule::kFirst},
+                                  LayoutRule::kRowMajor,
+                                  {PieceRule::kCopies},
+                                  Fusion::kNever};
+constexpr OpTraits kConcatTraits = {KernelKind::kReorder,
+                                    {PrecisionRule::kJoined},
+                                    LayoutRule::kWholeBlocks,
+                                    {PieceRule::kCopies},
+                                    Fusion::kNever};
+constexpr OpTraits kSliceTraits = {KernelKind::kReorder,
+                                   {PrecisionRule::kFirst},
+                                   LayoutRule::kWholeBlocks,
+                                   {PieceRule::kCopies},
+                                   Fusion::kNever};
+constexpr OpTraits kSplitTraits = {KernelKind::kReorder,
+                                   {PrecisionRule::kAllFirst},
+                                   LayoutRule::kRowMajor,
+                                   {PieceRule::kCopies},
+                                   Fusion::kNever};
+constexpr OpTraits kPadTraits = {KernelKind::kReorder,
+                                 {PrecisionRule::kFirst},
+                                 LayoutRule::kRowMajor,
+                                 {PieceRule::kWhole},
+                                 Fusion::kNever};
+constexpr OpTraits kReshapeTraits = {KernelKind::kReorder,
+                                     {PrecisionRule::kFirst},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kNever};
+constexpr OpTraits kTriluTraits = {KernelKind::kElementwise,
+                                   {PrecisionRule::kFirst},
+                                   LayoutRule::kRowMajor,
+                                   {PieceRule::kWhole},
+                                   Fusion::kNever};
+
 constexpr OpDef kMovementOps[] = {
-    {"Concat", kPlain, infer_concat, concat_gradient},
-    {"Expand", kPlain, infer_expand, expand_gradient},
-    {"Pad", kPlain, infer_pad, pad_gradient},
-    {"Reshape", kView, infer_reshape, reshape_gradient},
-    {"Slice", kPlain, infer_slice, slice_gradient},
-    {"SliceGrad", kPlain, infer_slice_grad, slice_grad_gradient},
-    {"Split", kPlain, infer_split, split_gradient},
-    {"Transpose", kPlain, infer_transpose, transpose_gradient},
-    {"Trilu", kPlain, infer_trilu, trilu_gradient},
+    {"Concat", kPlain, kConcatTraits, infer_concat, concat_gradient},
+    {"Expand", kPlain, kCopyTraits, infer_expand, expand_gradient},
+    {"Pad", kPlain, kPadTraits, infer_pad, pad_gradient},
+    {"Reshape", kView, kReshapeTraits, infer_reshape, reshape_gradient},
+    {"Slice", kPlain, kSliceTraits, infer_slice, slice_gradient},
+    {"SliceGrad", kPlain, kCopyTraits, infer_slice_grad, slice_grad_gradient},
+    {"Split", kPlain, kSplitTraits, infer_split, split_gradient},
+    {"Transpose", kPlain, kCopyTraits, infer_transpose, transpose_gradient},
+    {"Trilu", kPlain, kTriluTraits, infer_trilu, trilu_gradient},
 };
 
 /// The shape of a tensor as its memory lies: (N, C / block, H, W, block) when it is blocked.

@@ -305,10 +305,7 @@ bool has_narrow(const KernelRequest& request) {
 }
 
 bool only_moves_narrow(const KernelRequest& request) {
-  static constexpr std::string_view kMoves[] = {"Concat",    "Expand", "Gather",   "Slice",
-                                                "SliceGrad", "Split",  "Transpose"};
-  if (std::find(std::begin(kMoves), std::end(kMoves), request.node.op->name) == std::end(kMoves))
-    return false;
+  if (request.node.op->traits.pieces.kind != PieceRule::kCopies) return false;
   const auto moved = [](const TensorType& type) {
     return !is_float(type.dtype) || is_narrow(type.dtype);
   };

@@ -3,8 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <map>
-#include <string_view>
 
 #include "graph/op.h"
 
@@ -110,35 +108,12 @@ Pieces elementwise_pieces(const KernelRequest& request) {
   return out;
 }
 
-/// Operators that work on each sample by itself; `whole` inputs are read by all samples.
-const std::map<std::string_view, std::vector<std::size_t>>& sample_operators() {
-  static const std::map<std::string_view, std::vector<std::size_t>> kOperators = {
-      {"Attention", {}},
-      {"AttentionGrad", {}},
-      {"AveragePool", {}},
-      {"AveragePoolGrad", {}},
-      {"Conv", {1, 2}},
-      {"ConvInputGrad", {1}},
-      {"ConvWeightGrad", {}},
-      {"LayerNorm", {1, 2}},
-      {"LayerNormInputGrad", {2}},
-      {"MaxPool", {}},
-      {"MaxPoolGrad", {}},
-      {"RmsNorm", {1}},
-      {"RmsNormInputGrad", {2}},
-      {"SoftmaxCrossEntropyGrad", {}},
-  };
-  return kOperators;
-}
-
-Pieces samples(const KernelRequest& request, const std::vector<std::size_t>& whole) {
+/// Operators that work on each sample by itself.
+Pieces samples(const KernelRequest& request, const PieceRule& rule) {
   Pieces out;
-  const std::string_view op = request.node.op->name;
-  const bool sums = op == "ConvWeightGrad";
-  const Shape& samples = (sums ? request.inputs : request.outputs)[0].shape;
+  const Shape& samples = (rule.summed ? request.inputs : request.outputs)[0].shape;
   if (samples.rank() < 2 || samples[0] < 2) return out;
-  if (op == "LayerNorm" || op == "RmsNorm" || op == "LayerNormInputGrad" ||
-      op == "RmsNormInputGrad") {
+  if (rule.axis) {
     const std::int64_t axis = request.node.attributes.integer("axis", -1);
     if (axis == 0 || axis == -static_cast<std::int64_t>(samples.rank())) return out;
   }
@@ -150,16 +125,14 @@ Pieces samples(const KernelRequest& request, const std::vector<std::size_t>& who
     elements += type.count() / count;
     return by_rows(type, 1);
   };
-  // A mask of less than four axes has no sample axis.
-  const std::size_t mask = op == "Attention" ? 3 : op == "AttentionGrad" ? 4 : SIZE_MAX;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const bool is_whole = std::find(whole.begin(), whole.end(), i) != whole.end() ||
-                          (i == mask && request.inputs[i].shape.rank() < 4);
-    out.inputs.push_back(share(request.inputs[i], is_whole));
+    // A mask of less than four axes has no sample axis.
+    const bool is_mask = static_cast<int>(i) == rule.mask && request.inputs[i].shape.rank() < 4;
+    out.inputs.push_back(share(request.inputs[i], is_mask || rule.shared.contains(i)));
   }
   for (const TensorType& type : request.outputs) {
-    out.outputs.push_back(share(type, sums));
-    out.outputs.back().summed = sums;
+    out.outputs.push_back(share(type, rule.summed));
+    out.outputs.back().summed = rule.summed;
   }
   out.units = count;
   // Several threads have more cache, and each piece wakes them a few times.
@@ -187,21 +160,31 @@ Pieces channels(const KernelRequest& request) {
   return out;
 }
 
+/// By the operator's rule; one unit where it has none, or not for these types.
+Pieces several_pieces(const KernelRequest& request) {
+  const PieceRule& rule = request.node.op->traits.pieces;
+  switch (rule.kind) {
+    case PieceRule::kElements:
+      return elementwise_pieces(request);
+    case PieceRule::kChannels:
+      return channels(request);
+    case PieceRule::kSamples:
+      return samples(request, rule);
+    case PieceRule::kUnstated:
+    case PieceRule::kWhole:
+    case PieceRule::kCopies:
+      break;
+  }
+  return {};
+}
+
 }  // namespace
 
 Pieces pieces_of(const KernelRequest& request) {
-  const std::string_view op = request.node.op->name;
-  Pieces out;
-  if (request.outputs.empty() || !present(request.outputs[0])) {
-    out.units = 1;
-  } else if ((request.node.op->flags & kElementwise) && !(request.node.op->flags & kRandom)) {
-    out = elementwise_pieces(request);
-  } else if (op.starts_with("BatchNorm")) {
-    out = channels(request);
-  } else if (const auto found = sample_operators().find(op); found != sample_operators().end()) {
-    out = samples(request, found->second);
+  if (!request.outputs.empty() && present(request.outputs[0])) {
+    const Pieces out = several_pieces(request);
+    if (out.units > 1) return out;
   }
-  if (out.units > 1) return out;
   Pieces one;
   for (const TensorType& type : request.inputs) one.inputs.push_back(all_of(type));
   for (const TensorType& type : request.outputs) one.outputs.push_back(all_of(type));

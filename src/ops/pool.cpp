@@ -222,11 +222,17 @@ Cost cost_of_input(const Attributes& attributes, std::span<const TensorType> in,
   return pool_cost(attributes, in[0].shape);
 }
 
+constexpr OpTraits kPoolTraits = {KernelKind::kRows,
+                                  {PrecisionRule::kFirst},
+                                  LayoutRule::kFollows,
+                                  {PieceRule::kSamples},
+                                  Fusion::kNever};
+
 constexpr OpDef kPoolOps[] = {
-    {"MaxPool", kPlain, infer_max, differentiate_max, cost_of_output},
-    {"MaxPoolGrad", kPlain, infer_max_gradient, nullptr, cost_of_input},
-    {"AveragePool", kPlain, infer_average, differentiate_average, cost_of_output},
-    {"AveragePoolGrad", kPlain, infer_average_gradient, nullptr, cost_of_input},
+    {"MaxPool", kPlain, kPoolTraits, infer_max, differentiate_max, cost_of_output},
+    {"MaxPoolGrad", kPlain, kPoolTraits, infer_max_gradient, nullptr, cost_of_input},
+    {"AveragePool", kPlain, kPoolTraits, infer_average, differentiate_average, cost_of_output},
+    {"AveragePoolGrad", kPlain, kPoolTraits, infer_average_gradient, nullptr, cost_of_input},
 };
 
 constexpr ImportRule kPoolImports[] = {

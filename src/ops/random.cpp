@@ -26,9 +26,15 @@ void infer_random(InferContext& context) {
 /// The numbers do not depend on the input's content.
 void no_gradient(GradientContext&) {}
 
+constexpr OpTraits kRandomTraits = {KernelKind::kElementwise,
+                                    {PrecisionRule::kFloat},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+
 constexpr OpDef kRandomOps[] = {
-    {"RandomNormal", kRandom, infer_random, no_gradient},
-    {"RandomUniform", kRandom, infer_random, no_gradient},
+    {"RandomNormal", kRandom, kRandomTraits, infer_random, no_gradient},
+    {"RandomUniform", kRandom, kRandomTraits, infer_random, no_gradient},
 };
 
 // --- kernels ---

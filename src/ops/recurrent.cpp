@@ -345,15 +345,35 @@ Cost weight_gradient_cost(const Attributes&, std::span<const TensorType> inputs,
   return product_cost(inputs[0], inputs[1].shape[2]);
 }
 
+/// Products whose `operands` are rounded and whose `results` may be stored narrow.
+constexpr OpTraits recurrence_traits(Slots operands, Slots results) {
+  return {KernelKind::kProduct,
+          {PrecisionRule::kProduct, operands, results},
+          LayoutRule::kRowMajor,
+          {PieceRule::kWhole},
+          Fusion::kNever};
+}
+constexpr OpTraits kPeepholeGradTraits = {KernelKind::kProduct,
+                                          {PrecisionRule::kFloat},
+                                          LayoutRule::kRowMajor,
+                                          {PieceRule::kWhole},
+                                          Fusion::kNever};
+
 constexpr OpDef kRecurrentOps[] = {
-    {"Gru", kPlain, infer_gru, differentiate_gru, forward_cost},
-    {"GruGrad", kPlain, infer_gru_gradient, nullptr, gru_gradient_cost},
-    {"Lstm", kPlain, infer_lstm, differentiate_lstm, forward_cost},
-    {"LstmGrad", kPlain, infer_lstm_gradient, nullptr, gradient_cost},
-    {"LstmPeepholeGrad", kPlain, infer_peephole_gradient, nullptr, nullptr},
-    {"RecurrentWeightGrad", kPlain, infer_weight_gradient, nullptr, weight_gradient_cost},
-    {"Rnn", kPlain, infer_rnn, differentiate_rnn, forward_cost},
-    {"RnnGrad", kPlain, infer_rnn_gradient, nullptr, gradient_cost},
+    {"Gru", kPlain, recurrence_traits({0, 1}, {0, 2, 3}), infer_gru, differentiate_gru,
+     forward_cost},
+    {"GruGrad", kPlain, recurrence_traits({0, 2, 3, 4, 5}, {0, 1}), infer_gru_gradient, nullptr,
+     gru_gradient_cost},
+    {"Lstm", kPlain, recurrence_traits({0, 1}, {0, 3}), infer_lstm, differentiate_lstm,
+     forward_cost},
+    {"LstmGrad", kPlain, recurrence_traits({0, 3, 4}, {0}), infer_lstm_gradient, nullptr,
+     gradient_cost},
+    {"LstmPeepholeGrad", kPlain, kPeepholeGradTraits, infer_peephole_gradient, nullptr, nullptr},
+    {"RecurrentWeightGrad", kPlain, recurrence_traits({0, 1, 3}, {}), infer_weight_gradient,
+     nullptr, weight_gradient_cost},
+    {"Rnn", kPlain, recurrence_traits({0, 1}, {0}), infer_rnn, differentiate_rnn, forward_cost},
+    {"RnnGrad", kPlain, recurrence_traits({0, 2, 3}, {0}), infer_rnn_gradient, nullptr,
+     gradient_cost},
 };
 
 }  // namespace

@@ -164,15 +164,34 @@ void sum_to_gradient(GradientContext& context) {
   context.set_input_gradient(0, expand_to_input(context, context.output_gradient()));
 }
 
+constexpr OpTraits kReduceTraits = {KernelKind::kRows,
+                                    {PrecisionRule::kFloat},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+constexpr OpTraits kReducePositionsTraits = {KernelKind::kRows,
+                                             {PrecisionRule::kFloat},
+                                             LayoutRule::kPositions,
+                                             {PieceRule::kWhole},
+                                             Fusion::kNever};
+constexpr OpTraits kArgMinTraits = {KernelKind::kElementwise,
+                                    {PrecisionRule::kFloat},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+
 constexpr OpDef kReduceOps[] = {
-    {"ArgMax", kPlain, infer_arg, nullptr, one_per_input_element},
-    {"ArgMin", kPlain, infer_arg, nullptr, one_per_input_element},
-    {"ReduceMax", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
-    {"ReduceMean", kPlain, infer_reduce, mean_gradient, one_per_input_element},
-    {"ReduceMin", kPlain, infer_extreme, extreme_gradient, one_per_input_element},
-    {"ReduceProd", kPlain, infer_reduce, product_gradient, one_per_input_element},
-    {"ReduceSum", kPlain, infer_reduce, reduce_sum_gradient, one_per_input_element},
-    {"SumTo", kPlain, infer_sum_to, sum_to_gradient, one_per_input_element},
+    {"ArgMax", kPlain, kReduceTraits, infer_arg, nullptr, one_per_input_element},
+    {"ArgMin", kPlain, kArgMinTraits, infer_arg, nullptr, one_per_input_element},
+    {"ReduceMax", kPlain, kReducePositionsTraits, infer_extreme, extreme_gradient,
+     one_per_input_element},
+    {"ReduceMean", kPlain, kReducePositionsTraits, infer_reduce, mean_gradient,
+     one_per_input_element},
+    {"ReduceMin", kPlain, kReduceTraits, infer_extreme, extreme_gradient, one_per_input_element},
+    {"ReduceProd", kPlain, kReduceTraits, infer_reduce, product_gradient, one_per_input_element},
+    {"ReduceSum", kPlain, kReducePositionsTraits, infer_reduce, reduce_sum_gradient,
+     one_per_input_element},
+    {"SumTo", kPlain, kReducePositionsTraits, infer_sum_to, sum_to_gradient, one_per_input_element},
 };
 
 // --- import ---

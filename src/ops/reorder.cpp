@@ -49,7 +49,14 @@ void differentiate_reorder(GradientContext& context) {
       0, context.builder().add("Reorder", {context.output_gradient()}, {{"layout", layout}}));
 }
 
-constexpr OpDef kReorderOps[] = {{"Reorder", kPlain, infer, differentiate_reorder, nullptr}};
+constexpr OpTraits kReorderTraits = {KernelKind::kReorder,
+                                     {PrecisionRule::kFirst},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kNever};
+
+constexpr OpDef kReorderOps[] = {
+    {"Reorder", kPlain, kReorderTraits, infer, differentiate_reorder, nullptr}};
 
 }  // namespace
 

@@ -52,9 +52,15 @@ Cost two_terms(const Attributes&, std::span<const TensorType> inputs,
   return {4.0 * static_cast<double>(std::max(inputs[0].count(), outputs[0].count()))};
 }
 
+constexpr OpTraits kResampleTraits = {KernelKind::kElementwise,
+                                      {PrecisionRule::kFirst},
+                                      LayoutRule::kRowMajor,
+                                      {PieceRule::kWhole},
+                                      Fusion::kNever};
+
 constexpr OpDef kResizeOps[] = {
-    {"Resample", kPlain, infer_resample, resample_gradient, two_terms},
-    {"ResampleGrad", kPlain, infer_resample_grad, nullptr, two_terms},
+    {"Resample", kPlain, kResampleTraits, infer_resample, resample_gradient, two_terms},
+    {"ResampleGrad", kPlain, kResampleTraits, infer_resample_grad, nullptr, two_terms},
 };
 
 // --- import ---

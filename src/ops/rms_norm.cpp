@@ -53,10 +53,29 @@ Cost rms_norm_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
+constexpr OpTraits kRmsNormTraits = {KernelKind::kRows,
+                                     {PrecisionRule::kAsLarge},
+                                     LayoutRule::kRowMajor,
+                                     {.kind = PieceRule::kSamples, .shared = {1}, .axis = true},
+                                     Fusion::kNever};
+constexpr OpTraits kRmsNormInputGradTraits = {
+    KernelKind::kRows,
+    {PrecisionRule::kAsLarge},
+    LayoutRule::kRowMajor,
+    {.kind = PieceRule::kSamples, .shared = {2}, .axis = true},
+    Fusion::kNever};
+constexpr OpTraits kRmsNormWeightGradTraits = {KernelKind::kRows,
+                                               {PrecisionRule::kFloat},
+                                               LayoutRule::kRowMajor,
+                                               {PieceRule::kWhole},
+                                               Fusion::kNever};
+
 constexpr OpDef kRmsNormOps[] = {
-    {"RmsNorm", kPlain, infer_rms_norm, differentiate_rms_norm, rms_norm_cost},
-    {"RmsNormInputGrad", kPlain, infer_rms_input_gradient, nullptr, rms_norm_cost},
-    {"RmsNormWeightGrad", kPlain, infer_rms_weight_gradient, nullptr, rms_norm_cost},
+    {"RmsNorm", kPlain, kRmsNormTraits, infer_rms_norm, differentiate_rms_norm, rms_norm_cost},
+    {"RmsNormInputGrad", kPlain, kRmsNormInputGradTraits, infer_rms_input_gradient, nullptr,
+     rms_norm_cost},
+    {"RmsNormWeightGrad", kPlain, kRmsNormWeightGradTraits, infer_rms_weight_gradient, nullptr,
+     rms_norm_cost},
 };
 
 void import_rms_norm(ImportContext& context) {

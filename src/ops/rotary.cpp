@@ -59,7 +59,14 @@ void differentiate_rotary(GradientContext& context) {
                                std::move(attributes)));
 }
 
-constexpr OpDef kRotaryOps[] = {{"Rotary", kPlain, infer_rotary, differentiate_rotary, nullptr}};
+constexpr OpTraits kRotaryTraits = {KernelKind::kElementwise,
+                                    {PrecisionRule::kFirst},
+                                    LayoutRule::kRowMajor,
+                                    {PieceRule::kWhole},
+                                    Fusion::kNever};
+
+constexpr OpDef kRotaryOps[] = {
+    {"Rotary", kPlain, kRotaryTraits, infer_rotary, differentiate_rotary, nullptr}};
 
 void import_rotary(ImportContext& context) {
   GraphBuilder& builder = context.builder();

@@ -52,11 +52,17 @@ Cost softmax_cost(const Attributes&, std::span<const TensorType> inputs,
   return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
 }
 
+constexpr OpTraits kSoftmaxTraits = {KernelKind::kRows,
+                                     {PrecisionRule::kFloat},
+                                     LayoutRule::kRowMajor,
+                                     {PieceRule::kWhole},
+                                     Fusion::kNever};
+
 constexpr OpDef kSoftmaxOps[] = {
-    {"LogSoftmax", kPlain, infer_forward, differentiate_log_softmax, softmax_cost},
-    {"LogSoftmaxGrad", kPlain, infer_softmax_gradient, nullptr, softmax_cost},
-    {"Softmax", kPlain, infer_forward, differentiate_softmax, softmax_cost},
-    {"SoftmaxGrad", kPlain, infer_softmax_gradient, nullptr, softmax_cost},
+    {"LogSoftmax", kPlain, kSoftmaxTraits, infer_forward, differentiate_log_softmax, softmax_cost},
+    {"LogSoftmaxGrad", kPlain, kSoftmaxTraits, infer_softmax_gradient, nullptr, softmax_cost},
+    {"Softmax", kPlain, kSoftmaxTraits, infer_forward, differentiate_softmax, softmax_cost},
+    {"SoftmaxGrad", kPlain, kSoftmaxTraits, infer_softmax_gradient, nullptr, softmax_cost},
 };
 
 void import_softmax(ImportContext& context) {

@@ -37,7 +37,14 @@ Cost top_k_cost(const Attributes&, std::span<const TensorType> inputs,
   return {2 * static_cast<double>(inputs[0].count())};
 }
 
-constexpr OpDef kTopKOps[] = {{"TopK", kPlain, infer_top_k, differentiate_top_k, top_k_cost}};
+constexpr OpTraits kTopKTraits = {KernelKind::kRows,
+                                  {PrecisionRule::kFloat},
+                                  LayoutRule::kRowMajor,
+                                  {PieceRule::kWhole},
+                                  Fusion::kNever};
+
+constexpr OpDef kTopKOps[] = {
+    {"TopK", kPlain, kTopKTraits, infer_top_k, differentiate_top_k, top_k_cost}};
 
 // k was an attribute before opset 10; the order of the result is always the sorted one.
 void import_top_k(ImportContext& context) {

@@ -1,25 +1,57 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
+#include "optim/optimizer_table.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<OptimizerKind, std::string_view>, 8> kOptimizerNames{{
-    {OptimizerKind::kAdamW, "adamw"},
-    {OptimizerKind::kAdam, "adam"},
-    {OptimizerKind::kSgd, "sgd"},
-    {OptimizerKind::kRmsProp, "rmsprop"},
-    {OptimizerKind::kAdagrad, "adagrad"},
-    {OptimizerKind::kLamb, "lamb"},
-    {OptimizerKind::kLars, "lars"},
-    {OptimizerKind::kLion, "lion"},
-}};
+/// What a row's rule says of itself, by its type.
+struct RuleFacts {
+  int states = -1;
+  bool normalised = false;
+};
+
+template <template <class> class... Rules>
+constexpr auto facts_of(RuleList<Rules...>) {
+  return std::array{RuleFacts{states_of<Rules<float>>(), is_normalised<Rules<float>>()}...};
+}
+constexpr auto kRuleFacts = facts_of(ElementRules{});
+
+constexpr bool rows_are_complete() {
+  for (const OptimizerRow& row : kOptimizerRows) {
+    if (row.name.empty() || row.help.empty() || row.learning_rate <= 0) return false;
+    if ((row.reads_nesterov || row.reads_dampening) && !row.momentum) return false;
+    int same = 0;
+    for (const OptimizerRow& other : kOptimizerRows)
+      same += other.kind == row.kind || other.name == row.name ? 1 : 0;
+    if (same != 1) return false;
+  }
+  return true;
+}
+static_assert(rows_are_complete(), "a row lacks its name, help or rate, or says what another does");
+
+constexpr bool variants_are_their_rules() {
+  for (const OptimizerRow& row : kOptimizerRows) {
+    bool ended = false;
+    for (const OptimizerVariant& variant : row.variants) {
+      if (variant.rule < 0) continue;
+      if (ended || variant.state_count() != kRuleFacts[variant.rule].states) return false;
+      if (variant.applies == RuleApplies::kWithMomentum && !row.momentum) return false;
+      if (variant.applies == RuleApplies::kCentered && !row.reads_centered) return false;
+      ended = variant.applies == RuleApplies::kAlways;
+    }
+    if (!ended) return false;
+  }
+  return true;
+}
+static_assert(variants_are_their_rules(),
+              "a row names other states than its rule has, or its last rule does not always apply");
 
 void check_range(double value, double low, double high, std::string_view flag) {
   PT_CHECK(std::isfinite(value) && value >= low && value < high, kUsage,
@@ -31,124 +63,102 @@ void check_not_negative(double value, std::string_view flag) {
            value);
 }
 
-}  // namespace
-
-OptimizerSettings default_settings(OptimizerKind kind) {
-  OptimizerSettings settings;
-  settings.kind = kind;
-  switch (kind) {
-    case OptimizerKind::kSgd:
-      settings.momentum = 0.9;
-      break;
-    case OptimizerKind::kAdamW:
-      settings.weight_decay = 0.01;
-      break;
-    case OptimizerKind::kAdagrad:
-      settings.epsilon = 1e-10;
-      break;
-    case OptimizerKind::kLamb:
-      settings.weight_decay = 0.01;
-      settings.epsilon = 1e-6;
-      break;
-    case OptimizerKind::kLars:
-      settings.momentum = 0.9;
-      settings.weight_decay = 5e-4;
-      break;
-    case OptimizerKind::kLion:
-      settings.beta2 = 0.99;
-      break;
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kRmsProp:
+bool applies(RuleApplies condition, const OptimizerSettings& settings) {
+  switch (condition) {
+    case RuleApplies::kWithMomentum:
+      return settings.momentum != 0;
+    case RuleApplies::kCentered:
+      return settings.centered;
+    case RuleApplies::kAlways:
       break;
   }
+  return true;
+}
+
+}  // namespace
+
+const OptimizerRow& row_of(OptimizerKind kind) {
+  const auto* const found = std::ranges::find(kOptimizerRows, kind, &OptimizerRow::kind);
+  PT_CHECK(found != kOptimizerRows.end(), kInternal, "unknown optimizer {}",
+           static_cast<int>(kind));
+  return *found;
+}
+
+const OptimizerVariant& variant_of(const OptimizerSettings& settings) {
+  return *std::ranges::find_if(row_of(settings.kind).variants, [&](const OptimizerVariant& one) {
+    return applies(one.applies, settings);
+  });
+}
+
+bool looks_at_norms(const OptimizerSettings& settings) {
+  return kRuleFacts[static_cast<std::size_t>(variant_of(settings).rule)].normalised;
+}
+
+RuleInput rule_input(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
+                     double gradient_scale) {
+  const bool decoupled = has_decoupled_decay(settings.kind);
+  return {.learning_rate = learning_rate,
+          .gradient_scale = gradient_scale,
+          .step = step,
+          .decay = decoupled ? 0 : settings.weight_decay,
+          .decoupled_decay = decoupled ? settings.weight_decay : 0,
+          .momentum = settings.momentum,
+          .dampening = settings.dampening,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .alpha = settings.alpha,
+          .epsilon = settings.epsilon,
+          .nesterov = settings.nesterov};
+}
+
+OptimizerSettings default_settings(OptimizerKind kind) {
+  const OptimizerRow& row = row_of(kind);
+  OptimizerSettings settings;
+  settings.kind = kind;
+  settings.weight_decay = row.weight_decay;
+  settings.momentum = row.momentum.value_or(settings.momentum);
+  settings.beta1 = row.beta1.value_or(settings.beta1);
+  settings.beta2 = row.beta2.value_or(settings.beta2);
+  settings.alpha = row.alpha.value_or(settings.alpha);
+  settings.epsilon = row.epsilon.value_or(settings.epsilon);
   return settings;
 }
 
-double default_learning_rate(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kRmsProp:
-    case OptimizerKind::kAdagrad:
-      return 1e-2;
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-    case OptimizerKind::kLamb:
-      return 1e-3;
-    case OptimizerKind::kLars:
-      return 1;
-    case OptimizerKind::kLion:
-      return 1e-4;
-  }
-  PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(kind));
-}
+double default_learning_rate(OptimizerKind kind) { return row_of(kind).learning_rate; }
 
 void validate(const OptimizerSettings& settings) {
+  const OptimizerRow& row = row_of(settings.kind);
   check_not_negative(settings.momentum, "--momentum");
   check_not_negative(settings.weight_decay, "--weight-decay");
   check_not_negative(settings.epsilon, "--eps");
   check_range(settings.beta1, 0, 1, "--beta1");
   check_range(settings.beta2, 0, 1, "--beta2");
   check_range(settings.alpha, 0, 1, "--alpha");
-  PT_CHECK(!settings.nesterov || settings.kind != OptimizerKind::kSgd ||
+  PT_CHECK(!settings.nesterov || !row.reads_nesterov ||
                (settings.momentum > 0 && settings.dampening == 0),
            kUsage, "--nesterov needs --momentum above 0 and no dampening");
-  PT_CHECK(!settings.centered || settings.kind != OptimizerKind::kRmsProp || settings.momentum == 0,
-           kUsage, "--centered does not go with --momentum; leave one of them out");
+  PT_CHECK(!settings.centered || !row.reads_centered || settings.momentum == 0, kUsage,
+           "--centered does not go with --momentum; leave one of them out");
 }
 
-int state_slots(const OptimizerSettings& settings) {
-  const int momentum = settings.momentum != 0 ? 1 : 0;
-  switch (settings.kind) {
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kLars:
-      return momentum;
-    case OptimizerKind::kRmsProp:
-      return settings.centered ? 2 : 1 + momentum;
-    case OptimizerKind::kAdagrad:
-    case OptimizerKind::kLion:
-      return 1;
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-    case OptimizerKind::kLamb:
-      return 2;
-  }
-  PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(settings.kind));
-}
+int state_slots(const OptimizerSettings& settings) { return variant_of(settings).state_count(); }
 
-std::string_view name_of(OptimizerKind kind) {
-  for (const auto& [value, name] : kOptimizerNames) {
-    if (value == kind) return name;
-  }
-  PT_FAIL(kInternal, "unknown optimizer {}", static_cast<int>(kind));
-}
+std::string_view name_of(OptimizerKind kind) { return row_of(kind).name; }
 
 OptimizerKind optimizer_named(std::string_view name) {
   std::string known;
-  for (const auto& [value, text] : kOptimizerNames) {
-    if (text == name) return value;
-    known += (known.empty() ? "" : ", ") + std::string(text);
+  for (const OptimizerRow& row : kOptimizerRows) {
+    if (row.name == name) return row.kind;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
   PT_FAIL(kUsage, "unknown optimizer \"{}\"; --optimizer is one of {}", printable(name), known);
 }
 
 std::string_view state_name(const OptimizerSettings& settings, int slot) {
-  PT_CHECK(slot >= 0 && slot < state_slots(settings), kInternal, "{} has no state slot {}",
+  const OptimizerVariant& variant = variant_of(settings);
+  PT_CHECK(slot >= 0 && slot < variant.state_count(), kInternal, "{} has no state slot {}",
            name_of(settings.kind), slot);
-  switch (settings.kind) {
-    case OptimizerKind::kSgd:
-    case OptimizerKind::kLars:
-      return "momentum";
-    case OptimizerKind::kRmsProp:
-      return slot == 0 ? "mean_square" : settings.centered ? "mean" : "momentum";
-    case OptimizerKind::kAdagrad:
-      return "sum_of_squares";
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-    case OptimizerKind::kLamb:
-    case OptimizerKind::kLion:
-      break;
-  }
-  return slot == 0 ? "mean" : "mean_square";
+  return variant.states[static_cast<std::size_t>(slot)];
 }
 
 SettingsOfParameter settings_of(const OptimizerSettings& settings, const std::string& parameter) {
@@ -161,10 +171,7 @@ SettingsOfParameter settings_of(const OptimizerSettings& settings, const std::st
   return out;
 }
 
-bool has_decoupled_decay(OptimizerKind kind) {
-  return kind == OptimizerKind::kAdamW || kind == OptimizerKind::kLamb ||
-         kind == OptimizerKind::kLion;
-}
+bool has_decoupled_decay(OptimizerKind kind) { return row_of(kind).decay == Decay::kDecoupled; }
 
 int kept_slots(const OptimizerSettings& settings) {
   return state_slots(settings) + (settings.average_decay > 0 ? 1 : 0);

@@ -1,4 +1,4 @@
-// Optimizers: their settings, and how many numbers per parameter they remember. The arithmetic is
+// Optimizers: their settings, and what the rows of optimizer_table.h say of them. The arithmetic is
 // in update.h.
 #pragma once
 
@@ -28,20 +28,21 @@ struct ParameterRates {
   friend bool operator==(const ParameterRates&, const ParameterRates&) = default;
 };
 
-/// The formulas are PyTorch's, so that a recipe carries over unchanged; PyTorch has no LAMB, LARS
-/// and Lion, which are the papers' (update.h). Fields that do not name a kind are not read by it.
+/// The formulas are PyTorch's, so that a recipe carries over unchanged; what PyTorch lacks is as in
+/// its paper (element_rules.h). Which fields an optimizer reads, its row says; it ignores the
+/// others.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  double momentum = 0;  // SGD, RMSprop, LARS
-  double dampening =
-      0;  // SGD: the gradient enters the momentum buffer times 1 - dampening, but whole at step 1
-  bool nesterov = false;  // SGD
-  bool centered = false;  // RMSprop: divide by the deviation; not together with momentum
-  double beta1 = 0.9;     // Adam, AdamW, LAMB; Lion: share of the mean in the direction
-  double beta2 = 0.999;   // Adam, AdamW, LAMB; Lion: decay of the mean
-  double alpha = 0.99;    // RMSprop: decay of the mean square
-  double epsilon = 1e-8;  // Adam, AdamW, RMSprop, Adagrad, LAMB
-  // Added to the gradient (L2). AdamW, LAMB and Lion move the parameter by it instead.
+  double momentum = 0;
+  /// The gradient enters the momentum buffer times 1 - dampening, but whole at step 1.
+  double dampening = 0;
+  bool nesterov = false;
+  bool centered = false;  // divide by the deviation from the mean; not together with momentum
+  double beta1 = 0.9;     // decay of the mean; Lion: share of the mean in the direction
+  double beta2 = 0.999;   // decay of the mean square; Lion: of the mean
+  double alpha = 0.99;    // decay of RMSprop's mean square
+  double epsilon = 1e-8;
+  /// Added to the gradient (L2), or moves the parameter where the row says that it is decoupled.
   double weight_decay = 0;
   /// Decay of an exponential moving average of the parameters, kept beside them; 0: none. As
   /// PyTorch's AveragedModel: the first update is copied.
@@ -56,14 +57,12 @@ struct SettingsOfParameter {
 };
 SettingsOfParameter settings_of(const OptimizerSettings& settings, const std::string& parameter);
 
-/// Whether the decay moves the parameter and not its gradient: AdamW, LAMB, Lion. These leave norms
-/// and biases alone by default.
+/// Whether the decay moves the parameter and not its gradient. It then leaves norms and biases
+/// alone by default.
 bool has_decoupled_decay(OptimizerKind kind);
 
 /// The command line's defaults, PyTorch's or the papers' but for SGD, which has momentum 0.9.
 OptimizerSettings default_settings(OptimizerKind kind);
-/// 1e-2 for SGD, RMSprop and Adagrad, 1e-3 for Adam, AdamW and LAMB, 1e-4 for Lion and 1 for LARS,
-/// whose trust coefficient makes it small.
 double default_learning_rate(OptimizerKind kind);
 
 /// Refuses values outside the range where the formulas mean anything; an Error (kUsage) naming the
@@ -75,12 +74,11 @@ int state_slots(const OptimizerSettings& settings);
 /// The same with the moving average.
 int kept_slots(const OptimizerSettings& settings);
 
-/// "sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars", "lion".
+/// The name of its row: "adamw".
 std::string_view name_of(OptimizerKind kind);
 /// The kind of that name; an Error (kUsage) listing all of them.
 OptimizerKind optimizer_named(std::string_view name);
-/// What state slot `slot` is called in a checkpoint: "momentum", "mean", "mean_square",
-/// "sum_of_squares".
+/// What state slot `slot` is called in a checkpoint: "mean_square".
 std::string_view state_name(const OptimizerSettings& settings, int slot);
 
 }  // namespace pipetrain

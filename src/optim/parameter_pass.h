@@ -1,5 +1,5 @@
-// What the update kernels share: the arrays of one parameter, passes over them, and norms. The work
-// is cut by the number of elements alone, so that no bit depends on how many threads share it.
+// What the update kernels share: passes over the elements of a parameter, and norms. The work is
+// cut by the number of elements alone, so that no bit depends on how many threads share it.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,6 @@
 #include <cstddef>
 
 namespace pipetrain {
-
-/// The arrays of one update, each of `count` elements; states that the optimizer has not are null.
-template <class T>
-struct ParameterPass {
-  T* parameter;
-  const T* gradient;
-  T* state0;
-  T* state1;
-  std::size_t count;
-  T scale;  // of the gradient
-  T decay;  // L2
-};
 
 // Pieces are whole multiples of any vector length, so that an element is computed by the same
 // instructions however many threads share the work.

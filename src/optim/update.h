@@ -10,12 +10,9 @@ namespace pipetrain {
 
 /// Updates a parameter in place from gradient * gradient_scale. `step` counts the updates of this
 /// parameter from 1. All spans have one length, except that states which state_slots() does not ask
-/// for may be empty; they start at zero. The parameter is a whole tensor: LAMB and LARS look at its
-/// norm. The result does not depend on the number of OpenMP threads. Adagrad: Duchi et al. 2011;
-/// LAMB: You et al. 2020, algorithm 2 with phi(z) = z; LARS: You et al. 2017, algorithm 1; Lion:
-/// Chen et al. 2023, algorithm 2. In LAMB and LARS a tensor of zeros, or whose step would be zero,
-/// has trust ratio 1, so that biases leave zero. Adam: Kingma and Ba 2015; AdamW: Loshchilov and
-/// Hutter 2019; Nesterov's momentum as in Sutskever et al. 2013.
+/// for may be empty; they start at zero. The parameter is a whole tensor: some optimizers look at
+/// its norm. The result does not depend on the number of OpenMP threads. The formulas:
+/// element_rules.h.
 void update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
             double gradient_scale, std::span<float> parameter, std::span<const float> gradient,
             std::span<float> state0, std::span<float> state1);

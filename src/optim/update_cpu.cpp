@@ -1,194 +1,52 @@
-// Optimizers that treat every element by itself; those that need norms are in trust_ratio_cpu.cpp.
+// One step of an optimizer: the rules of element_rules.h over whole tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
 #include "base/error.h"
+#include "optim/element_rules.h"
+#include "optim/optimizer_table.h"
 #include "optim/parameter_pass.h"
-#include "optim/trust_ratio.h"
 #include "optim/update.h"
 
 namespace pipetrain {
 namespace {
 
 template <class T>
-void plain_sgd(const ParameterPass<T>& pass, double learning_rate) {
-  const auto rate = static_cast<T>(learning_rate);
-  for_pieces(pass.count, [&pass, rate](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    const T scale = pass.scale, decay = pass.decay;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) p[i] -= rate * (g[i] * scale + decay * p[i]);
-  });
+struct ParameterArrays {
+  T* parameter;
+  const T* gradient;
+  T* state0;
+  T* state1;
+  std::size_t count;
+};
+
+/// Gives a rule that looks at norms those of this parameter.
+template <class Rule, class T>
+void take_norms(Rule& rule, const ParameterArrays<T>& arrays) {
+  const T* __restrict p = arrays.parameter;
+  const T* __restrict g = arrays.gradient;
+  T* __restrict state0 = arrays.state0;
+  T* __restrict state1 = arrays.state1;
+  const double parameter_norm =
+      std::sqrt(sum_of_squares_of(arrays.count, [=](std::size_t i) { return p[i]; }));
+  const double measured_norm = std::sqrt(sum_of_squares_of(arrays.count, [=](std::size_t i) {
+    return measured_at(rule, p[i], g[i], state0, state1, i);
+  }));
+  rule.normalise(parameter_norm, measured_norm);
 }
 
-// With u = momentum and k = 1 - dampening: b = u b + k d, then p -= rate (nesterov ? d + u b : b).
-// The first step sets b = d; `keep` is u or 0 and `enter` is k or 1 accordingly.
-template <class T>
-void momentum_sgd(const ParameterPass<T>& pass, const OptimizerSettings& settings,
-                  double learning_rate, bool first_step) {
-  const auto rate = static_cast<T>(learning_rate);
-  const T keep = first_step ? T(0) : static_cast<T>(settings.momentum);
-  const T enter = first_step ? T(1) : static_cast<T>(1 - settings.dampening);
-  // The direction is direct * d + ahead * b.
-  const T direct = settings.nesterov ? T(1) : T(0);
-  const T ahead = settings.nesterov ? static_cast<T>(settings.momentum) : T(1);
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict buffer = pass.state0;
-    const T scale = pass.scale, decay = pass.decay;
+template <class Rule, class T>
+void update_elements(const Rule& rule, const ParameterArrays<T>& arrays) {
+  for_pieces(arrays.count, [=](std::size_t first, std::size_t last) {
+    // Locals, so that their numbers stay in registers.
+    const Rule r = rule;
+    T* __restrict p = arrays.parameter;
+    const T* __restrict g = arrays.gradient;
+    T* __restrict state0 = arrays.state0;
+    T* __restrict state1 = arrays.state1;
 #pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale + decay * p[i];
-      const T b = keep * buffer[i] + enter * d;
-      buffer[i] = b;
-      p[i] -= rate * (direct * d + ahead * b);
-    }
-  });
-}
-
-template <class T>
-void adam(const ParameterPass<T>& pass, const OptimizerSettings& settings, double learning_rate,
-          std::int64_t step) {
-  const auto exponent = static_cast<double>(step);
-  const double correction1 = 1 - std::pow(settings.beta1, exponent);
-  const double correction2 = 1 - std::pow(settings.beta2, exponent);
-  const bool decoupled = settings.kind == OptimizerKind::kAdamW;
-  const T shrink = decoupled ? static_cast<T>(1 - learning_rate * settings.weight_decay) : T(1);
-  const auto rate = static_cast<T>(learning_rate / correction1);
-  const auto root_scale = static_cast<T>(1 / std::sqrt(correction2));
-  const auto enter1 = static_cast<T>(1 - settings.beta1);
-  const auto keep2 = static_cast<T>(settings.beta2);
-  const auto enter2 = static_cast<T>(1 - settings.beta2);
-  const auto epsilon = static_cast<T>(settings.epsilon);
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict mean = pass.state0;
-    T* __restrict square = pass.state1;
-    const T scale = pass.scale, decay = pass.decay;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale + decay * p[i];
-      const T m = mean[i] + enter1 * (d - mean[i]);
-      const T v = keep2 * square[i] + enter2 * (d * d);
-      mean[i] = m;
-      square[i] = v;
-      p[i] = shrink * p[i] - rate * m / (std::sqrt(v) * root_scale + epsilon);
-    }
-  });
-}
-
-template <class T>
-void rms_prop(const ParameterPass<T>& pass, const OptimizerSettings& settings,
-              double learning_rate) {
-  const auto rate = static_cast<T>(learning_rate);
-  const auto keep = static_cast<T>(settings.alpha);
-  const auto enter = static_cast<T>(1 - settings.alpha);
-  const auto epsilon = static_cast<T>(settings.epsilon);
-  const auto momentum = static_cast<T>(settings.momentum);
-  const bool buffered = settings.momentum != 0;
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict square = pass.state0;
-    const T scale = pass.scale, decay = pass.decay;
-    if (!buffered) {
-#pragma omp simd
-      for (std::size_t i = first; i < last; ++i) {
-        const T d = g[i] * scale + decay * p[i];
-        const T v = keep * square[i] + enter * (d * d);
-        square[i] = v;
-        p[i] -= rate * d / (std::sqrt(v) + epsilon);
-      }
-      return;
-    }
-    T* __restrict buffer = pass.state1;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale + decay * p[i];
-      const T v = keep * square[i] + enter * (d * d);
-      square[i] = v;
-      const T b = momentum * buffer[i] + d / (std::sqrt(v) + epsilon);
-      buffer[i] = b;
-      p[i] -= rate * b;
-    }
-  });
-}
-
-// PyTorch's centered RMSprop: the mean square about the mean. Rounding can push that below zero
-// when the gradient hardly changes.
-template <class T>
-void centered_rms_prop(const ParameterPass<T>& pass, const OptimizerSettings& settings,
-                       double learning_rate) {
-  const auto rate = static_cast<T>(learning_rate);
-  const auto keep = static_cast<T>(settings.alpha);
-  const auto enter = static_cast<T>(1 - settings.alpha);
-  const auto epsilon = static_cast<T>(settings.epsilon);
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict square = pass.state0;
-    T* __restrict mean = pass.state1;
-    const T scale = pass.scale, decay = pass.decay;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale + decay * p[i];
-      const T v = keep * square[i] + enter * (d * d);
-      const T m = mean[i] + enter * (d - mean[i]);
-      square[i] = v;
-      mean[i] = m;
-      const T variance = v - m * m;
-      p[i] -= rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + epsilon);
-    }
-  });
-}
-
-template <class T>
-void adagrad(const ParameterPass<T>& pass, const OptimizerSettings& settings,
-             double learning_rate) {
-  const auto rate = static_cast<T>(learning_rate);
-  const auto epsilon = static_cast<T>(settings.epsilon);
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict sum = pass.state0;
-    const T scale = pass.scale, decay = pass.decay;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale + decay * p[i];
-      const T s = sum[i] + d * d;
-      sum[i] = s;
-      p[i] -= rate * d / (std::sqrt(s) + epsilon);
-    }
-  });
-}
-
-// The direction is the sign of beta1 m + (1 - beta1) g; then m = beta2 m + (1 - beta2) g.
-template <class T>
-void lion(const ParameterPass<T>& pass, const OptimizerSettings& settings, double learning_rate) {
-  const auto rate = static_cast<T>(learning_rate);
-  const auto shrink = static_cast<T>(1 - learning_rate * settings.weight_decay);
-  const auto blend_keep = static_cast<T>(settings.beta1);
-  const auto blend_enter = static_cast<T>(1 - settings.beta1);
-  const auto keep = static_cast<T>(settings.beta2);
-  const auto enter = static_cast<T>(1 - settings.beta2);
-  for_pieces(pass.count, [=](std::size_t first, std::size_t last) {
-    T* __restrict p = pass.parameter;
-    const T* __restrict g = pass.gradient;
-    T* __restrict mean = pass.state0;
-    const T scale = pass.scale;
-#pragma omp simd
-    for (std::size_t i = first; i < last; ++i) {
-      const T d = g[i] * scale;
-      const T c = blend_keep * mean[i] + blend_enter * d;
-      // Zero stays zero, and what is not a number must show in the parameter.
-      const T sign = c > T(0) ? T(1) : c < T(0) ? T(-1) : c;
-      mean[i] = keep * mean[i] + enter * d;
-      p[i] = shrink * p[i] - rate * sign;
-    }
+    for (std::size_t i = first; i < last; ++i) p[i] = call_at(r, p[i], g[i], state0, state1, i);
   });
 }
 
@@ -196,40 +54,22 @@ template <class T>
 void run(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
          double gradient_scale, std::span<T> parameter, std::span<const T> gradient,
          std::span<T> state0, std::span<T> state1) {
-  const int slots = state_slots(settings);
+  const OptimizerVariant& variant = variant_of(settings);
+  const int slots = variant.state_count();
   PT_CHECK(step >= 1, kInternal, "optimizer steps count from 1, got {}", step);
   PT_CHECK(gradient.size() == parameter.size() &&
                (slots < 1 || state0.size() == parameter.size()) &&
                (slots < 2 || state1.size() == parameter.size()),
            kInternal, "{} of {} elements was given {} gradients and states of {} and {}",
            name_of(settings.kind), parameter.size(), gradient.size(), state0.size(), state1.size());
-  const bool decoupled = settings.kind == OptimizerKind::kAdamW ||
-                         settings.kind == OptimizerKind::kLamb ||
-                         settings.kind == OptimizerKind::kLion;
-  const double decay = decoupled ? 0 : settings.weight_decay;
-  const ParameterPass<T> pass{parameter.data(),     gradient.data(),
-                              state0.data(),        state1.data(),
-                              parameter.size(),     static_cast<T>(gradient_scale),
-                              static_cast<T>(decay)};
-  switch (settings.kind) {
-    case OptimizerKind::kSgd:
-      return slots == 0 ? plain_sgd(pass, learning_rate)
-                        : momentum_sgd(pass, settings, learning_rate, /*first_step=*/step == 1);
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-      return adam(pass, settings, learning_rate, step);
-    case OptimizerKind::kRmsProp:
-      return settings.centered ? centered_rms_prop(pass, settings, learning_rate)
-                               : rms_prop(pass, settings, learning_rate);
-    case OptimizerKind::kAdagrad:
-      return adagrad(pass, settings, learning_rate);
-    case OptimizerKind::kLion:
-      return lion(pass, settings, learning_rate);
-    case OptimizerKind::kLamb:
-      return lamb(pass, settings, learning_rate, step);
-    case OptimizerKind::kLars:
-      return lars(pass, settings, learning_rate);
-  }
+  const ParameterArrays<T> arrays{parameter.data(), gradient.data(), state0.data(), state1.data(),
+                                  parameter.size()};
+  const RuleInput input = rule_input(settings, learning_rate, step, gradient_scale);
+  visit_rule<T>(ElementRules{}, variant.rule, [&](auto type) {
+    typename decltype(type)::type rule(input);
+    if constexpr (is_normalised<decltype(rule)>()) take_norms(rule, arrays);
+    update_elements(rule, arrays);
+  });
 }
 
 }  // namespace
@@ -250,8 +90,8 @@ namespace {
 
 /// Whether an element whose gradient is zero stays what it is.
 bool keeps_without_gradient(const OptimizerSettings& settings, double gradient_scale) {
-  return settings.kind == OptimizerKind::kSgd && settings.momentum == 0 &&
-         settings.weight_decay == 0 && std::isfinite(gradient_scale);
+  return variant_of(settings).rule == kRule<SgdRule> && settings.weight_decay == 0 &&
+         std::isfinite(gradient_scale);
 }
 
 void update_rows(const ParameterUpdate& one, std::int64_t step, double gradient_scale) {

@@ -10,7 +10,7 @@
 
 namespace pipetrain {
 
-/// Whether the GPU has the optimizer's step; LAMB and LARS look at norms and are left to the host.
+/// Whether the GPU has the optimizer's step; those that look at norms are left to the host.
 bool is_updated_on_gpu(const OptimizerSettings& settings);
 
 /// Device::update() put into a queue: one kernel for up to kMostUpdated parameters. Does nothing to

@@ -1,30 +1,37 @@
-// One step of an optimizer that treats every element by itself, for many tensors in one kernel
+// One step of an optimizer whose rule looks at no norms, for many tensors in one kernel
 // (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
+#include "base/host_device.h"
 #include "device/queue_cuda.h"
 
 namespace pipetrain {
 
-enum class UpdateRuleCuda {
-  kSgd,
-  kMomentum,
-  kAdam,
-  kRmsProp,
-  kRmsPropMomentum,
-  kCenteredRmsProp,
-  kAdagrad,
-  kLion,
-};
+/// A rule of element_rules.h for float, whichever it is.
+class AnyRule {
+ public:
+  AnyRule() = default;
+  /// `number` is the rule's place in ElementRules.
+  template <class Rule>
+  AnyRule(int number, const Rule& rule) : number_(number) {
+    static_assert(std::is_trivially_copyable<Rule>::value && sizeof(Rule) <= sizeof bytes_);
+    std::memcpy(bytes_, &rule, sizeof rule);
+  }
+  PT_HOST_DEVICE int number() const { return number_; }
+  template <class Rule>
+  PT_HOST_DEVICE Rule as() const {
+    Rule rule;
+    std::memcpy(&rule, bytes_, sizeof rule);
+    return rule;
+  }
 
-/// What update_cpu.cpp works out before its loops; which are read depends on the rule.
-struct UpdateNumbers {
-  UpdateRuleCuda rule;
-  float scale, decay, rate;
-  float shrink = 1, keep = 0, enter = 0, keep2 = 0, enter2 = 0;
-  float root_scale = 1, epsilon = 0, momentum = 0, direct = 0, ahead = 0;
+ private:
+  int number_ = -1;
+  alignas(float) unsigned char bytes_[12 * sizeof(float)];
 };
 
 struct UpdatedTensor {
@@ -34,7 +41,7 @@ struct UpdatedTensor {
   float* state1;
   float* average;  // null: none is kept
   std::int64_t count;
-  UpdateNumbers numbers;
+  AnyRule rule;
 };
 
 /// Elements that a block updates before it looks for its next piece.

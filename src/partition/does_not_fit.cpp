@@ -99,10 +99,9 @@ std::string breakdown(const StagePlan& stage) {
   return text;
 }
 
-// Into how many parts a micro-batch can be cut: of one sample, and pipedream sends each mini-batch
-// as one unit.
+// Into how many parts a micro-batch can be cut: of one sample, unless a mini-batch is sent whole.
 std::int64_t most_finer(const PlanRequest& request) {
-  if (request.schedule == "pipedream") return 1;
+  if (request.schedule.whole_mini_batches) return 1;
   constexpr std::int64_t kMost = 16;
   if (request.most_micro_batches == 0) return kMost;
   return std::min(kMost, request.most_micro_batches / request.micro_batches);

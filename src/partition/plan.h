@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "partition/memory_rule.h"
 #include "partition/topology.h"
 #include "profile/chain_cost.h"
 
@@ -25,12 +26,6 @@ struct TransferCost {
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
-/// How many micro-batches and weight versions a stage holds at most.
-struct ScheduleLoad {
-  int in_flight = 1;
-  int weight_versions = 1;
-};
-
 /// What plan_devices() makes small.
 enum class Objective : unsigned char {
   kAuto,        // as the schedule asks: kThroughput where it never flushes, else kMiniBatch
@@ -44,9 +39,9 @@ struct PlanRequest {
   int stages_per_device = 1;
   int micro_batches = 1;
   std::int64_t most_micro_batches = 0;  // that the mini-batch can be cut into; 0: any number
-  std::string schedule = "1f1b";
-  /// [stages], where they are known already: what each stage holds, instead of the closed forms of
-  /// the schedule's name. Of plan_stages() and plan_with_cuts().
+  PlannedSchedule schedule;
+  /// [stages], where they are known already: what each stage holds, instead of the schedule's
+  /// memory rule. Of plan_stages() and plan_with_cuts().
   std::vector<ScheduleLoad> loads;
   std::size_t memory_limit_bytes = 0;  // of each stage's device; 0: none
   TransferCost transfer;               // between any two devices where there is no topology
@@ -117,13 +112,6 @@ struct Plan {
   /// All replicas of all stages.
   int devices() const;
 };
-
-/// What stage `stage` of `stages` holds.
-/// gpipe: M in flight; 1f1b: min(p - s, M); pipedream: p - s, each with its own weights;
-/// pipedream-2bw: p - s with two versions; zb-h1: min(p, M); zb-h2: min(2p - 1, M); 1f1b-auto: at
-/// most min(2(p - s) - 1, M), the eager form. Error (kUsage) for a schedule that runs no chain of
-/// stages.
-ScheduleLoad schedule_load(const std::string& schedule, int stage, int stages, int micro_batches);
 
 /// Cuts the chain into request.stages stages of one device each so that the slowest stage is as
 /// fast as it can be; exact for this chain, the memory limit and the transfer costs included. Among

@@ -240,7 +240,7 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
   Json body = {
       {"model", model},
       {"chain_nodes", chain.elements.size()},
-      {"schedule", request.schedule},
+      {"schedule", request.schedule.name},
       {"micro_batches", request.micro_batches},
       {"devices", plan.devices()},
       {"bottleneck_seconds", plan.bottleneck_seconds},
@@ -285,7 +285,6 @@ PlanChoice parse_plan(std::string_view text, const std::string& file,
 }
 
 Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoice& choice) {
-  if (choice.schedule) request.schedule = *choice.schedule;
   if (choice.micro_batches) request.micro_batches = *choice.micro_batches;
   return plan_with_cuts(chain, request, choice.cuts, choice.recompute, choice.devices);
 }

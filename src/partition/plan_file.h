@@ -47,8 +47,8 @@ PlanChoice read_plan_outline(const std::filesystem::path& path);
 PlanChoice parse_plan(std::string_view text, const std::string& file,
                       std::span<const std::string> names);
 
-/// The numbers of the chosen plan; schedule and micro-batches of the request give way to those of
-/// the choice.
+/// The numbers of the chosen plan; micro-batches of the request give way to those of the choice.
+/// The caller looks up the schedule that the choice names: here names mean nothing.
 Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoice& choice);
 
 /// Where the element of that name begins (one node of a file may become several elements in a row).

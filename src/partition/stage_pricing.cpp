@@ -43,15 +43,19 @@ void check_request(const PlanRequest& request) {
   }
 }
 
+ScheduleRule rule_of(const PlanRequest& request, int devices) {
+  if (!request.loads.empty()) return ScheduleRule(request.loads);
+  PT_CHECK(request.schedule.memory, kUsage,
+           "schedule \"{}\" cannot be planned here: what a stage holds is known by no closed form; "
+           "use 1f1b or gpipe",
+           printable(request.schedule.name));
+  return {*request.schedule.memory, std::max(1, request.micro_batches), devices};
+}
+
 }  // namespace
 
 StagePricing::StagePricing(const PlanRequest& request, int devices)
-    : request_(request),
-      rule_(request.loads.empty()
-                ? ScheduleRule(request.schedule, std::max(1, request.micro_batches), devices)
-                : ScheduleRule(request.loads)),
-      devices_(devices),
-      group_size_{1} {
+    : request_(request), rule_(rule_of(request, devices)), devices_(devices), group_size_{1} {
   check_request(request);
   const Topology& topology = request.topology;
   if (topology.levels.empty()) {

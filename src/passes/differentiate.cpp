@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
@@ -119,15 +120,12 @@ class Differentiation {
     if (std::none_of(gradients.begin(), gradients.end(),
                      [](ValueId g) { return static_cast<bool>(g); }))
       return;
-    std::vector<char> wants_storage;
-    bool any = false;
-    for (const ValueId input : inputs) {
-      wants_storage.push_back(input && needed_[index(input)]);
-      any = any || wants_storage.back();
-    }
-    if (!any) return;
-    const std::span<const bool> wanted(reinterpret_cast<const bool*>(wants_storage.data()),
-                                       wants_storage.size());
+    // Not a vector, whose bools have no addresses.
+    const auto wants_storage = std::make_unique<bool[]>(inputs.size());
+    for (std::size_t slot = 0; slot < inputs.size(); ++slot)
+      wants_storage[slot] = inputs[slot] && needed_[index(inputs[slot])];
+    const std::span<const bool> wanted(wants_storage.get(), inputs.size());
+    if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return;
     GradientContext context(builder_, id, gradients, wanted);
     with_context(
         [&] {

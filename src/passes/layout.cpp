@@ -56,9 +56,8 @@ class LayoutPass {
   /// Sets the layouts of a node's outputs; returns those that its inputs must have.
   std::vector<Layout> choose(const Node& node) {
     std::vector<Layout> wanted(node.inputs.size(), Layout::kRowMajor);
-    const std::string_view op = node.op->name;
     if (node.part == Part::kPrepare || node.part == Part::kFinish) return wanted;
-    if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad") {
+    if (node.op->traits.layout == LayoutRule::kConvolution) {
       last_ ? choose_channels_last(node, wanted) : choose_convolution(node, wanted);
     } else if (last_ && reduces_positions(node)) {
       wanted[0] = graph_[node.inputs[0]].type.layout;
@@ -106,12 +105,12 @@ class LayoutPass {
 
   /// A reduction over height and width of what lies channels last.
   bool reduces_positions(const Node& node) const {
-    const std::string_view op = node.op->name;
-    if (op != "ReduceMean" && op != "ReduceSum" && op != "ReduceMax" && op != "SumTo") return false;
+    if (node.op->traits.layout != LayoutRule::kPositions) return false;
     if (!is_blocked(node.inputs[0])) return false;
-    const Ints axes = op == "SumTo" ? axes_of_sum_to(graph_[node.inputs[0]].type.shape,
-                                                     graph_[node.outputs[0]].type.shape)
-                                    : node.attributes.ints("axes");
+    const Ints axes =
+        node.attributes.has("axes")
+            ? node.attributes.ints("axes")
+            : axes_of_sum_to(graph_[node.inputs[0]].type.shape, graph_[node.outputs[0]].type.shape);
     const auto reduces = [&](std::int64_t axis) {
       return std::find(axes.begin(), axes.end(), axis) != axes.end();
     };
@@ -127,13 +126,7 @@ class LayoutPass {
 
   /// Whether a node that can work on blocked tensors shall: when one of its inputs is one already.
   bool follows(const Node& node) const {
-    static const std::set<std::string_view> kFlexible = {
-        "BatchNorm", "BatchNormGrad", "BatchNormInference", "BatchNormInferenceGrad",
-        "MaxPool",   "MaxPoolGrad",   "AveragePool",        "AveragePoolGrad"};
-    const bool elementwise = (node.op->flags & kElementwise) && !(node.op->flags & kRandom);
-    if (!elementwise && !kFlexible.contains(node.op->name) && !takes_whole_blocks(node)) {
-      return false;
-    }
+    if (node.op->traits.layout != LayoutRule::kFollows && !takes_whole_blocks(node)) return false;
     bool any = false;
     for (const ValueId id : node.inputs) {
       if (!id || !is_picture(node, id)) continue;
@@ -147,8 +140,8 @@ class LayoutPass {
 
   /// A Concat or Slice along the channels, at multiples of the block.
   bool takes_whole_blocks(const Node& node) const {
+    if (node.op->traits.layout != LayoutRule::kWholeBlocks) return false;
     if (node.op->name == "Concat") return node.attributes.integer("axis") == 1;
-    if (node.op->name != "Slice") return false;
     return node.attributes.ints("axes") == Ints{1} && node.attributes.ints("steps") == Ints{1} &&
            node.attributes.ints("starts")[0] % block_ == 0;
   }

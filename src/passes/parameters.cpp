@@ -1,12 +1,11 @@
 #include "passes/parameters.h"
 
 #include <algorithm>
-#include <array>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
 #include "onnx_io/subgraph.h"
+#include "passes/parameter_names.h"
 
 namespace pipetrain {
 namespace {
@@ -21,28 +20,6 @@ struct Use {
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> list) {
   return std::find(list.begin(), list.end(), text) != list.end();
-}
-
-bool has_parameter_name(const std::string& name) {
-  static const std::regex pattern(
-      "(weight|bias|gamma|beta|scale|(^|[._])gain|lora_|embed|token|(^|[._])pos(_|\\b|ition))",
-      std::regex::icase);
-  const std::string last =
-      name.substr(name.find_last_of('/') + 1);  // exporters prepend the path of the module
-  return last.find("Constant") == std::string::npos && std::regex_search(last, pattern);
-}
-
-/// A PyTorch module's own scalar that multiplies its result, such as NFNet's skipinit_gain.
-bool is_gain(const std::string& name) {
-  return name.ends_with(".gain") ||
-         (name.find('.') != std::string::npos && name.ends_with("_gain"));
-}
-
-/// What PyTorch keeps beside a parameter that it reparametrizes: the mask of pruning and the
-/// singular vectors of spectral normalization.
-bool is_buffer_of_parameter(const std::string& name, const Shape& shape) {
-  return name.ends_with("mask") ||
-         (shape.rank() == 1 && (name.ends_with("_u") || name.ends_with("_v")));
 }
 
 /// Inputs that hold learned weights, per operator.
@@ -74,38 +51,36 @@ bool passes_weight(const OnnxNode& node, std::size_t slot) {
                                    "Unsqueeze", "Expand", "Cast", "Flatten"}));
 }
 
-/// A vector of ones or zeros without a name of its own in a normalization: part of the operator,
-/// not learned.
-bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
-                              const HostTensor& value) {
-  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) ||
-      has_parameter_name(name) || !value)
+/// Whether the operator's result changes smoothly with the input, so that a gradient passes.
+bool passes_gradient(const OnnxNode& node, std::size_t slot) {
+  if (is_one_of(
+          node.op_type,
+          {"Shape",           "Size",    "Equal",         "Greater", "GreaterOrEqual", "Less",
+           "LessOrEqual",     "IsNaN",   "IsInf",         "ArgMax",  "ArgMin",         "Sign",
+           "Round",           "Floor",   "Ceil",          "NonZero", "OneHot",         "Range",
+           "ConstantOfShape", "EyeLike", "QuantizeLinear"}))
     return false;
-  const std::vector<double> values = value.to_doubles();
-  return std::all_of(values.begin(), values.end(),
-                     [&](double v) { return v == values.front() && (v == 0 || v == 1); });
+  if (node.op_type == "BatchNormalization") return slot <= 2;
+  return slot == 0 || !is_one_of(node.op_type, {"CastLike", "Clip", "Pad", "Resize"});
 }
 
-/// Names in a list such as "['g.weight', 'val_1']" that are a parameter's.
-std::vector<std::string> parameter_names_in(const std::string& list) {
-  static const std::regex quoted("'([^']*)'");
-  constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
-                                                          "weight_hr_l", "bias_ih_l", "bias_hh_l"};
-  std::vector<std::string> names;
-  for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
-    const std::string name = (*it)[1];
-    const auto ends = [&](std::string_view tail) {
-      return name.size() >= tail.size() &&
-             name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
-    };
-    // Of recurrent layers: rnn.weight_ih_l0, rnn.bias_hh_l1_reverse.
-    const std::string last = name.substr(name.find_last_of('.') + 1);
-    const bool recurrent =
-        std::any_of(kRecurrent.begin(), kRecurrent.end(),
-                    [&](std::string_view head) { return last.starts_with(head); });
-    if (ends("weight") || ends("bias") || recurrent) names.push_back(name);
-  }
-  return names;
+/// Whether a value is all zeros or all ones.
+bool is_neutral(const HostTensor& value) {
+  if (!is_uniform(value)) return false;
+  const std::vector<double> values = value.to_doubles();
+  return values.empty() || values.front() == 0 || values.front() == 1;
+}
+
+/// A vector of ones or zeros without a name of its own in a normalization: part of the operator,
+/// not learned. Those of layer norms that do learn are not Constant nodes.
+bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
+                              const HostTensor& value) {
+  const bool stored = name.find("Constant") == std::string::npos;
+  if (!is_one_of(node.op_type, {"InstanceNormalization", "GroupNormalization"}) &&
+      (stored || !is_one_of(node.op_type, {"LayerNormalization", "RMSNormalization",
+                                           "SimplifiedLayerNormalization"})))
+    return false;
+  return !has_parameter_name(name) && is_neutral(value);
 }
 
 bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
@@ -147,37 +122,41 @@ class Classifier {
         return {TensorUse::kTrained, "PyTorch parameter"};
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
-    if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end()) {
-      const std::vector<std::string> names = parameter_names_in(folded->second);
-      if (names.empty()) return {TensorUse::kFrozen, "folded from constants"};
-      if (names.size() == 1) return {TensorUse::kTrained, "folded from " + printable(names[0])};
-    }
+    if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
+      return classify_folded(name, shape, value, folded_sources(folded->second));
+    const bool buffer = has_buffer_name(name, shape);
     if (const OnnxNode* node = reached_slot(name, 0)) {
       if (is_neutral_normalization(*node, name, value))
         return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
+      if (buffer && !is_vector(shape) && !is_uniform(value))
+        return taken_for_constant("weight of " + printable(node->op_type), shape);
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
-    const bool learned = has_parameter_name(name) && !is_buffer_of_parameter(name, shape);
-    if (const OnnxNode* node = learned ? reached_slot(name, 0, kAnyOperator) : nullptr)
+    const bool learned = has_parameter_name(name) && !buffer;
+    const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
+    if (layer && learned)
       return {TensorUse::kTrained,
-              "named like a parameter, reaches the weight of " + printable(node->op_type)};
+              "named like a parameter, reaches the weight of " + printable(layer->op_type)};
+    if (layer && !buffer && may_be_learned(name, shape, value))
+      return {TensorUse::kTrained, "part of the weight of " + printable(layer->op_type)};
     if (const OnnxNode* node = arithmetic_with_data(name, 0, learned ? kAnyOperator : kMovement)) {
       if (has_parameter_name(name))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
-      const auto wide =
-          std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
-      if (wide <= 1 && !has_torch_metadata_ && name.find("Constant") == std::string::npos) {
+      const bool constant = buffer || name.find("Constant") != std::string::npos;
+      if (is_vector(shape) && !has_torch_metadata_ && !constant)
         return {TensorUse::kTrained, "vector operand of " + node->op_type};
-      }
-      return {TensorUse::kFrozen, "constant operand of " + node->op_type};
+      TensorRule rule{TensorUse::kFrozen, "constant operand of " + node->op_type};
+      rule.doubtful =
+          !constant && shape.count() > kFew && !is_uniform(value) && !has_pattern(value);
+      return rule;
     }
+    if (layer)
+      return taken_for_constant("part of the weight of " + printable(layer->op_type), shape);
     return {TensorUse::kFrozen, "not in a weight position"};
   }
 
   /// Whether weight decay is meant for a tensor: not for vectors, biases and what norms hold.
   bool decays(const std::string& name, const Shape& shape) const {
-    const auto wide =
-        std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; });
     if (shape.rank() <= 1 || name.ends_with("bias")) return false;
     if (const OnnxNode* node = reached_slot(name, 0)) {
       if (node->op_type.find("Normalization") != std::string::npos || node->op_type == "PRelu")
@@ -190,11 +169,51 @@ class Classifier {
       const std::vector<Use>& uses = uses_of(name);
       return std::none_of(uses.begin(), uses.end(), is_bias);
     }
-    return wide > 1;
+    return !is_vector(shape);
   }
 
  private:
   static constexpr int kMaximumDepth = 32;
+  static constexpr std::int64_t kFew = 8;  // elements that are not worth a word
+
+  /// At most one dimension is larger than 1.
+  static bool is_vector(const Shape& shape) {
+    return std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) <= 1;
+  }
+
+  static TensorRule taken_for_constant(const std::string& place, const Shape& shape) {
+    TensorRule rule{TensorUse::kFrozen, "taken for a constant, " + place};
+    rule.doubtful = shape.count() > kFew;
+    return rule;
+  }
+
+  /// A tensor that the exporter computed from others, of which only names are left.
+  TensorRule classify_folded(const std::string& name, const Shape& shape, const HostTensor& value,
+                             const FoldedSources& sources) const {
+    if (!sources.parameters.empty()) {
+      const std::size_t others = sources.parameters.size() - 1;
+      return {TensorUse::kTrained, "folded from " + printable(sources.parameters[0]) +
+                                       (others > 0 ? fmt::format(" and {} more", others) : "")};
+    }
+    const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
+    if (!layer) return {TensorUse::kFrozen, "folded from constants"};
+    // Parameters of the outermost module have names without a dot.
+    if (sources.unknown && shape.rank() >= 2 && !is_uniform(value) && !has_pattern(value))
+      return {TensorUse::kTrained, "folded weight of " + printable(layer->op_type)};
+    return taken_for_constant("folded weight of " + printable(layer->op_type), shape);
+  }
+
+  /// Whether a tensor that reaches a weight through arithmetic may be a parameter: it is a
+  /// module's, or a matrix, and has no pattern; or it scales or shifts a norm over weights.
+  bool may_be_learned(const std::string& name, const Shape& shape, const HostTensor& value) const {
+    if (name.find("Constant") != std::string::npos || has_pattern(value)) return false;
+    if (belongs_to_module(name)) return true;
+    if (shape.rank() >= 2) return !is_uniform(value);
+    const std::vector<Use>& uses = uses_of(name);
+    return !is_neutral(value) && std::any_of(uses.begin(), uses.end(), [](const Use& use) {
+      return use.slot > 0 && is_parameter_slot(*use.node, use.slot);
+    });
+  }
 
   const std::vector<Use>& uses_of(const std::string& name) const {
     static const std::vector<Use> none;
@@ -224,7 +243,7 @@ class Classifier {
 
   static bool passes(const OnnxNode& node, std::size_t slot, Way way) {
     if (way == kMovement) return passes_weight(node, slot);
-    return !is_one_of(node.op_type, {"Shape", "Size"}) && (node.op_type != "CastLike" || slot == 0);
+    return passes_gradient(node, slot);
   }
 
   const OnnxNode* reached_slot(const std::string& name, int depth, Way way = kMovement) const {
@@ -268,11 +287,6 @@ class Classifier {
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
   return std::any_of(globs.begin(), globs.end(),
                      [&](const std::string& glob) { return matches_glob(glob, name); });
-}
-
-bool all_elements_equal(const HostTensor& tensor) {
-  const std::vector<double> values = tensor.to_doubles();
-  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
 }
 
 }  // namespace
@@ -338,6 +352,25 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
   return rules;
 }
 
+std::string words_on_doubtful(const std::map<std::string, TensorRule>& rules) {
+  constexpr std::size_t kNamed = 4;
+  std::size_t count = 0;
+  std::string names;
+  for (const auto& [name, rule] : rules) {
+    if (!rule.doubtful) continue;
+    if (++count <= kNamed) names += (count > 1 ? ", " : "") + printable(name);
+  }
+  if (count == 0) return {};
+  const bool one = count == 1;
+  return fmt::format(
+      "{} tensor{} that may be {} and not trained: {}{}; to train {}, name all that is to be "
+      "trained "
+      "with --train-only GLOB",
+      count, one ? "" : "s",
+      one ? "a parameter is taken for a constant" : "parameters are taken for constants", names,
+      count > kNamed ? ", …" : "", one ? "it" : "them");
+}
+
 std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {
   std::vector<UntiedCopy> copies;
   const auto use_of = [&](const std::string& name) {
@@ -394,7 +427,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
       const auto original = originals.find(name);
       if (original == originals.end() || use_of(name) == TensorUse::kFrozen ||
           original->second.shape.rank() != 1 || !original->second.value || !node.function.empty() ||
-          !all_elements_equal(original->second.value)) {
+          !is_uniform(original->second.value)) {
         continue;
       }
       const bool statistic = is_statistic_slot(node, slot);

@@ -17,6 +17,8 @@ struct TensorRule {
   TensorUse use = TensorUse::kFrozen;
   std::string reason;  // "weight of Conv", "scalar constant", …: printed by `inspect`
   bool decays = true;  // false: a bias, or gain or shift of a norm, which weight decay leaves alone
+  // Frozen as a constant, by its name and values alone; it may be a parameter.
+  bool doubtful = false;
 };
 
 struct ParameterOptions {
@@ -36,10 +38,16 @@ struct UntiedCopy {
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
 /// running statistics, scalars (but not a module's gain), PyTorch's own metadata, parameter slots
-/// of operators (for a tensor that is named like a parameter through any operators on the way, such
-/// as weight normalization), operands of arithmetic.
+/// of operators, operands of arithmetic. A tensor reaches a parameter slot through what moves its
+/// elements; through differentiable arithmetic on weights, such as weight normalization or W + B A,
+/// if it is named like a parameter, or is a module's or a matrix and neither its name nor its
+/// values are a constant's (`parameter_names.h`).
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options);
+
+/// One sentence on the doubtful tensors of the rules, and how to train them; empty if there are
+/// none.
+std::string words_on_doubtful(const std::map<std::string, TensorRule>& rules);
 
 /// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied
 /// are tensors that are reached through an Identity node with a name of its own, and vectors of

@@ -217,9 +217,9 @@ MaskKind kind_of(const Value& mask, bool inverted, std::int64_t queries, std::in
   return MaskKind::kCausal;
 }
 
-class Fusion {
+class AttentionFusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), matcher_(graph), rewriter_(graph) {}
+  explicit AttentionFusion(Graph& graph) : graph_(graph), matcher_(graph), rewriter_(graph) {}
 
   int run() {
     int found = 0;
@@ -358,6 +358,6 @@ class Fusion {
 
 }  // namespace
 
-int fuse_attention(Graph& graph) { return Fusion(graph).run(); }
+int fuse_attention(Graph& graph) { return AttentionFusion(graph).run(); }
 
 }  // namespace pipetrain

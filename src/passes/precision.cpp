@@ -12,79 +12,9 @@
 namespace pipetrain {
 namespace {
 
-using Slots = std::set<std::size_t>;
+using Rule = PrecisionRule;
 
-/// Which operands of a product are narrow, and which results may be.
-struct Product {
-  Slots operands, results;
-};
-
-const Product* find_product(const Node& node) {
-  static const std::map<std::string_view, Product> kProducts = {
-      {"MatMul", {{0, 1}, {0}}},
-      {"Conv", {{0, 1}, {0}}},
-      {"ConvInputGrad", {{0, 1}, {0}}},
-      {"ConvWeightGrad", {{0, 1}, {}}},
-      {"Attention", {{0, 1, 2}, {0}}},
-      {"AttentionGrad", {{0, 1, 2, 3, 6}, {0, 1, 2}}},
-      {"Lstm", {{0, 1}, {0, 3}}},
-      {"LstmGrad", {{0, 3, 4}, {0}}},
-      {"Gru", {{0, 1}, {0, 2, 3}}},
-      {"GruGrad", {{0, 2, 3, 4, 5}, {0, 1}}},
-      {"Rnn", {{0, 1}, {0}}},
-      {"RnnGrad", {{0, 2, 3}, {0}}},
-      {"RecurrentWeightGrad", {{0, 1, 3}, {}}},
-  };
-  const auto found = kProducts.find(node.op->name);
-  return found == kProducts.end() ? nullptr : &found->second;
-}
-
-/// Operators whose first result is stored as its first operand is: they only move elements, or pick
-/// or average neighbours.
-bool moves(const Node& node) {
-  static const std::set<std::string_view> kMoves = {"Concat",
-                                                    "Dropout",
-                                                    "Expand",
-                                                    "Gather",
-                                                    "GatherElements",
-                                                    "GatherND",
-                                                    "MaxPool",
-                                                    "MaxPoolGrad",
-                                                    "Pad",
-                                                    "Reorder",
-                                                    "Resample",
-                                                    "ResampleGrad",
-                                                    "AveragePool",
-                                                    "AveragePoolGrad",
-                                                    "Rotary",
-                                                    "Slice",
-                                                    "SliceGrad",
-                                                    "Split",
-                                                    "Transpose",
-                                                    "Trilu"};
-  return (node.op->flags & kView) || kMoves.contains(node.op->name);
-}
-
-/// Norms: the first result as all operands that are as large.
-bool normalizes(const Node& node) {
-  static const std::set<std::string_view> kNorms = {"BatchNorm",
-                                                    "BatchNormGrad",
-                                                    "BatchNormInference",
-                                                    "BatchNormInferenceGrad",
-                                                    "LayerNorm",
-                                                    "LayerNormInputGrad",
-                                                    "RmsNorm",
-                                                    "RmsNormInputGrad"};
-  return kNorms.contains(node.op->name);
-}
-
-/// Elementwise operators that lose too much in few bits.
-bool needs_bits(const Node& node) {
-  static const std::set<std::string_view> kNeedy = {
-      "Exp",  "Log",     "Mod", "Pow", "PowScalar", "PowScalarGrad", "Reciprocal", "ReciprocalGrad",
-      "Sqrt", "SqrtGrad"};
-  return kNeedy.contains(node.op->name);
-}
+const Rule& rule_of(const Node& node) { return node.op->traits.precision; }
 
 class PrecisionPass {
  public:
@@ -156,12 +86,12 @@ class PrecisionPass {
     for (std::size_t n = graph_.nodes.size(); n-- > 0;) {
       const Node& node = graph_.nodes[n];
       if (node.op->flags & kView) continue;
-      const Product* product = find_product(node);
+      const Rule& rule = rule_of(node);
       const bool passes =
-          moves(node) && std::all_of(node.outputs.begin(), node.outputs.end(), demanded);
+          rule.moves() && std::all_of(node.outputs.begin(), node.outputs.end(), demanded);
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         if (!node.inputs[i]) continue;
-        const bool narrow = product ? product->operands.contains(i) : passes;
+        const bool narrow = rule.kind == Rule::kProduct ? rule.operands.contains(i) : passes;
         (narrow ? wanted : otherwise)[at(root(node.inputs[i]))] = true;
       }
     }
@@ -171,20 +101,32 @@ class PrecisionPass {
 
   /// Whether the operators' rule stores result `index` narrow.
   bool by_rule(const Node& node, std::size_t index) const {
-    if (const Product* product = find_product(node)) {
-      const bool of_weights = node.part == Part::kWeightGradient;
-      return product->results.contains(index) && !of_weights;
+    const Rule& rule = rule_of(node);
+    switch (rule.kind) {
+      case Rule::kUnstated:
+      case Rule::kFloat:
+        return false;
+      case Rule::kProduct:
+        return rule.results.contains(index) && node.part != Part::kWeightGradient;
+      case Rule::kAllFirst:
+        return is_narrow(node.inputs[0]);
+      case Rule::kFirst:
+        return index == 0 && is_narrow(node.inputs[0]);
+      case Rule::kJoined:
+      case Rule::kAsLarge:
+        return index == 0 && operands_are_narrow(node);
     }
-    if (index > 0 && node.op->name != "Split") return false;
-    if (moves(node) && node.op->name != "Concat") return is_narrow(node.inputs[0]);
-    const bool elementwise = (node.op->flags & kElementwise) && !needs_bits(node);
-    if (!elementwise && !normalizes(node) && node.op->name != "Concat") return false;
+    return false;
+  }
+
+  /// Whether all float operands are narrow that result 0 depends on by its rule.
+  bool operands_are_narrow(const Node& node) const {
     const std::int64_t count = graph_[node.outputs[0]].type.count();
     bool any = false;
     for (const ValueId id : node.inputs) {
       if (!id || !is_float(graph_[id].type.dtype)) continue;
       // Numbers per channel and the like are widened on the way.
-      if (node.op->name != "Concat" && graph_[id].type.count() != count) continue;
+      if (rule_of(node).kind == Rule::kAsLarge && graph_[id].type.count() != count) continue;
       if (!is_narrow(id)) return false;
       any = true;
     }
@@ -211,9 +153,10 @@ class PrecisionPass {
       Node node = std::move(old[n]);
       if (node.gradient_of)
         node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
-      if (const Product* product = in_pass(node) ? find_product(node) : nullptr) {
-        for (const std::size_t i : product->operands) {
-          if (i < node.inputs.size() && node.inputs[i]) node.inputs[i] = cast(node.inputs[i], node);
+      if (in_pass(node) && rule_of(node).kind == Rule::kProduct) {
+        for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+          if (node.inputs[i] && rule_of(node).operands.contains(i))
+            node.inputs[i] = cast(node.inputs[i], node);
         }
       }
       new_index[n] = static_cast<int>(graph_.nodes.size());

@@ -104,8 +104,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.costs = [&](int micro_batches) -> const ChainCosts& { return costs.at(micro_batches); };
   for (const ScheduleDescription& schedule : schedules()) {
     if (schedule.rule == UpdateRule::kNone) continue;
-    const bool whole =
-        schedule.rule == UpdateRule::kStash || schedule.rule == UpdateRule::kVertical;
+    const bool whole = sends_whole_mini_batches(schedule.rule);
     if (is_asynchronous(schedule.rule) && (!scope.asynchronous || whole)) continue;
     request.schedules.push_back(schedule.name);
   }

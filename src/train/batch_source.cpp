@@ -30,12 +30,12 @@ double counted_weight(const Session& session, const Tensor& label, std::int64_t 
 
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
-                    std::vector<RoundUnit>& units) {
+                    std::vector<MicroBatch>& units) {
   const std::int64_t micro = session.micro_batch();
   const auto count = static_cast<std::size_t>((samples + micro - 1) / micro);
   if (units.size() != count) units.resize(count);
   for (std::size_t k = 0; k < count; ++k) {
-    RoundUnit& unit = units[k];
+    MicroBatch& unit = units[k];
     unit.first_sample = static_cast<std::int64_t>(k) * micro;
     const std::int64_t size = std::min(micro, samples - unit.first_sample);
     unit.variant = session.variant(size, evaluation);
@@ -66,13 +66,13 @@ void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, s
 
 double BatchUnits::loss() const {
   double sum = 0;
-  for (const RoundUnit& unit : units_) sum += unit.loss_sum;
+  for (const MicroBatch& unit : units_) sum += unit.loss_sum;
   return sum / weight_;
 }
 
 double BatchUnits::correct() const {
   double sum = 0;
-  for (const RoundUnit& unit : units_) sum += unit.correct;
+  for (const MicroBatch& unit : units_) sum += unit.correct;
   return sum;
 }
 
@@ -93,7 +93,7 @@ StreamUnits::StreamUnits(const Session& session, Loader& loader, std::uint64_t f
   for (Slot& slot : slots_) slot.memory = BatchMemory(session.batch_memory());
 }
 
-RoundUnit& StreamUnits::acquire(int unit) {
+MicroBatch& StreamUnits::acquire(int unit) {
   const int batch = unit / micro_batches_;
   std::unique_lock lock(mutex_);
   while (loaded_ <= batch) {
@@ -132,7 +132,7 @@ void StreamUnits::release(int unit) {
   while (released_ < loaded_ && slot(released_).left == 0) {
     const Slot& done = slot(released_);
     double loss = 0, correct = 0;
-    for (const RoundUnit& part : done.units) {
+    for (const MicroBatch& part : done.units) {
       loss += part.loss_sum;
       correct += part.correct;
     }

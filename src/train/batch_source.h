@@ -23,7 +23,7 @@ double counted_weight(const Session& session, const Tensor& label, std::int64_t 
 /// they are; `weight` is what the counted elements of the labels count for.
 void cut_into_units(const Session& session, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
-                    std::vector<RoundUnit>& units);
+                    std::vector<MicroBatch>& units);
 
 /// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
 class BatchUnits final : public UnitSource {
@@ -33,7 +33,7 @@ class BatchUnits final : public UnitSource {
   void set(const std::vector<Tensor>& columns, std::int64_t samples, std::uint64_t step,
            double learning_rate);
 
-  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  MicroBatch& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return learning_rate_; }
   std::int64_t updates_before() const override { return static_cast<std::int64_t>(step_); }
@@ -45,7 +45,7 @@ class BatchUnits final : public UnitSource {
  private:
   const Session& session_;
   bool evaluation_;
-  std::vector<RoundUnit> units_;
+  std::vector<MicroBatch> units_;
   std::uint64_t step_ = 0;
   double learning_rate_ = 0;
   std::int64_t counted_ = 1;
@@ -73,7 +73,7 @@ class StreamUnits final : public UnitSource {
               int in_flight, int done, std::function<double(std::uint64_t step)> learning_rate,
               std::function<void(const Done&)> on_done, Updated on_update);
 
-  RoundUnit& acquire(int unit) override;
+  MicroBatch& acquire(int unit) override;
   void release(int unit) override;
   double learning_rate(int unit) const override {
     return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit / micro_batches_));
@@ -85,7 +85,7 @@ class StreamUnits final : public UnitSource {
 
  private:
   struct Slot {
-    std::vector<RoundUnit> units;
+    std::vector<MicroBatch> units;
     BatchMemory memory;
     std::int64_t samples = 0, counted = 1;
     double weight = 1;

@@ -8,6 +8,7 @@
 #include "partition/graph_planner.h"
 #include "partition/orders.h"
 #include "passes/linearise.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -101,7 +102,7 @@ std::vector<int> better_order(const TrainingGraph& training, const Profile& prof
   race.stages = 0;
   race.devices = request.stages;
   race.replication = false;
-  race.schedule = "pipedream";
+  race.schedule = planned_schedule("pipedream");
   race.recompute = Recompute::kNone;
   race.transfer = request.transfer;
   race.transfer.bytes_per_second = std::min(race.transfer.bytes_per_second, kNominalBytesPerSecond);

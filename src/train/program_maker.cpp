@@ -100,7 +100,7 @@ void ProgramMaker::set_plan(const Plan& plan, std::vector<Edge> edges, const Cos
   }
   if (std::all_of(replicas_.begin(), replicas_.end(), [](int r) { return r == 1; }))
     replicas_.clear();
-  if (config_.schedule != "1f1b-auto") return;
+  if (from_file_ || !describe_schedule(config_.schedule).balances_warm_up) return;
   WarmUpCosts warm;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     warm.forward_seconds.push_back(costs.stage[s].forward);

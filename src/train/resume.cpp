@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -12,42 +11,21 @@
 namespace pipetrain {
 namespace {
 
-std::string text_of(double value) { return fmt::format("{}", value); }
-std::string text_of(bool value) { return value ? "true" : "false"; }
-
 constexpr const char* kLossScaleNumber = "loss-scale";
 constexpr const char* kAdaptingScale = "auto";
-
-/// "conv*=0.1,fc*=10"
-std::string rates_of(const std::vector<std::pair<std::string, double>>& rates) {
-  std::string text;
-  for (const auto& [glob, value] : rates)
-    text += fmt::format("{}{}={}", text.empty() ? "" : ",", glob, value);
-  return text;
-}
-
-std::string milestones_of(const LearningRateSettings& rate) {
-  std::string text;
-  for (const Milestone& milestone : rate.milestones)
-    text += fmt::format("{}{}{}", text.empty() ? "" : ",", milestone.value,
-                        milestone.is_share ? " of the run" : "");
-  return text;
-}
 
 std::string state_key(const OptimizerSettings& optimizer, int slot) {
   return std::string(state_name(optimizer, slot)) + "/";
 }
 
-/// All that decides the numbers of a run besides model and data, under the names of the options.
-std::vector<Setting> numbers_of(const Session& session) {
+/// What the session has made of the settings, as far as numbers depend on it.
+std::vector<Setting> facts_of(const Session& session) {
   const RunConfig& config = session.config();
   const OptimizationConfig& optimization = config.optimization;
-  const OptimizerSettings& optimizer = optimization.optimizer;
-  const LearningRateSettings& rate = optimization.learning_rate;
   std::string places;
   for (const auto& devices : session.predicted_program().placement)
     places += fmt::format("{}{}", places.empty() ? "" : ",", devices.size());
-  std::vector<Setting> numbers = {
+  std::vector<Setting> facts = {
       {"schedule", config.pipeline.schedule},
       {"updates", session.asynchronous() ? "asynchronous" : "synchronous"},
       {"stages", fmt::format("{}", session.stages())},
@@ -59,55 +37,15 @@ std::vector<Setting> numbers_of(const Session& session) {
                                                             : "reference"},
       {"batch-size", fmt::format("{}", optimization.batch_size)},
       {"steps", fmt::format("{}", session.total_steps())},
-      {"shuffle", text_of(optimization.shuffle)},
-      {"drop-last", text_of(optimization.drop_last)},
-      {"seed", fmt::format("{}", optimization.seed)},
+      {"drop-last", optimization.drop_last ? "true" : "false"},
       {"loss", std::string(name_of(session.graph().loss.kind))},
-      {"bn", config.model.batch_norm == BatchNormMode::kTrain    ? "train"
-             : config.model.batch_norm == BatchNormMode::kAsFile ? "as-file"
-                                                                 : "frozen"},
-      {"dropout", config.model.dropout ? "keep" : "off"},
-      {"precision", config.model.precision == DType::kBFloat16  ? "bf16"
-                    : config.model.precision == DType::kFloat16 ? "fp16"
-                    : config.model.tensor_floats                ? "tf32"
-                                                                : "fp32"},
-      {"optimizer", std::string(name_of(optimizer.kind))},
-      {"lr", text_of(rate.peak)},
-      {"lr-schedule", std::string(name_of(rate.kind))},
-      {"min-lr", text_of(rate.minimum)},
-      {"warmup",
-       text_of(optimization.warmup) + (optimization.warmup_is_fraction ? " of the run" : " steps")},
-      {"lr-gamma", text_of(rate.gamma)},
-      {"lr-step", optimization.rate_every_epochs > 0
-                      ? text_of(optimization.rate_every_epochs) + " epochs"
-                      : fmt::format("{}", rate.every_steps)},
-      {"lr-milestones", milestones_of(rate)},
-      {"lr-power", text_of(rate.power)},
-      {"lr-decay-fraction", text_of(rate.decay_fraction)},
-      {"momentum", text_of(optimizer.momentum)},
-      {"dampening", text_of(optimizer.dampening)},
-      {"nesterov", text_of(optimizer.nesterov)},
-      {"centered", text_of(optimizer.centered)},
-      {"beta1", text_of(optimizer.beta1)},
-      {"beta2", text_of(optimizer.beta2)},
-      {"alpha", text_of(optimizer.alpha)},
-      {"eps", text_of(optimizer.epsilon)},
-      {"weight-decay", text_of(optimizer.weight_decay)},
-      {"clip-norm", text_of(optimization.clip_norm)},
-      {"ema", text_of(optimizer.average_decay)},
-      {"lr-scale", rates_of(optimization.rate_scales)},
-      {"weight-decay of tensors", rates_of(optimization.decays)},
-      {"label-smoothing", text_of(config.model.loss.label_smoothing)},
-      {"class-weights", fmt::format("{}", fmt::join(config.model.loss.class_weights, ","))}};
-  if (!optimization.sample_weights.empty())
-    numbers.emplace_back("sample-weights",
-                         std::filesystem::path(optimization.sample_weights).filename().string());
+      {"optimizer", std::string(name_of(optimization.optimizer.kind))},
+      {"dampening", fmt::format("{}", optimization.optimizer.dampening)}};
   if (config.model.precision == DType::kFloat16)
-    numbers.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
-                                               ? kAdaptingScale
-                                               : text_of(optimization.loss_scale));
-  if (optimization.rate_by_time) numbers.emplace_back("lr-over", "time");
-  return numbers;
+    facts.emplace_back(kLossScaleNumber, session.loss_scaling().adapts
+                                             ? kAdaptingScale
+                                             : fmt::format("{}", optimization.loss_scale));
+  return facts;
 }
 
 /// Mini-batches of the round that are done, in units.
@@ -126,12 +64,14 @@ LossScale scale_after(const Session& session, const Checkpoint& checkpoint) {
 
 }  // namespace
 
-RunRecord describe_run(const Session& session, std::vector<Setting> settings) {
+RunRecord describe_run(const Session& session, std::vector<Setting> settings,
+                       const std::vector<Setting>& numbers) {
   RunRecord run;
   run.model_fingerprint = fingerprint(session.model().file);
   run.data_fingerprint = fingerprint(*session.data().train);
   run.settings = std::move(settings);
-  run.numbers = numbers_of(session);
+  run.numbers = facts_of(session);
+  run.numbers.insert(run.numbers.end(), numbers.begin(), numbers.end());
   return run;
 }
 
@@ -163,8 +103,9 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
   return out;
 }
 
-std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint) {
-  const RunRecord now = describe_run(session, {});
+std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint,
+                                     const std::vector<Setting>& numbers) {
+  const RunRecord now = describe_run(session, {}, numbers);
   PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
            "the checkpoint is of another network than {}; give the same --model, or take over what "
            "fits into a new run "
@@ -199,7 +140,7 @@ std::vector<std::string> compare_run(const Session& session, const Checkpoint& c
 }
 
 bool continues_in_flight(const Session& session, const Checkpoint& checkpoint) {
-  const RunRecord now = describe_run(session, {});
+  const RunRecord now = describe_run(session, {}, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
   return checkpoint.in_flight() && session.asynchronous() &&
          checkpoint.cuts == session.the_plan().cuts() && same("schedule") && same("replicas") &&

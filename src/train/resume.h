@@ -13,8 +13,10 @@
 
 namespace pipetrain {
 
-/// What a planned session is. `settings`: the options that were given.
-RunRecord describe_run(const Session& session, std::vector<Setting> settings);
+/// What a planned session is. `settings`: the options that were given. `numbers`: settings that
+/// decide what is trained, by name, in force; what the session makes of others is added here.
+RunRecord describe_run(const Session& session, std::vector<Setting> settings,
+                       const std::vector<Setting>& numbers);
 
 /// Where a run stands. round_start and round_batches are those of an asynchronous round that has
 /// not drained, otherwise `step` and 0. `contents`: of every stage.
@@ -22,9 +24,11 @@ Checkpoint make_checkpoint(const Session& session, const RunRecord& run, std::in
                            std::int64_t round_start, std::int64_t round_batches,
                            const std::vector<StageContent>& contents);
 
-/// Compares a session that has been planned with a checkpoint. Returns one sentence for each number
-/// that changes. Error (kUsage, kData) when it is another model or optimizer or other data.
-std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint);
+/// Compares a session that has been planned with a checkpoint; `numbers` as for describe_run().
+/// Returns one sentence for each number that changes. Error (kUsage, kData) when it is another
+/// model or optimizer or other data.
+std::vector<std::string> compare_run(const Session& session, const Checkpoint& checkpoint,
+                                     const std::vector<Setting>& numbers);
 
 /// Whether the session can take up the mini-batches that were in flight: the same stages, schedule
 /// and round.

@@ -104,7 +104,7 @@ void Session::open(const Session* same_data) {
   } else if (config_.data.path != "synthetic") {
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == SessionMode::kEvaluate) {
-      // Other pictures may lack a class: numbers are those that it was trained with.
+      // Other images may lack a class: numbers are those that it was trained with.
       const std::vector<std::string> known = trained_classes(model_.file);
       for (RawSplit* split : {&raw->train, &raw->held_out}) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);
@@ -161,8 +161,7 @@ void Session::choose_micro_batch() {
   const PipelineConfig& pipeline = config_.pipeline;
   PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
            "give --micro-batches or --micro-batch-size, not both");
-  const UpdateRule rule = programs_of_run_->rule();
-  const bool whole = rule == UpdateRule::kStash || rule == UpdateRule::kVertical;
+  const bool whole = sends_whole_mini_batches(programs_of_run_->rule());
   if (fixed > 0) {
     PT_CHECK(batch % fixed == 0, kUsage,
              "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);

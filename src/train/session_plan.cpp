@@ -300,7 +300,7 @@ void Session::plan_stages_of_chain() {
   request.micro_batches = static_cast<int>(micro_batches_);
   const bool fixed = has_fixed_batch() || programs_of_run_->fixed_units() > 0;
   request.most_micro_batches = fixed ? micro_batches_ : config_.optimization.batch_size;
-  request.schedule = config_.pipeline.schedule;
+  request.schedule = planned_schedule(config_.pipeline.schedule);
   request.memory_limit_bytes =
       planner_limit_ * static_cast<std::size_t>(programs_of_run_->devices()) /
       static_cast<std::size_t>(std::max(request.stages, programs_of_run_->devices()));
@@ -315,7 +315,9 @@ void Session::plan_stages_of_chain() {
     const PlanChoice choice = read_plan(config_.pipeline.plan_path, element_names(costs_));
     if (!choice.replicated() && choice.stages() == programs_of_run_->stages())
       request.loads = programs_of_run_->loads(request.micro_batches);
-    plan_ = plan_of_choice(costs_, request, choice);
+    PlanRequest as_planned = request;
+    if (choice.schedule) as_planned.schedule = planned_schedule(*choice.schedule);
+    plan_ = plan_of_choice(costs_, as_planned, choice);
     return;
   }
   if (config_.pipeline.plan_replicas) {

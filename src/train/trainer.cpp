@@ -1,52 +1,24 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <map>
-#include <memory>
-#include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/statistics.h"
 #include "passes/gather_gradients.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
+#include "train/as_process_0.h"
 #include "train/batch_source.h"
-#include "train/predict.h"
 #include "train/resume.h"
 #include "train/round_saves.h"
+#include "train/run_rate.h"
 #include "train/sample_weights.h"
 
 namespace pipetrain {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Puts the moving averages, where there are some, in the place of the weights for a while.
-class Averaged {
- public:
-  explicit Averaged(Session& session)
-      : session_(session),
-        averages_(session.config().optimization.optimizer.average_decay > 0 &&
-                  session.total_steps() > 0) {
-    if (averages_) session_.runtime().exchange_averages();
-  }
-  ~Averaged() {
-    if (averages_) session_.runtime().exchange_averages();
-  }
-  Averaged(const Averaged&) = delete;
-  Averaged& operator=(const Averaged&) = delete;
-
- private:
-  Session& session_;
-  bool averages_;
-};
-
-constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goes by time
 
 /// Additions and multiplications that training takes for a sample, by the definitions of the
 /// operators; what is computed once a step is left out, and so is what is computed again.
@@ -66,7 +38,7 @@ class Training {
         settings_(session.config().optimization),
         first_step_(options.resumed ? std::min(options.resumed->step, session.total_steps()) : 0),
         saving_(options.save, first_step_, session.batches_per_epoch()),
-        schedule_(settings_.learning_rate),
+        rate_(session, options.max_seconds, options.resumed ? options.resumed->seconds : 0),
         sampler_(session.data().train->size(),
                  {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
                   settings_.drop_last,
@@ -78,24 +50,12 @@ class Training {
                 static_cast<std::uint64_t>(session.total_steps()), session.data().workers,
                 // Asynchronous rounds copy each mini-batch into memory of their own.
                 session.asynchronous() ? TakeMemory() : session.batch_memory()) {
-    const double warmup = settings_.warmup_is_fraction
-                              ? settings_.warmup * static_cast<double>(session.total_steps())
-                              : settings_.warmup;
-    if (settings_.rate_every_epochs > 0) {
-      schedule_.every_steps =
-          std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
-                                                 static_cast<double>(session.batches_per_epoch())));
-    }
-    schedule_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
-    if (settings_.rate_by_time) set_rate_by_time();
-    if (session.total_steps() > 0) validate(schedule_, rate_steps());
     if (options.resumed) summary_.best = options.resumed->best;
     check_metric();
   }
 
   TrainingSummary run() {
-    const double start = now();
-    start_ = start;
+    rate_.start();
     std::int64_t step = first_step_;
     while (step < session_.total_steps() && summary_.end == RunEnd::kDone) {
       if (session_.asynchronous()) {
@@ -108,47 +68,62 @@ class Training {
       }
       look_at_requests();
       const bool last = step == session_.total_steps();
-      bool improved = false;
-      if (is_evaluated(step, last) && (last || summary_.end == RunEnd::kDone)) {
-        saving_on_error(step, [&] {
-          summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
-          if (const int k = top_of(settings_.best_metric); k > 0)
-            add_top_k(*summary_.last_evaluation, k);
-        });
-        observer_.on_evaluation(*summary_.last_evaluation);
-        improved = note_best(*summary_.last_evaluation);
-        if (settings_.patience > 0 && summary_.best && !last &&
-            summary_.best->stalled >= settings_.patience)
-          summary_.end = RunEnd::kStalled;
-      }
-      const double before = now();
-      const bool defers = only_improved(improved, last) && saving_.defers();
-      const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-      if (as_process_0(reason != nullptr)) {
-        Checkpoint checkpoint = checkpoint_of(step, reason);
-        if (defers) {
-          saving_.defer(std::move(checkpoint));
-        } else if (reason) {
-          saving_.save(std::move(checkpoint));
-        }
-      } else {
-        saving_.save_deferred();
-      }
-      summary_.save_seconds += now() - before;
+      save_after(step, evaluate_after(step, last), last);
       if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
-    const double before = now();
+    const double before = steady_seconds();
     saving_.finish();
-    summary_.save_seconds += now() - before;
+    summary_.save_seconds += steady_seconds() - before;
     summary_.write_seconds = saving_.write_seconds();
     // What has been trained is not lost for want of a checkpoint.
     if (summary_.end != RunEnd::kStopped) summary_.save_failure = saving_.reason_to_end();
     if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
     summary_.steps = step;
-    if (step > first_step_) summary_.learning_rate = learning_rate_at(step - 1);
+    if (step > first_step_) summary_.learning_rate = rate_.at(step - 1);
     summary_.skipped_steps = session_.runtime().loss_scale().skipped;
-    summary_.seconds = now() - start;
+    summary_.seconds = rate_.seconds_since_start();
+    measure_steady_state();
+    return summary_;
+  }
+
+ private:
+  /// Evaluates where that is due after a step; true where the model is the best so far.
+  bool evaluate_after(std::int64_t step, bool last) {
+    if (!is_evaluated(step, last) || (!last && summary_.end != RunEnd::kDone)) return false;
+    saving_on_error(step, [&] {
+      summary_.last_evaluation = evaluate(session_, step, epoch_of(step));
+      if (const int k = top_of(settings_.best_metric); k > 0)
+        top_k_.add(*summary_.last_evaluation, k);
+    });
+    observer_.on_evaluation(*summary_.last_evaluation);
+    const bool improved = note_best(*summary_.last_evaluation);
+    if (settings_.patience > 0 && summary_.best && !last &&
+        summary_.best->stalled >= settings_.patience)
+      summary_.end = RunEnd::kStalled;
+    return improved;
+  }
+
+  /// Saves where anything asks for it, or puts that off.
+  void save_after(std::int64_t step, bool improved, bool last) {
+    const double before = steady_seconds();
+    const bool defers = only_improved(improved, last) && saving_.defers();
+    const char* reason = defers ? "best" : decide_to_save(step, improved, last);
+    if (as_process_0(session_.processes(), reason != nullptr)) {
+      Checkpoint checkpoint = checkpoint_of(step, reason);
+      if (defers) {
+        saving_.defer(std::move(checkpoint));
+      } else if (reason) {
+        saving_.save(std::move(checkpoint));
+      }
+    } else {
+      saving_.save_deferred();
+    }
+    summary_.save_seconds += steady_seconds() - before;
+  }
+
+  /// Medians of the steps that are warm.
+  void measure_steady_state() {
     if (!step_seconds_.empty()) {
       summary_.first_step_seconds = step_seconds_.front();
       // The first steps warm caches and page in memory.
@@ -167,42 +142,11 @@ class Training {
       summary_.steady_bubble =
           median({bubbles_.begin() + static_cast<std::ptrdiff_t>(skip), bubbles_.end()});
     }
-    return summary_;
   }
 
- private:
   double epoch_of(std::int64_t step) const {
     return static_cast<double>(step) / static_cast<double>(session_.batches_per_epoch());
   }
-  double learning_rate_at(std::int64_t step) const {
-    if (!settings_.rate_by_time) return learning_rate(schedule_, step + 1, session_.total_steps());
-    const double share = std::min(1.0, seconds_so_far() / options_.max_seconds);
-    const auto tick = static_cast<std::int64_t>(share * static_cast<double>(kTicks));
-    return learning_rate(schedule_, std::min(tick + 1, kTicks), kTicks);
-  }
-  /// Steps that the curve of the learning rate spans.
-  std::int64_t rate_steps() const {
-    return settings_.rate_by_time ? kTicks : session_.total_steps();
-  }
-  /// Of training, before a resume too.
-  double seconds_so_far() const {
-    return (options_.resumed ? options_.resumed->seconds : 0) + now() - start_;
-  }
-
-  void set_rate_by_time() {
-    const LearningRateKind kind = schedule_.kind;
-    PT_CHECK(options_.max_seconds > 0, kUsage, "--lr-over time spans --max-time; give that too");
-    PT_CHECK(!session_.asynchronous(), kUsage,
-             "--lr-over time: stages that update on their own would differ; use --lr-over steps, "
-             "or 1f1b or gpipe");
-    PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
-             "--lr-schedule {} falls by steps, so it cannot be spread over time", name_of(kind));
-    PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
-             "--warmup with --lr-over time is a share of it, such as 5%");
-    schedule_.warmup_steps =
-        static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
-  }
-
   std::optional<double> accuracy(double correct, std::int64_t counted) const {
     if (!session_.graph().loss.correct) return {};
     return correct / static_cast<double>(counted);
@@ -219,14 +163,14 @@ class Training {
 
   void synchronous_step(std::int64_t step) {
     if (step > first_step_) ask_for_peak();
-    const double start = now();
+    const double start = steady_seconds();
     const double waited = loader_.waited_seconds();
     const Batch* batch = nullptr;
     saving_on_error(step, [&] { batch = loader_.next(); });
     PT_CHECK(batch != nullptr, kInternal, "the data end before the run");
     const auto samples = static_cast<std::int64_t>(batch->samples);
-    double rate = learning_rate_at(step);
-    if (settings_.rate_by_time) rate = as_process_0(rate);
+    double rate = rate_.at(step);
+    if (settings_.rate_by_time) rate = as_process_0(session_.processes(), rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
     const Program& program = session_.program(session_.units_of(samples));
     const RoundResult result = session_.runtime().run(program, units_);
@@ -242,7 +186,7 @@ class Training {
     if (session_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
     report.skipped = result.skipped;
     report.skipped_steps = session_.runtime().loss_scale().skipped;
-    report.seconds = now() - start;
+    report.seconds = steady_seconds() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
     set_model_utilisation(report);
@@ -272,10 +216,10 @@ class Training {
     struct {
       RunRequests asked;
       bool out_of_time;
-    } seen = {
-        observer_.requests(),
-        options_.max_seconds > 0 &&
-            (settings_.rate_by_time ? seconds_so_far() : now() - start_) >= options_.max_seconds};
+    } seen = {observer_.requests(),
+              options_.max_seconds > 0 &&
+                  (settings_.rate_by_time ? rate_.seconds() : rate_.seconds_since_start()) >=
+                      options_.max_seconds};
     if (ProcessGroup* processes = session_.processes()) {
       // A signal may have reached any of them.
       const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
@@ -294,16 +238,6 @@ class Training {
     } else if (seen.out_of_time && summary_.end == RunEnd::kDone) {
       summary_.end = RunEnd::kTime;
     }
-  }
-
-  /// What process 0 has found, where there are several: clocks and files are its own.
-  template <class T>
-  T as_process_0(T value) const {
-    if (ProcessGroup* processes = session_.processes()) {
-      processes->broadcast({reinterpret_cast<const char*>(&value), sizeof value})
-          .copy(reinterpret_cast<char*>(&value), sizeof value);
-    }
-    return value;
   }
 
   /// Before the first step, not after the first epoch.
@@ -329,43 +263,6 @@ class Training {
         (settings_.evaluate_by_steps ? 1 : static_cast<double>(session_.batches_per_epoch()));
     const auto steps = std::max<std::int64_t>(1, std::llround(every));
     return last || step % steps == 0;
-  }
-
-  /// Runs the network once more for what the loss does not tell.
-  void add_top_k(EvaluationReport& report, int k) {
-    const double start = now();
-    const Averaged averaged(session_);
-    const TrainingGraph& graph = session_.graph();
-    if (!predictor_) {
-      std::map<std::string, Shape> shapes;
-      for (const GraphInput& input : graph.inputs) {
-        const auto& dims = graph.graph[input.value].type.shape.dims();
-        shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
-      }
-      predictor_ =
-          std::make_unique<Predictor>(session_.config().model, session_.config().pipeline.backend,
-                                      session_.micro_batch(), shapes);
-    }
-    std::map<std::string, HostTensor> weights;
-    if (session_.processes()) {
-      for (const StageContent& content : session_.runtime().contents())
-        weights.insert(content.weights.begin(), content.weights.end());
-    } else {
-      for (const auto& [name, rule] : session_.model().rules) {
-        if (HostTensor value = session_.runtime().read(name)) weights[name] = std::move(value);
-      }
-    }
-    report.k = k;
-    if (!session_.leads()) {
-      report.top_k = as_process_0(0.0);
-      return;
-    }
-    predictor_->set_weights(weights);
-    const Confusion confusion = confuse(*predictor_, *session_.evaluation_data(), graph.loss.output,
-                                        graph.loss.ignore_index, k);
-    report.top_k = as_process_0(static_cast<double>(confusion.in_top_k) /
-                                static_cast<double>(std::max<std::int64_t>(1, confusion.counted)));
-    report.seconds += now() - start;
   }
 
   /// Whether an evaluation is the best so far.
@@ -419,8 +316,8 @@ class Training {
 
   Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
     checkpoint.reason = reason;
-    checkpoint.learning_rate = learning_rate_at(checkpoint.step - 1);
-    checkpoint.seconds = seconds_so_far();
+    checkpoint.learning_rate = rate_.at(checkpoint.step - 1);
+    checkpoint.seconds = rate_.seconds();
     checkpoint.best = summary_.best;
     return checkpoint;
   }
@@ -467,7 +364,7 @@ class Training {
     const int micro_batches = static_cast<int>(session_.micro_batches());
     const int done_before = cut ? cut->units_done / micro_batches : 0;
     ask_for_peak();
-    double last = now();
+    double last = steady_seconds();
     const auto on_done = [&](const StreamUnits::Done& done) {
       StepReport report;
       report.step = static_cast<std::int64_t>(done.step) + 1;
@@ -475,9 +372,9 @@ class Training {
       report.epoch = epoch_of(report.step);
       report.loss = done.loss;
       report.accuracy = accuracy(done.correct, done.counted);
-      report.learning_rate = learning_rate_at(static_cast<std::int64_t>(done.step));
-      report.seconds = now() - last;
-      last = now();
+      report.learning_rate = rate_.at(static_cast<std::int64_t>(done.step));
+      report.seconds = steady_seconds() - last;
+      last = steady_seconds();
       report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
       set_model_utilisation(report);
       step_seconds_.push_back(report.seconds);
@@ -494,18 +391,17 @@ class Training {
     RoundSaves saves(
         session_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
-          const double before = now();
+          const double before = steady_seconds();
           saving_.save(completed(
               make_checkpoint(session_, saving_.run(), first + batches, first, count, contents),
               reason));
-          summary_.save_seconds += now() - before;
+          summary_.save_seconds += steady_seconds() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
     StreamUnits units(
         session_, loader_, static_cast<std::uint64_t>(first), micro_batches,
         session_.batches_in_flight(), done_before,
-        [&](std::uint64_t step) { return learning_rate_at(static_cast<std::int64_t>(step)); },
-        on_done,
+        [&](std::uint64_t step) { return rate_.at(static_cast<std::int64_t>(step)); }, on_done,
         [&](int stage, int replica, int unit, int version) {
           saves.updated(stage, replica, unit, version);
         });
@@ -555,64 +451,20 @@ class Training {
   const OptimizationConfig& settings_;
   std::int64_t first_step_;
   Saving saving_;
-  LearningRateSettings schedule_;
+  RunRate rate_;
   Sampler sampler_;
   Loader loader_;
   BatchUnits units_{session_, /*evaluation=*/false};
   TrainingSummary summary_;
-  double start_ = 0;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
-  std::unique_ptr<Predictor> predictor_;  // where the best metric asks for more than the loss
+  TopK top_k_{session_};
   std::vector<double> step_seconds_, bubbles_;
 };
 
 }  // namespace
-
-EvaluationReport evaluate(Session& session, std::int64_t step, double epoch) {
-  const double start = now();
-  const Averaged averaged(session);
-  const bool regression = session.graph().loss.kind == LossKind::kSquaredError;
-  Spread spread;
-  const Dataset& dataset = *session.evaluation_data();
-  const std::int64_t total = session.evaluated_samples();
-  BatchUnits units(session, /*evaluation=*/true);
-  std::vector<std::size_t> indices;
-  BatchMemory memory(session.batch_memory());
-  std::vector<Tensor> columns;
-  double loss_sum = 0, correct = 0;
-  std::int64_t counted = 0;
-  for (std::int64_t first = 0; first < total;) {
-    const Program& program = session.evaluation_program(total - first);
-    const std::int64_t samples = std::min(total - first, program.units * session.micro_batch());
-    indices.resize(static_cast<std::size_t>(samples));
-    std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
-    columns.clear();
-    for (const Column& column : dataset.columns())
-      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
-    gather_batch(dataset, indices, columns);
-    units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
-    session.runtime().run(program, units);
-    if (regression) spread.add(columns.back());
-    loss_sum += units.loss() * static_cast<double>(units.counted());
-    correct += units.correct();
-    counted += units.counted();
-    first += samples;
-  }
-  EvaluationReport report;
-  report.step = step;
-  report.epoch = epoch;
-  report.samples = total;
-  report.loss = loss_sum / static_cast<double>(counted);
-  const Loss& loss = session.graph().loss;
-  if (loss.correct) report.accuracy = correct / static_cast<double>(counted);
-  if (regression && spread.total() > 0) report.r2 = 1 - loss_sum / spread.total();
-  if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
-  report.seconds = now() - start;
-  return report;
-}
 
 TrainingSummary train(Session& session, TrainingObserver& observer,
                       const TrainingOptions& options) {

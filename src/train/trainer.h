@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pipeline/runtime/runtime.h"
+#include "train/evaluation.h"
 #include "train/metrics.h"
 #include "train/saving.h"
 #include "train/session.h"
@@ -86,9 +87,6 @@ struct TrainingOptions {
   const Checkpoint* resumed = nullptr;  // what has been restored into the session, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on
 };
-
-/// Evaluates the session's evaluation data once.
-EvaluationReport evaluate(Session& session, std::int64_t step, double epoch);
 
 /// Trains a started session to its end, or until that is requested. Error (kDiverged) names the
 /// first tensor that is not finite, kResource when checkpoints cannot be written while steps are

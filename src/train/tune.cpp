@@ -298,7 +298,7 @@ class Tuning {
   /// Schedules that send mini-batches as a whole, which the simulator is not asked for otherwise.
   void add_streams(const RunConfig& config, std::vector<TuneCandidate>& all) {
     for (const ScheduleDescription& schedule : schedules()) {
-      if (schedule.rule != UpdateRule::kStash && schedule.rule != UpdateRule::kVertical) continue;
+      if (!sends_whole_mini_batches(schedule.rule)) continue;
       TuneCandidate candidate;
       candidate.config = config;
       candidate.config.pipeline.schedule = schedule.name;

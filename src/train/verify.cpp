@@ -33,7 +33,7 @@ class FixedUnits final : public UnitSource {
         columns.push_back(memory_.back().view());
       }
       const auto samples = static_cast<std::int64_t>(batch->samples);
-      std::vector<RoundUnit> units;
+      std::vector<MicroBatch> units;
       cut_into_units(session, columns, samples, /*evaluation=*/false, batch->step,
                      counted_elements(session.graph().loss, columns.back(), samples), units);
       units_.insert(units_.end(), units.begin(), units.end());
@@ -41,20 +41,20 @@ class FixedUnits final : public UnitSource {
     rate_ = settings.learning_rate.peak;
   }
 
-  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  MicroBatch& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return rate_; }
   std::int64_t updates_before() const override { return 0; }
   int count() const { return static_cast<int>(units_.size()); }
   std::vector<double> losses() const {
     std::vector<double> out;
-    for (const RoundUnit& unit : units_) out.push_back(unit.loss_sum);
+    for (const MicroBatch& unit : units_) out.push_back(unit.loss_sum);
     return out;
   }
 
  private:
   std::vector<HostTensor> memory_;
-  std::vector<RoundUnit> units_;
+  std::vector<MicroBatch> units_;
   double rate_ = 0;
 };
 

@@ -1,4 +1,4 @@
-"""Data from the outside: made, inspected, converted; pictures in folders trained on, changed at random by (seed, step, sample)."""
+"""Data from the outside: made, inspected, converted; images in folders trained on, changed at random by (seed, step, sample)."""
 
 import csv
 import hashlib
@@ -39,7 +39,7 @@ class Command(Case):
         self.refused("data", "data", "inspect", "nowhere", says="nowhere")
 
 
-class Pictures(Case):
+class Images(Case):
     def setUp(self):
         super().setUp()
         source = random.Random(3)
@@ -82,7 +82,7 @@ class Pictures(Case):
                 else:
                     self.assertEqual(first, other)
 
-    def test_a_damaged_picture_is_named_or_left_out(self):
+    def test_a_damaged_image_is_named_or_left_out(self):
         path = self.folder / "p/class1/07.ppm"
         path.write_bytes(path.read_bytes()[:500])
         err = self.refused("data", *self.train, "--epochs", "1", says=["07.ppm", "truncated"])
@@ -126,7 +126,7 @@ class Pictures(Case):
         self.assertEqual([(row["file"], int(row["class"]), row["class_name"]) for row in table],
                          [(row["file"], row["class"], row["class_name"]) for row in rows])
         self.assertEqual(out.partition("\n")[0], "logits_0,logits_1,logits_2,file,class,class_name")
-        # A picture that is left out does not shift the names; an untrained model has those of the folders.
+        # A image that is left out does not shift the names; an untrained model has those of the folders.
         (self.folder / files[3]).write_bytes(b"P6\n20 16\n255\n")
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--on-bad-sample", "skip")
         words = lambda rows: [(row["file"], row["class"], row["class_name"]) for row in rows]

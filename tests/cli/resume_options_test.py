@@ -32,6 +32,14 @@ RIVALS = [
 ]
 
 
+class Names(Case):
+    def test_a_schedule_is_no_folder_of_its_name(self):
+        (self.folder / "gpipe").mkdir()
+        self.succeed(*SMALL, "--schedule", "gpipe", "--gpus", "2", "--max-steps", "2", "--run-dir", "run")
+        manifest = json.loads(next(self.folder.glob("run/checkpoints/step-*/manifest.json")).read_text())
+        self.assertIn("--schedule=gpipe", manifest["settings"])
+
+
 class Rivals(Case):
     def setUp(self):
         super().setUp()

@@ -19,7 +19,7 @@ LONG = ["--max-steps", "2000"]  # no run ends before its file is cut
 
 
 def png(rows):
-    """A grey picture."""
+    """A grey image."""
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
@@ -33,8 +33,8 @@ def archive(samples):
     with tarfile.open(fileobj=out, mode="w") as tar:
         for index, row in enumerate(samples):
             *values, label = (int(float(value)) for value in row.split(","))
-            picture = png([[min(255, 16 * value) for value in values[8 * y:8 * y + 8]] for y in range(8)])
-            for name, content in [(f"{index:04}.png", picture), (f"{index:04}.cls", b"%d" % label)]:
+            image = png([[min(255, 16 * value) for value in values[8 * y:8 * y + 8]] for y in range(8)])
+            for name, content in [(f"{index:04}.png", image), (f"{index:04}.cls", b"%d" % label)]:
                 entry = tarfile.TarInfo(name)
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
@@ -125,7 +125,7 @@ class Tokens(ShrinkingFiles):
 
 class Archives(ShrinkingFiles):
     def test_an_archive_that_shrinks_is_a_data_error(self):
-        self.check_data_error("pictures.tar", archive(digits()[:128]), "-m", MODEL, "--data", "pictures.tar", "--batch-size",
+        self.check_data_error("images.tar", archive(digits()[:128]), "-m", MODEL, "--data", "images.tar", "--batch-size",
                               "16")
 
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "optim/optimizer_table.h"
 #include "optim/update.h"
 #include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
@@ -23,16 +23,15 @@ std::vector<float> numbers(std::size_t count, int salt) {
 
 TEST(GpuUpdate, IsTheCpusUpToRounding) {
   std::vector<OptimizerSettings> all;
-  for (const OptimizerKind kind :
-       {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW, OptimizerKind::kRmsProp,
-        OptimizerKind::kAdagrad, OptimizerKind::kLion}) {
-    OptimizerSettings settings = default_settings(kind);
+  for (const OptimizerRow& row : kOptimizerRows) {
+    OptimizerSettings settings = default_settings(row.kind);
+    if (!test::is_emulated_update(settings)) continue;
     settings.weight_decay = 0.01;
     all.push_back(settings);
     settings.momentum = 0;
     all.push_back(settings);
     settings.momentum = 0.9;
-    settings.nesterov = kind == OptimizerKind::kSgd;
+    settings.nesterov = row.reads_nesterov;
     all.push_back(settings);
   }
   all.push_back(default_settings(OptimizerKind::kRmsProp));

@@ -121,12 +121,12 @@ def photo(height, width):
     """Something smooth with edges, as a photograph has."""
     y, x = np.mgrid[0:height, 0:width]
     planes = [127 + 120 * np.sin(x / (7 + 3 * c) + y / 11 + c) for c in range(3)]
-    picture = np.stack(planes, -1)
-    picture[height // 3:, width // 2:] *= 0.5
-    return Image.fromarray(np.clip(picture, 0, 255).astype(np.uint8))
+    image = np.stack(planes, -1)
+    image[height // 3:, width // 2:] *= 0.5
+    return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
 
 
-def pictures():
+def images():
     image = photo(37, 51)
     rgb = np.asarray(image).transpose(2, 0, 1)
     rgba = Image.fromarray(np.dstack([np.asarray(image), RNG.integers(0, 256, (37, 51), np.uint8)]))
@@ -135,11 +135,11 @@ def pictures():
              ("e.png", rgba, {}), ("f.bmp", rgba, {})]
     (folder / "images/one").mkdir(parents=True)
     (folder / "images/two").mkdir()
-    for i, (name, picture, options) in enumerate(cases):
-        picture.save(folder / "images" / ("one" if i < 3 else "two") / name, **options)
+    for i, (name, image, options) in enumerate(cases):
+        image.save(folder / "images" / ("one" if i < 3 else "two") / name, **options)
     palette.save(folder / "images/two/g.png")
     got = convert(folder / "images")
-    same("pictures, lossless", got["x"][:6], np.stack([rgb] * 6))
+    same("images, lossless", got["x"][:6], np.stack([rgb] * 6))
     same("palette", got["x"][6], np.asarray(palette.convert("RGB")).transpose(2, 0, 1))
     same("classes of folders", got["y"], [0] * 3 + [1] * 4)
     (folder / "grey").mkdir()
@@ -188,7 +188,7 @@ def archives():
                        for i, image in enumerate(images))
     (folder / "train.tfrecord").write_bytes(records)
     got = convert(folder / "train.tfrecord")
-    same("TFRecord pictures", got["image/encoded"], want)
+    same("TFRecord images", got["image/encoded"], want)
     same("TFRecord labels", got["image/class/label"], range(4))
     floats = RNG.normal(size=(5, 3)).astype(np.float32)
     (folder / "f.tfrecord.gz").write_bytes(gzip.compress(tfrecord(
@@ -346,7 +346,7 @@ def refusals():
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     os.environ.setdefault("LC_ALL", "C.UTF-8")
-    pictures()
+    images()
     archives()
     tables_and_tokens()
     arrays_and_tables()

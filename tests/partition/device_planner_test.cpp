@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "partition/plan.h"
 #include "partition/random_chain.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -45,7 +46,7 @@ class Enumeration {
 
  private:
   bool asynchronous() const {
-    return request_.schedule == "pipedream" || request_.schedule == "pipedream-2bw";
+    return request_.schedule.name == "pipedream" || request_.schedule.name == "pipedream-2bw";
   }
   bool mini_batch() const {
     return request_.objective == Objective::kMiniBatch ||
@@ -156,11 +157,11 @@ class Enumeration {
       }
       const int depth = ceil_of(after + r, r), share = ceil_of(m, r);
       double in_flight = 0, versions = 1;
-      if (request_.schedule == "gpipe") in_flight = share;
-      if (request_.schedule == "1f1b") in_flight = std::min(depth, share);
-      if (request_.schedule == "1f1b-auto") in_flight = std::min(2 * depth - 1, share);
-      if (request_.schedule == "pipedream") in_flight = versions = depth;
-      if (request_.schedule == "pipedream-2bw") {
+      if (request_.schedule.name == "gpipe") in_flight = share;
+      if (request_.schedule.name == "1f1b") in_flight = std::min(depth, share);
+      if (request_.schedule.name == "1f1b-auto") in_flight = std::min(2 * depth - 1, share);
+      if (request_.schedule.name == "pipedream") in_flight = versions = depth;
+      if (request_.schedule.name == "pipedream-2bw") {
         in_flight = depth;
         versions = stages_.size() == 1 ? 1 : 2;
       }
@@ -190,8 +191,8 @@ class Enumeration {
       }
       const double sum = all_reduce_seconds(weights, r);
       double seconds = (share * one + step / speed + sum) / m;
-      if (request_.schedule == "pipedream") seconds = (one + step / speed / m + sum) / r;
-      if (request_.schedule == "pipedream-2bw") seconds = one / r + (step / speed + sum) / m;
+      if (request_.schedule.name == "pipedream") seconds = (one + step / speed / m + sum) / r;
+      if (request_.schedule.name == "pipedream-2bw") seconds = one / r + (step / speed + sum) / m;
       slowest = std::max(slowest, seconds);
       latencies += one;
       wait = std::max(wait, seconds * m - one);
@@ -224,8 +225,8 @@ PlanRequest random_request(Picker& pick) {
   PlanRequest request;
   request.stages = 0;
   request.micro_batches = 1 << pick(0, 3);
-  request.schedule = std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto", "pipedream",
-                                              "pipedream-2bw"}[pick(0, 4)];
+  request.schedule = planned_schedule(std::vector<std::string>{
+      "gpipe", "1f1b", "1f1b-auto", "pipedream", "pipedream-2bw"}[pick(0, 4)]);
   request.optimizer_bytes_per_parameter_byte = pick(0, 2);
   request.recompute = static_cast<Recompute>(pick(0, 2));
   if (pick(0, 2)) request.transfer = {double(pick(0, 2)), pick(0, 1) ? 2.0 : 0.5};
@@ -254,7 +255,8 @@ std::optional<Plan> compare(const ChainCosts& chain, const PlanRequest& request,
   }
   ++counts.compared;
   const Plan plan = plan_devices(chain, request);
-  const bool asynchronous = request.schedule == "pipedream" || request.schedule == "pipedream-2bw";
+  const bool asynchronous =
+      request.schedule.name == "pipedream" || request.schedule.name == "pipedream-2bw";
   const bool mini_batch = request.objective == Objective::kMiniBatch ||
                           (request.objective == Objective::kAuto && !asynchronous);
   const double objective = mini_batch ? plan.mini_batch_seconds : plan.bottleneck_seconds;
@@ -354,7 +356,8 @@ TEST(DevicePlanner, MiniBatchIsWithinThreePercentOfTheBest) {
   for (int trial = 0; trial < 2000; ++trial) {
     const ChainCosts chain = random_chain(pick.random, pick(1, 6));
     PlanRequest request = random_request(pick);
-    request.schedule = std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto"}[pick(0, 2)];
+    request.schedule =
+        planned_schedule(std::vector<std::string>{"gpipe", "1f1b", "1f1b-auto"}[pick(0, 2)]);
     request.devices = pick(1, 5);
     compare(chain, request, 1.03, counts, "trial " + std::to_string(trial));
   }
@@ -392,7 +395,7 @@ TEST(DevicePlanner, IsMonotone) {
     const ChainCosts chain = random_chain(random, 12);
     PlanRequest request;
     request.stages = 0;
-    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.schedule = planned_schedule(trial % 2 ? "pipedream" : "1f1b");
     request.micro_batches = trial % 2 ? 1 : 8;
     request.objective = Objective::kThroughput;
     request.transfer = {0.5, 2};
@@ -432,7 +435,7 @@ TEST(DevicePlanner, GivesTheSamePlanEveryTime) {
     request.devices = 8;
     request.micro_batches = 16;
     request.transfer = {0.25, 4};
-    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.schedule = planned_schedule(trial % 2 ? "pipedream" : "1f1b");
     request.memory_limit_bytes = 600;
     if (trial % 3 == 0) request.topology.levels = {{"inner", 4, 8, 0}, {"outer", 2, 1, 0}};
     const Plan plan = plan_devices(chain, request), again = plan_devices(chain, request);
@@ -465,7 +468,7 @@ TEST(DevicePlanner, ReplicatesOneBlockPerfectly) {
   PlanRequest request;
   request.stages = 0;
   request.devices = 4;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   const Plan plan = plan_devices(equal_blocks(1, 100), request);
   ASSERT_EQ(plan.stages.size(), 1u);
   EXPECT_EQ(plan.stages[0].replicas, 4);
@@ -480,7 +483,7 @@ TEST(DevicePlanner, SaysWhyDevicesStayIdle) {
   PlanRequest request;
   request.stages = 0;
   request.devices = 8;
-  request.schedule = "1f1b";
+  request.schedule = planned_schedule("1f1b");
   request.micro_batches = 2;
   request.objective = Objective::kThroughput;
   const Plan plan = plan_devices(equal_blocks(1, 0), request);
@@ -502,7 +505,7 @@ TEST(DevicePlanner, ExplainsEveryCut) {
   request.stages = 0;
   request.devices = 4;
   request.replication = false;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   request.topology.levels = {{"NVLink", 2, 1000, 0}, {"network", 2, 500, 0}};
   const Plan plan = plan_devices(equal_blocks(8, 0), request);
   ASSERT_EQ(plan.cut_reasons.size(), 3u);
@@ -517,7 +520,7 @@ TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
   request.devices = 2;
   request.micro_batches = 8;
   request.recompute = Recompute::kNone;
-  request.schedule = "gpipe";
+  request.schedule = planned_schedule("gpipe");
   request.memory_limit_bytes = 13000;
   try {
     plan_devices(equal_blocks(4, 100), request);
@@ -573,7 +576,7 @@ TEST(DevicePlanner, HandlesHundredsOfDevices) {
   PlanRequest request;
   request.stages = 0;
   request.devices = 512;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   request.transfer = {0.01, 100};
   request.memory_limit_bytes = 60000;
   const Plan plan = plan_devices(chain, request);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "partition/ideals.h"
 #include "partition/orders.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -217,7 +218,7 @@ TEST(GraphPlanner, EqualsTheBestAssignmentOfNodesToStages) {
     PlanRequest request;
     request.stages = 0;
     request.devices = 1 + trial % 3;
-    request.schedule = "pipedream";
+    request.schedule = planned_schedule("pipedream");
     request.replication = false;
     request.recompute = Recompute::kNone;
     request.transfer.bytes_per_second = trial % 2 ? 1.0 : 8.0;
@@ -246,7 +247,7 @@ TEST(GraphPlanner, IsNeverWorseThanAnyOneOrder) {
     PlanRequest request;
     request.stages = 0;
     request.devices = 6;
-    request.schedule = "pipedream";
+    request.schedule = planned_schedule("pipedream");
     request.transfer.bytes_per_second = 4;
     const GraphPlan plan = plan_graph(graph, request);
     for (const std::vector<int>& order : order_portfolio(graph, 3)) {

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "partition/orders.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -26,7 +27,7 @@ PipeDreamProfile published(const std::string& model) {
 PlanRequest flat_request(int devices, double bytes_per_second = 1e9) {
   PlanRequest request;
   request.stages = 0;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   request.recompute = Recompute::kNone;
   request.devices = devices;
   request.transfer.bytes_per_second = bytes_per_second;

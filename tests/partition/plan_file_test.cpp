@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "partition/random_chain.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -42,15 +43,16 @@ TEST(PlanFile, ComesBackAsItWas) {
     PlanRequest request;
     request.stages = 1 + trial % 4;
     request.micro_batches = 8;
-    request.schedule = trial % 2 ? "gpipe" : "1f1b";
+    request.schedule = planned_schedule(trial % 2 ? "gpipe" : "1f1b");
     request.recompute = trial % 3 ? Recompute::kNone : Recompute::kAll;
     const Plan plan = plan_stages(chain, request);
     write_plan(path, plan, chain, request, "model.onnx");
     const PlanChoice choice = read_plan(path, element_names(chain));
     EXPECT_EQ(choice.cuts, plan.cuts());
-    EXPECT_EQ(choice.schedule, request.schedule);
+    EXPECT_EQ(choice.schedule, request.schedule.name);
     EXPECT_EQ(choice.micro_batches, 8);
     PlanRequest other;
+    other.schedule = planned_schedule(*choice.schedule);
     other.optimizer_bytes_per_parameter_byte = request.optimizer_bytes_per_parameter_byte;
     const Plan again = plan_of_choice(chain, other, choice);
     ASSERT_EQ(again.stages.size(), plan.stages.size());
@@ -72,7 +74,7 @@ TEST(PlanFile, KeepsReplicasAndPlaces) {
     request.stages = 0;
     request.devices = 8;
     request.micro_batches = 4;
-    request.schedule = trial % 2 ? "pipedream" : "1f1b";
+    request.schedule = planned_schedule(trial % 2 ? "pipedream" : "1f1b");
     request.objective = Objective::kThroughput;
     if (trial % 3 == 0) request.topology.levels = {{"inner", 4, 8, 0}, {"outer", 2, 1, 0}};
     const Plan plan = plan_devices(chain, request);

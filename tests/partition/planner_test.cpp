@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "partition/plan.h"
 #include "partition/random_chain.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -44,9 +45,9 @@ ChainStage plain_stage(const ChainCosts& chain, const PlanRequest& request, int 
   }
   const int m = request.micro_batches;
   double in_flight = 0, versions = 1;
-  if (request.schedule == "gpipe") in_flight = m;
-  if (request.schedule == "1f1b") in_flight = std::min(stages - stage, m);
-  if (request.schedule == "pipedream") in_flight = versions = stages - stage;
+  if (request.schedule.name == "gpipe") in_flight = m;
+  if (request.schedule.name == "1f1b") in_flight = std::min(stages - stage, m);
+  if (request.schedule.name == "pipedream") in_flight = versions = stages - stage;
   const double always = weights * (versions + 1 + request.optimizer_bytes_per_parameter_byte) +
                         fixed * versions + transient;
   const double kept = always + in_flight * saved;
@@ -116,7 +117,8 @@ TEST(Planner, EqualsBruteForceOnRandomChains) {
     PlanRequest request;
     request.stages = pick(1, 5);
     request.micro_batches = 1 << pick(0, 3);
-    request.schedule = std::vector<std::string>{"gpipe", "1f1b", "pipedream"}[pick(0, 2)];
+    request.schedule =
+        planned_schedule(std::vector<std::string>{"gpipe", "1f1b", "pipedream"}[pick(0, 2)]);
     request.optimizer_bytes_per_parameter_byte = pick(0, 2);
     request.recompute = static_cast<Recompute>(pick(0, 2));
     if (pick(0, 1)) request.transfer = {double(pick(0, 3)), pick(0, 1) ? 2.0 : 0.5};
@@ -209,7 +211,7 @@ TEST(Planner, IsMonotone) {
   for (int trial = 0; trial < 200; ++trial) {
     const ChainCosts chain = random_chain(random, 12);
     PlanRequest request;
-    request.schedule = "gpipe";
+    request.schedule = planned_schedule("gpipe");
     request.micro_batches = 4;
     // More stages are never slower where transfers are free.
     double before = INFINITY;
@@ -351,7 +353,8 @@ TEST(Planner, HandlesAsManyElementsAsModelsHave) {
 
 TEST(ScheduleLoad, FollowsTheClosedForms) {
   const auto load = [](const char* schedule, int stage, int stages, int micro_batches) {
-    const ScheduleLoad out = schedule_load(schedule, stage, stages, micro_batches);
+    const MemoryRule rule = planned_schedule(schedule).memory.value();
+    const ScheduleLoad out = schedule_load(rule, stage, stages, micro_batches);
     return std::pair(out.in_flight, out.weight_versions);
   };
   EXPECT_EQ(load("gpipe", 2, 4, 8), std::pair(8, 1));
@@ -363,7 +366,49 @@ TEST(ScheduleLoad, FollowsTheClosedForms) {
   EXPECT_EQ(load("pipedream-2bw", 1, 4, 8), std::pair(3, 2));
   EXPECT_EQ(load("zb-h1", 3, 4, 8), std::pair(4, 1));
   EXPECT_EQ(load("zb-h2", 3, 4, 8), std::pair(7, 1));
-  EXPECT_THROW(schedule_load("round-robin", 0, 4, 8), Error);
+}
+
+TEST(Planner, SaysWhichScheduleHasNoMemoryRule) {
+  std::mt19937 random(3);
+  PlanRequest request;
+  request.stages = 2;
+  request.schedule = planned_schedule("round-robin");
+  try {
+    plan_stages(random_chain(random, 5), request);
+    FAIL() << "planned without knowing what a stage holds";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("\"round-robin\" cannot be planned"), std::string::npos);
+  }
+}
+
+TEST(Planner, AdvisesNoMicroBatchesWhereMiniBatchesAreSentWhole) {
+  ChainCosts chain;
+  for (int i = 0; i < 2; ++i) {
+    chain.elements.push_back({});
+    chain.elements.back().forward_seconds = 1;
+    chain.elements.back().saved_bytes = 100;
+  }
+  chain.forward_bytes.assign(3, 10);
+  chain.backward_bytes.assign(3, 10);
+  PlanRequest request;
+  request.stages = 2;
+  request.recompute = Recompute::kNone;
+  request.memory_limit_bytes = 60;
+  request.most_micro_batches = 16;
+  request.loads = {{1, 1}, {1, 1}};
+  const auto advice = [&](const char* schedule) {
+    request.schedule = planned_schedule(schedule);
+    try {
+      plan_stages(chain, request);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  EXPECT_NE(advice("gpipe").find("--micro-batches 2"), std::string::npos);
+  for (const char* schedule : {"pipedream", "pipedream-vertical"})
+    EXPECT_EQ(advice(schedule).find("--micro-batches"), std::string::npos) << schedule;
 }
 
 }  // namespace

@@ -22,6 +22,14 @@ HostTensor rising(Shape shape) {
   return out;
 }
 
+/// Numbers without a pattern, as random ones are.
+HostTensor scattered(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  float last = 0.3F;
+  for (float& x : out.span<float>()) x = (last = 3.9F * last * (1 - last)) - 0.5F;
+  return out;
+}
+
 OnnxModel parsed(const OnnxBuilder& builder) {
   const std::string bytes = builder.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
@@ -94,6 +102,156 @@ TEST(Parameters, WeightIsFoundThroughOperatorsThatReparametrizeIt) {
     EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
   for (const char* name : {"conv.weight_mask", "conv.weight_u", "conv.table", "slope"})
     EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+}
+
+TEST(Parameters, PartsOfAComputedWeightAreTrainedWhateverTheirNames) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("v", scattered({6, 8}));
+  builder.initializer("g", scattered({1, 8}));
+  builder.initializer("w", scattered({8, 4}));
+  builder.initializer("onnx::MatMul_31", scattered({8, 2}));
+  builder.initializer("a", scattered({2, 4}));
+  builder.initializer("adapter.magnitude", filled({4}, 1));
+  builder.node("ReduceL2", {"v"}, {"norm"});
+  builder.node("Div", {"v", "norm"}, {"direction"});
+  builder.node("Mul", {"g", "direction"}, {"first"});
+  builder.node("MatMul", {"onnx::MatMul_31", "a"}, {"low_rank"});
+  builder.node("Add", {"w", "low_rank"}, {"sum"});
+  builder.node("Mul", {"sum", "adapter.magnitude"}, {"second"});
+  builder.node("MatMul", {"x", "first"}, {"h"});
+  builder.node("MatMul", {"h", "second"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"v", "g", "w", "onnx::MatMul_31", "a", "adapter.magnitude"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  EXPECT_EQ(rules.at("g").reason, "part of the weight of MatMul");
+  EXPECT_EQ(words_on_doubtful(rules), "");
+}
+
+TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("w", scattered({6, 8}));
+  HostTensor window = scattered({6, 8});  // of two magnitudes
+  for (float& x : window.span<float>()) x = x < 0 ? -0.5F : 0.25F;
+  builder.initializer("window_of_two", window);
+  builder.initializer("ramp", rising({6, 8}));
+  builder.initializer("ones", filled({6, 8}, 1));
+  builder.initializer("fc.mask", scattered({6, 8}));
+  builder.initializer("fc.std", scattered({8}));
+  builder.initializer("/fc/Constant_output_0", scattered({6, 8}));
+  builder.initializer("few", scattered({1, 8}));
+  builder.initializer("threshold", scattered({6, 8}));
+  std::string last = "w";
+  for (const char* name :
+       {"window_of_two", "ramp", "ones", "fc.mask", "fc.std", "/fc/Constant_output_0"}) {
+    builder.node("Mul", {last, name}, {std::string("w_") + name});
+    last = std::string("w_") + name;
+  }
+  builder.node("Greater", {"w", "threshold"}, {"kept"});
+  builder.node("Cast", {"kept"}, {"factor"}, {OnnxAttribute::of_int("to", 1)});
+  builder.node("Mul", {last, "factor"}, {"pruned"});
+  builder.node("MatMul", {"x", "pruned"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  EXPECT_EQ(use_of(rules, "w"), TensorUse::kTrained);
+  for (const char* name :
+       {"window_of_two", "ramp", "ones", "fc.mask", "fc.std", "/fc/Constant_output_0", "threshold"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+  // No gradient passes a comparison; a few numbers are not worth a word.
+  for (const char* name : {"threshold", "fc.std"}) EXPECT_FALSE(rules.at(name).doubtful) << name;
+  EXPECT_TRUE(rules.at("ramp").doubtful);
+  EXPECT_EQ(words_on_doubtful(rules),
+            "5 tensors that may be parameters are taken for constants and not trained: "
+            "/fc/Constant_output_0, fc.mask, ones, ramp, …; to train them, name all that is to be "
+            "trained with --train-only GLOB");
+  ParameterOptions options;
+  options.train_only = {"w", "ramp"};
+  EXPECT_EQ(words_on_doubtful(classify_tensors(parsed(builder), options)), "");
+}
+
+TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
+  OnnxBuilder builder = image_builder();
+  const std::map<std::string, std::string> sources = {
+      {"mul", "['pos_conv.parametrizations.weight.original0', 'val_0', 'div']"},
+      {"mul_1", "['g', 'div_1', 'linalg_vector_norm', 'v', 'val_2']"},
+      {"view", "['stages.0.gamma', 'val_7']"},
+      {"cat", "['q.bias', 'k.bias', 'val_8']"},
+      {"cos", "['arange', 'mul_2', 'val_9']"},
+      {"expand", "['aa.filt', 'val_10']"},
+  };
+  for (const char* name : {"mul", "mul_1", "cos", "expand"})
+    builder.initializer(name, scattered({4, 4, 1, 1}));
+  builder.initializer("view", scattered({1, 4, 1, 1}));
+  builder.initializer("cat", scattered({1, 4, 5, 5}));
+  std::string last = "x";
+  for (const char* name : {"mul", "mul_1", "cos", "expand"}) {
+    builder.node("Conv", {last, name}, {std::string("c_") + name});
+    last = std::string("c_") + name;
+  }
+  builder.node("Mul", {last, "view"}, {"scaled"});
+  builder.node("Add", {"scaled", "cat"}, {"y"});
+  OnnxModel model = parsed(builder);
+  for (OnnxInitializer& tensor : model.initializers)
+    tensor.metadata["pkg.onnxscript.optimizer.folded_from"] = sources.at(tensor.name);
+  const auto rules = classify_tensors(model, {});
+  for (const char* name : {"mul", "mul_1", "view", "cat"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  EXPECT_EQ(rules.at("cat").reason, "folded from q.bias and 1 more");
+  for (const char* name : {"cos", "expand"}) {
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+    EXPECT_TRUE(rules.at(name).doubtful) << name;
+  }
+}
+
+TEST(Parameters, BuffersOfModulesAndConstantNormsStayFrozen) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("norm.mean", scattered({1, 4, 1, 1}));
+  builder.initializer("layer_scale", scattered({1, 4, 1, 1}));
+  builder.initializer("shift", scattered({1, 4, 1, 1}));
+  builder.initializer("aa.filt", scattered({4, 1, 3, 3}));
+  builder.initializer("table", scattered({4, 5, 5}));
+  builder.initializer("last.filt", filled({4}, 0));  // merged with a bias
+  builder.initializer("last.weight", scattered({4, 4, 1, 1}));
+  builder.node("Constant", {}, {"/norm/Constant_output_0"},
+               {OnnxAttribute::of_tensor("value", filled({5}, 1))});
+  builder.node("Sub", {"x", "norm.mean"}, {"a"});
+  builder.node("Mul", {"a", "layer_scale"}, {"b"});
+  builder.node("Add", {"b", "shift"}, {"c"});
+  builder.node("LayerNormalization", {"c", "/norm/Constant_output_0"}, {"n"});
+  builder.node("Conv", {"n", "aa.filt"}, {"d"}, {OnnxAttribute::of_int("group", 4)});
+  builder.node("Add", {"d", "table"}, {"e"});
+  builder.node("Conv", {"e", "last.weight", "last.filt"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"layer_scale", "shift", "last.weight", "last.filt"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  for (const char* name : {"norm.mean", "/norm/Constant_output_0", "aa.filt", "table"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+  for (const char* name : {"aa.filt", "table"}) EXPECT_TRUE(rules.at(name).doubtful) << name;
+}
+
+TEST(Parameters, NormOverWeightsIsTrainedButNotACopyForItsStatistics) {
+  OnnxBuilder builder = image_builder();
+  builder.initializer("onnx::BatchNormalization_7", scattered({1, 6, 4}));
+  builder.initializer("onnx::BatchNormalization_9", filled({6}, 0.25F));
+  builder.initializer("onnx::BatchNormalization_10", filled({6}, 0));
+  builder.initializer("onnx::ReduceMean_11", scattered({6, 4}));
+  builder.node("ReduceMean", {"onnx::ReduceMean_11"}, {"mean"},
+               {OnnxAttribute::of_ints("axes", {1}), OnnxAttribute::of_int("keepdims", 0)});
+  builder.node("BatchNormalization",
+               {"onnx::BatchNormalization_7", "onnx::BatchNormalization_9",
+                "onnx::BatchNormalization_10", "mean", "mean"},
+               {"n"});
+  builder.initializer("shape",
+                      HostTensor::of<std::int64_t>({4}, std::vector<std::int64_t>{6, 4, 1, 1}));
+  builder.node("Reshape", {"n", "shape"}, {"w"});
+  builder.node("Conv", {"x", "w"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  EXPECT_EQ(use_of(rules, "onnx::BatchNormalization_7"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "onnx::BatchNormalization_9"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "onnx::BatchNormalization_10"), TensorUse::kFrozen);
+  EXPECT_EQ(use_of(rules, "onnx::ReduceMean_11"), TensorUse::kFrozen);
 }
 
 TEST(Parameters, RunningStatisticsAreUpdatedNotTrained) {

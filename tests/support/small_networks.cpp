@@ -198,9 +198,9 @@ FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {
         static_cast<std::int64_t>((number(seed + 1, static_cast<std::uint64_t>(i)) + 1) * 2.5));
 }
 
-RoundUnit FixedData::make(std::int64_t first, std::int64_t offset, int variant,
-                          std::int64_t counted, std::int64_t step) const {
-  RoundUnit unit;
+MicroBatch FixedData::make(std::int64_t first, std::int64_t offset, int variant,
+                           std::int64_t counted, std::int64_t step) const {
+  MicroBatch unit;
   unit.variant = variant;
   unit.step = static_cast<std::uint64_t>(step);
   unit.first_sample = offset;

@@ -47,19 +47,19 @@ class FixedData final : public UnitSource {
   /// Prepares a round of `units` mini-batches of `batch` samples, one unit each.
   void set_stream(int units, std::int64_t batch, std::int64_t first_step);
 
-  RoundUnit& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  MicroBatch& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
   void release(int) override {}
   double learning_rate(int) const override { return 0.05; }
   std::int64_t updates_before() const override { return first_step_; }
-  const std::vector<RoundUnit>& units() const { return units_; }
+  const std::vector<MicroBatch>& units() const { return units_; }
 
  private:
-  RoundUnit make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted,
-                 std::int64_t step) const;
+  MicroBatch make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted,
+                  std::int64_t step) const;
 
   std::vector<float> x_;
   std::vector<std::int64_t> y_;
-  std::vector<RoundUnit> units_;
+  std::vector<MicroBatch> units_;
   std::int64_t first_step_ = 0;
   bool stream_ = false;
 };

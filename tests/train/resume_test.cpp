@@ -106,6 +106,12 @@ class Resume : public testing::Test {
     config_.optimization.warmup = 3;
   }
 
+  /// What the command line would hand down: some of what decides numbers.
+  std::vector<Setting> numbers() const {
+    return {{"precision", config_.model.precision == DType::kFloat16 ? "fp16" : "fp32"},
+            {"lr", fmt::format("{}", config_.optimization.learning_rate.peak)}};
+  }
+
   void set_schedule(const char* name) {
     config_.pipeline.schedule = name;
     const bool whole = config_.pipeline.schedule == "pipedream" ||
@@ -137,7 +143,7 @@ class Resume : public testing::Test {
     Outcome out;
     std::optional<ProgramCut> cut;
     if (found) {
-      out.changes = compare_run(session, found->checkpoint);
+      out.changes = compare_run(session, found->checkpoint, numbers());
       session.start(first_round(session, found->checkpoint));
       cut = restore(session, found->checkpoint);
       options.resumed = &found->checkpoint;
@@ -147,7 +153,7 @@ class Resume : public testing::Test {
       session.start();
     }
     options.save.folder = checkpoints;
-    options.save.run = describe_run(session, {});
+    options.save.run = describe_run(session, {}, numbers());
     Stopper stopper(steps);
     out.steps = train(session, stopper, options).steps;
     out.losses = stopper.losses;
@@ -332,7 +338,7 @@ TEST_F(Resume, CheckpointsComeAtTheirStepsAndOnRequest) {
     options.save.folder = folder_ / schedule;
     options.save.every = SaveEvery::parse("3");
     options.save.keep = 0;
-    options.save.run = describe_run(session, {});
+    options.save.run = describe_run(session, {}, numbers());
     Asker asker;
     const TrainingSummary summary = train(session, asker, options);
     ASSERT_EQ(asker.written.size(), 6U) << schedule;
@@ -357,7 +363,7 @@ TEST_F(Resume, AFullDiskEndsTheRunOnlyWhileStepsAreLeft) {
     TrainingOptions options;
     options.save.folder = folder_ / "run";
     options.save.every = SaveEvery::parse(every);
-    options.save.run = describe_run(session, {});
+    options.save.run = describe_run(session, {}, numbers());
     Stopper never(-1);
     if (*every == '1') {
       EXPECT_THROW(train(session, never, options), Error);

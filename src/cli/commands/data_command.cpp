@@ -50,7 +50,7 @@ RawData made_data(const std::string& kind, const Options& options) {
     return out;
   }
   PT_CHECK(kind == "bytes", kUsage,
-           "there is nothing to make called \"{}\"; there are glyphs (pictures of digits), spirals "
+           "there is nothing to make called \"{}\"; there are glyphs (images of digits), spirals "
            "(points of two classes) and bytes (tokens of texts)",
            printable(kind));
   PT_CHECK(!options.from.empty(), kUsage,

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "partition/pipedream_graph.h"
 #include "partition/topology_file.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -34,7 +35,7 @@ struct Comparison {
 
 PlanRequest request_of(const PipeDreamPlanOptions& options) {
   PlanRequest request;
-  request.schedule = "pipedream";
+  request.schedule = planned_schedule("pipedream");
   request.stages = options.stages;
   request.replication = options.replication;
   request.recompute = Recompute::kNone;

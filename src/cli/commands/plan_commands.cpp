@@ -85,6 +85,58 @@ std::string fullest_device(const Session& session) {
       text(most->weights), text(most->activations), text(most->buffers), text(most->working));
 }
 
+PipeDreamPlanOptions pipedream_options(const Options& options) {
+  PT_CHECK(options.svg.empty() && options.dot.empty() && !options.schedule_given, kUsage,
+           "--pipedream-profile plans a profile, not a model: it takes neither --svg nor --dot nor "
+           "--schedule");
+  PipeDreamPlanOptions plan;
+  plan.profile = options.pipedream_profile;
+  plan.devices = options.gpus;
+  plan.topology = options.run.pipeline.topology;
+  plan.bytes_per_second = options.bandwidth;
+  const std::vector<int>& replicas = options.run.pipeline.replicas;
+  if (!replicas.empty()) {
+    PT_CHECK(std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
+             "--pipedream-profile takes --replicas auto, or 1,1,… for so many stages of one "
+             "device each");
+    plan.stages = static_cast<int>(replicas.size());
+    plan.replication = false;
+    if (plan.devices == 0) plan.devices = plan.stages;
+  }
+  plan.compat = !options.compat.empty();
+  plan.fewer_machines = options.fewer_machines;
+  if (!options.activation_compression.empty())
+    plan.activation_compression = std::strtod(options.activation_compression.c_str(), nullptr);
+  plan.output = options.output;
+  plan.json = options.json;
+  return plan;
+}
+
+/// Stages, notes, why it is cut there, memory, bounds and the step, as text.
+void print_plan(const Session& session) {
+  print(plan_table(session));
+  constexpr std::size_t kMostLines = 16;
+  for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
+  for (std::size_t i = 0; i < std::min(kMostLines, session.the_plan().cut_reasons.size()); ++i)
+    print("cut   " + session.the_plan().cut_reasons[i] + "\n");
+  if (session.the_plan().cut_reasons.size() > kMostLines)
+    print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
+  print(fullest_device(session));
+  print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
+                    seconds_text(session.the_plan().lower_bound_seconds),
+                    session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
+                    seconds_text(session.the_plan().planning_seconds)));
+  if (!session.asynchronous()) {
+    print("the step is\n" +
+          to_text(session.predicted_program(),
+                  critical_path(session.predicted_program(), session.predicted_costs(),
+                                session.prediction().events),
+                  4));
+  }
+  if (session.devices() <= 32)
+    print(render_rows(session.predicted_program(), session.prediction().events, 100));
+}
+
 }  // namespace
 
 int profile_command(Options& options) {
@@ -130,30 +182,7 @@ int profile_command(Options& options) {
 
 int plan_command(Options& options) {
   if (!options.pipedream_profile.empty()) {
-    PT_CHECK(
-        options.svg.empty() && options.dot.empty() && !options.schedule_given, kUsage,
-        "--pipedream-profile plans a profile, not a model: it takes neither --svg nor --dot nor "
-        "--schedule");
-    PipeDreamPlanOptions plan;
-    plan.profile = options.pipedream_profile;
-    plan.devices = options.gpus;
-    plan.topology = options.run.pipeline.topology;
-    plan.bytes_per_second = options.bandwidth;
-    const std::vector<int>& replicas = options.run.pipeline.replicas;
-    if (!replicas.empty()) {
-      PT_CHECK(std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
-               "--pipedream-profile takes --replicas auto, or 1,1,… for so many stages of one "
-               "device each");
-      plan.stages = static_cast<int>(replicas.size());
-      plan.replication = false;
-      if (plan.devices == 0) plan.devices = plan.stages;
-    }
-    plan.compat = !options.compat.empty();
-    plan.fewer_machines = options.fewer_machines;
-    if (!options.activation_compression.empty())
-      plan.activation_compression = std::strtod(options.activation_compression.c_str(), nullptr);
-    plan.output = options.output;
-    plan.json = options.json;
+    const PipeDreamPlanOptions plan = pipedream_options(options);
     resolve_verbosity(options);
     return plan_pipedream_profile(plan);
   }
@@ -189,26 +218,7 @@ int plan_command(Options& options) {
                     options.run.model.path, session.order()));
     return 0;
   }
-  print(plan_table(session));
-  constexpr std::size_t kMostLines = 16;
-  for (const std::string& note : session.the_plan().notes) print("note  " + note + "\n");
-  for (std::size_t i = 0; i < std::min(kMostLines, session.the_plan().cut_reasons.size()); ++i)
-    print("cut   " + session.the_plan().cut_reasons[i] + "\n");
-  if (session.the_plan().cut_reasons.size() > kMostLines)
-    print(fmt::format("cut   … and {} more\n", session.the_plan().cut_reasons.size() - kMostLines));
-  print(fullest_device(session));
-  print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
-                    seconds_text(session.the_plan().lower_bound_seconds),
-                    session.the_plan().lower_bound_reason, session.the_plan().gap() * 100,
-                    seconds_text(session.the_plan().planning_seconds)));
-  if (!session.asynchronous()) {
-    print("the step is\n" + to_text(session.predicted_program(),
-                                    critical_path(session.predicted_program(),
-                                                  session.predicted_costs(), prediction.events),
-                                    4));
-  }
-  if (session.devices() <= 32)
-    print(render_rows(session.predicted_program(), prediction.events, 100));
+  print_plan(session);
   return 0;
 }
 
@@ -222,11 +232,13 @@ int simulate_command(Options& options) {
            "--jitter is a share such as 0.05, from 0 to 2, not {}", options.jitter);
   for (const std::string& schedule : split_list(options.schedules)) {
     std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
-    if (counts[0] == 0 && schedule.rfind("pipedream", 0) != 0) counts = {2, 4, 8, 16};
+    const ScheduleDescription* description = find_schedule(schedule);
+    const bool drains = description == nullptr || !is_asynchronous(description->rule);
+    if (counts[0] == 0 && drains) counts = {2, 4, 8, 16};
     for (const std::int64_t count : counts) {
       RunConfig config = options.run;
       config.pipeline.schedule = schedule;
-      config.pipeline.micro_batches = schedule.rfind("pipedream", 0) == 0 ? 0 : count;
+      config.pipeline.micro_batches = drains ? count : 0;
       if (count > config.optimization.batch_size) continue;
       Session session(config);
       session.open();

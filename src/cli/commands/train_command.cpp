@@ -1,25 +1,20 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
-#include <fmt/ranges.h>
-
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <optional>
-#include <sstream>
-#include <utility>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "base/units.h"
 #include "base/vectors.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
+#include "cli/commands/run_messages.h"
+#include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
+#include "cli/commands/same_start.h"
+#include "cli/commands/trained_output.h"
 #include "cli/options/config_file.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
@@ -44,260 +39,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes the newest run of a folder of runs the one that is called "latest".
-void call_latest(const fs::path& folder) {
-  std::error_code ignored;
-  const fs::path latest = folder.parent_path() / "latest";
-  if (!fs::is_symlink(latest, ignored) && fs::exists(latest, ignored)) return;
-  fs::remove(latest, ignored);
-  fs::create_directory_symlink(folder.filename(), latest, ignored);
-}
-
-/// Makes the folder of the run. A name that nobody gave is always new. `resumed`: the folder that a
-/// checkpoint belongs to; empty: none.
-fs::path make_run_folder(const Options& options, const fs::path& resumed) {
-  std::error_code error;
-  if (!resumed.empty()) return resumed;
-  if (!options.run_dir.empty()) {
-    const fs::path folder = options.run_dir;
-    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
-             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
-    // A run that was to be resumed where possible may have left all but a checkpoint.
-    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
-                 fs::is_empty(folder, error),
-             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
-             printable(options.run_dir));
-    fs::create_directories(folder, error);
-    PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir),
-             error.message());
-    return folder;
-  }
-  const fs::path runs = folder_of_runs();
-  const std::time_t time = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&time, &local);
-  char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-  const std::string base = fs::path(options.run.model.path).stem().string() + "-" + stamp;
-  fs::create_directories(runs, error);
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
-    if (fs::create_directory(folder, error)) return folder;
-    if (error) break;
-  }
-  PT_FAIL(kResource,
-          "cannot make a folder for the run below \"{}\": {}; choose another place with --run-dir",
-          runs.string(), error.message());
-}
-
-/// A run's folder that goes again unless the run begins.
-class UnusedFolder {
- public:
-  /// `is_named`: its name, below the folder of all runs, was chosen here.
-  UnusedFolder(fs::path folder, bool is_named) : folder_(std::move(folder)), is_named_(is_named) {}
-  UnusedFolder(const UnusedFolder&) = delete;
-  UnusedFolder& operator=(const UnusedFolder&) = delete;
-  ~UnusedFolder() {
-    if (folder_.empty()) return;
-    std::error_code ignored;
-    for (const char* name : {"model.onnx", "model.onnx.data"}) fs::remove(folder_ / name, ignored);
-    fs::remove(folder_, ignored);  // if that was all
-    if (is_named_) fs::remove(folder_.parent_path(), ignored);
-  }
-  const fs::path& path() const { return folder_; }
-  fs::path keep() { return std::exchange(folder_, {}); }
-
- private:
-  fs::path folder_;
-  bool is_named_;
-};
-
-class Watcher final : public TrainingObserver {
- public:
-  Watcher(Session& session, TimeAccount& account, Progress& progress, EventLog& events,
-          TensorBoard& board, StepRecorder& recorder, StatusFile& status, Signals& signals)
-      : session_(session),
-        account_(account),
-        progress_(progress),
-        events_(events),
-        board_(board),
-        recorder_(recorder),
-        status_(status),
-        signals_(signals) {}
-  void on_round(std::int64_t step, const Program& program, const RoundResult& result) override {
-    if (!session_.processes()) account_.round(session_, program, result);
-    recorder_.round(step, program, result);
-    if (!session_.asynchronous()) return;
-    std::vector<double> busy;
-    for (const double seconds : result.busy_seconds) busy.push_back(seconds / result.seconds);
-    progress_.utilisation(busy);
-  }
-  void on_step(const StepReport& report) override {
-    events_.step(report);
-    board_.step(report);
-    progress_.step(report);
-    status_.step(report);
-    if (signals_.take_status()) {
-      progress_.status(report);
-      events_.signal("USR2", "status");
-    }
-  }
-  void on_evaluation(const EvaluationReport& report) override {
-    events_.evaluation(report);
-    board_.evaluation(report);
-    progress_.evaluation(report);
-  }
-  void on_checkpoint(const SaveOutcome& outcome) override {
-    events_.checkpoint(outcome);
-    if (!outcome.written) {
-      progress_.clear();
-      log_warning("checkpoint", "no checkpoint: {}", outcome.failure);
-      return;
-    }
-    status_.checkpoint(*outcome.written);
-    log_debug("checkpoint", "saved {} ({}, {}, {})", outcome.written->path.string(),
-              outcome.written->reason, bytes_text(outcome.written->bytes),
-              seconds_text(outcome.written->seconds));
-  }
-  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
-
- private:
-  Session& session_;
-  TimeAccount& account_;
-  Progress& progress_;
-  EventLog& events_;
-  TensorBoard& board_;
-  StepRecorder& recorder_;
-  StatusFile& status_;
-  Signals& signals_;
-};
-
-void introduce(const Options& options, const Session& session) {
-  const TrainingGraph& graph = session.graph();
-  std::int64_t parameters = 0;
-  for (const Parameter& parameter : graph.parameters)
-    parameters += graph.graph[parameter.value].type.count();
-  log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}",
-           PIPETRAIN_VERSION, fs::path(options.run.model.path).filename().string(), parameters,
-           graph.parameters.size(), session.chain().order.size(), session.model().file.opset);
-  for (const std::string& warning : session.model().file.warnings)
-    log_warning("onnx", "{}", warning);
-  for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
-  if (session.data().synthetic) {
-    log_info(
-        "train",
-        "note     no --data: synthetic samples measure the speed; the weights will not be useful");
-  }
-  log_info("train", "{}", session.data().description);
-  log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
-  const auto named = static_cast<std::int64_t>(session.data().class_names.size());
-  if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
-    log_info("train",
-             "note     the data have {} classes, the model {}: --num-classes {} would replace its "
-             "last layer",
-             named, graph.loss.classes, named);
-  }
-  log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
-           options.run.optimization.batch_size, session.micro_batches(),
-           session.micro_batches() == 1 ? "" : "es", session.micro_batch(),
-           session.micro_batch() == 1 ? "" : "s");
-  for (const OnnxValue& input : session.model().model.inputs) {
-    if (input.dims.empty() || input.dims[0].value <= 0 || session.micro_batches() < 2) continue;
-    log_info(
-        "train",
-        "note     the model takes {} sample{} at a time, as it was exported; with a free first "
-        "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
-        input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
-    break;
-  }
-  const bool one_each = session.stages() == session.devices();
-  log_info("train", "device   {} {}{} x {} thread{}{}{}", session.devices(),
-           one_each ? "stage" : "device", session.devices() == 1 ? "" : "s", session.threads(),
-           session.threads() == 1 ? "" : "s",
-           one_each ? "" : fmt::format(", {} stages", session.stages()),
-           session.processes() ? fmt::format(", in {} processes ({})", session.processes()->size(),
-                                             session.processes()->processes().name())
-                               : "");
-  for (const std::string& note : session.the_plan().notes) log_info("train", "note     {}", note);
-  log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
-           session.profile().device,
-           session.profile().is_estimate        ? " (estimated: the first step is measured)"
-           : session.profile().cached_nodes > 0 ? " (profile cached)"
-                                                : "",
-           plan_table(session));
-}
-
 /// What all devices could compute in a second; 0: unknown.
 double peak_flops(const Session& session) {
   if (!session.config().pipeline.gpu_ids.empty() || session.processes()) return 0;
   const int threads = std::min(available_cores(), session.devices() * session.threads());
   return matrix_product_rate(threads, session.config().pipeline.profile_cache);
-}
-
-/// The checkpoint of a run's last step, which is written if the run has not done so.
-fs::path last_checkpoint(const Session& session, const SaveSettings& save,
-                         const TrainingSummary& summary) {
-  if (summary.last_checkpoint.filename() == checkpoint_name(summary.steps))
-    return summary.last_checkpoint;
-  Checkpoint checkpoint = make_checkpoint(session, save.run, summary.steps, summary.steps, 0,
-                                          session.trained_contents());
-  checkpoint.reason = "error";
-  checkpoint.learning_rate = summary.learning_rate;
-  checkpoint.seconds = summary.seconds;
-  checkpoint.best = summary.best;
-  return write_checkpoint(save.folder, checkpoint).path;
-}
-
-/// Writes the trained model to `path`, or to standard output. Where that fails, it is kept as
-/// `spare`, in the folder of the run; where the model's own files have changed, as a checkpoint.
-void write_output(const Options& options, Session& session, const std::string& path,
-                  const std::string& spare, const SaveSettings& save,
-                  const TrainingSummary& summary) try {
-  std::vector<std::string> changes;
-  std::error_code ignored;
-  const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
-  if (options.output == "-") {
-    std::string temporary = spare + ".out";
-    changes = session.export_model(temporary);
-    std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
-    std::cout.flush();
-    if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
-    PT_CHECK(std::cout.good(), kResource,
-             "cannot write the model to standard output, which is full or closed; it is in {}",
-             printable(temporary));
-    fs::remove(temporary);
-  } else {
-    try {
-      changes = session.export_model(path, options.overwrite);
-    } catch (Error& error) {
-      if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
-      session.export_model(spare, /*overwrite=*/true);
-      error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
-      throw;
-    }
-  }
-  for (const std::string& change : changes) log_info("train", "note     {}", change);
-} catch (const Error& error) {
-  if (error.kind() != ErrorKind::kModel) throw;
-  const std::string kept = printable(last_checkpoint(session, save, summary).string());
-  PT_FAIL(kModel,
-          "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
-          "--output {}",
-          error.message(), kept, kept, printable(path));
-}
-
-/// Says what a run goes on from, and what it does otherwise than before.
-void introduce_resume(const Session& session, const FoundCheckpoint& found) {
-  const Checkpoint& checkpoint = found.checkpoint;
-  log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
-           checkpoint.step, session.total_steps(), checkpoint.epoch());
-  for (const std::string& change : compare_run(session, checkpoint))
-    log_info("train", "note     {}", change);
-  if (checkpoint.in_flight() && !continues_in_flight(session, checkpoint)) {
-    log_info("train",
-             "note     other stages or another schedule: mini-batches that were in flight start "
-             "again with the newest weights, so the numbers are not those of a run without a stop");
-  }
 }
 
 SaveSettings save_settings(const Options& options, const Session& session, const fs::path& folder) {
@@ -313,62 +59,14 @@ SaveSettings save_settings(const Options& options, const Session& session, const
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
-  save.run = describe_run(session, settings_to_keep(options, session));
+  save.run = describe_run(session, settings_to_keep(options, session), recorded_numbers(options));
   return save;
 }
 
-/// A configuration file that starts the run again.
-std::string config_of_run(const Options& options, const Session& session) {
-  Options copy = options;
-  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
-  // The model in the folder has its new head already.
-  std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
-  return config_text(copy, "train", /*all=*/true);
+/// The time that the run may take; 0: any.
+double most_seconds(const Options& options) {
+  return options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
 }
-
-/// The command that goes on with a run.
-std::string resume_words(const fs::path& folder) {
-  return fmt::format("pipetrain --resume={}", printable(folder.string()));
-}
-
-/// Ends a run that a signal has stopped and that has been saved; returns the exit code.
-int end_stopped(int signal, const TrainingSummary& summary, EventLog& events, StatusFile& status,
-                const fs::path& folder) {
-  const int code = 128 + signal;
-  events.signal(name_of_signal(signal), "save and stop");
-  events.run_end("interrupted", code, summary, "");
-  status.end("interrupted", code);
-  PT_CHECK(!summary.last_checkpoint.empty(), kResource,
-           "stopped after step {} by {}, but the checkpoint could not be saved", summary.steps,
-           name_of_signal(signal));
-  log_info("train", "stopped  by {} after step {} · saved {} · resume: {}", name_of_signal(signal),
-           summary.steps, summary.last_checkpoint.filename().string(), resume_words(folder));
-  stop_copying_log();
-  return code;
-}
-
-/// The checkpoint that process 0 has found, for all; `folder` is visible to them.
-std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGroup* processes) {
-  std::optional<FoundCheckpoint> found;
-  if (!processes || processes->leads()) found = checkpoint_to_resume(options);
-  if (!processes || options.resume.empty()) return found;
-  const std::string path = processes->broadcast(found ? fs::absolute(found->path).string() : "");
-  // Whose it is, process 0 says: others may have another home directory.
-  const bool is_own = processes->broadcast(found && found->checkpoint.is_own ? "own" : "") == "own";
-  if (!processes->leads() && !path.empty()) found = find_checkpoint(path);
-  if (found) found->checkpoint.is_own = is_own;
-  return found;
-}
-
-/// Only asks.
-class Follower final : public TrainingObserver {
- public:
-  explicit Follower(Signals& signals) : signals_(signals) {}
-  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
-
- private:
-  Signals& signals_;
-};
 
 /// Puts into a started session what it begins with.
 void begin_with(const Options& options, Session& session, const FoundCheckpoint* found,
@@ -408,59 +106,145 @@ int follow(const Options& options, Session& session, const FoundCheckpoint* foun
   return 0;
 }
 
-/// An option of a configuration, in which those that are left at their defaults are comments.
-std::string told_of(const std::string& line) {
-  return line.starts_with("# ") ? line.substr(2) : line;
-}
+/// What a run starts from, as the command line and the checkpoint say.
+struct Start {
+  std::optional<FoundCheckpoint> found;
+  bool goes_on = false;  // with everything that the checkpoint holds, not its weights alone
+  fs::path resumed;      // the folder of the run that goes on
 
-/// All processes are told the same: not everything that decides numbers would be missed later.
-void check_same_options(const Options& options, ProcessGroup* processes) {
-  if (!processes) return;
-  Options told = options;
-  told.quiet = false;  // who speaks is decided elsewhere
-  const std::string mine = config_text(told, "train", /*all=*/true) +
-                           fmt::format("resume = {}\ndry-run = {}\n", told.resume, told.dry_run);
-  const std::string first = processes->broadcast(mine);
-  std::istringstream here(mine), there(first);
-  for (std::string line, other; std::getline(here, line) && std::getline(there, other);) {
-    PT_CHECK(line == other, kUsage,
-             "{} was started with {} where process 0 has {}; all must be started with the same "
-             "options",
-             processes->name_of(processes->rank()), printable(told_of(line)),
-             printable(told_of(other)));
+  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
+};
+
+/// The run of the process that leads, from its folder on.
+class LeadingRun {
+ public:
+  LeadingRun(const Options& options, Session& session, const Start& start, const fs::path& folder,
+             const std::string& output, StatusFile& status, Signals& signals)
+      : options_(options),
+        session_(session),
+        start_(start),
+        folder_(folder),
+        output_(output),
+        status_(status),
+        signals_(signals),
+        was_estimate_(session.profile().is_estimate),
+        events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
+                /*append=*/!start.resumed.empty()),
+        board_(options.tensorboard ? folder / "tb" : fs::path()),
+        max_seconds_(most_seconds(options)),
+        progress_(options.log_every, options.quiet, max_seconds_),
+        recorder_(session, options.trace, options.trace_steps) {}
+
+  /// Returns the exit code.
+  int run() {
+    try {
+      train_and_write();
+    } catch (const Error& error) {
+      progress_.finish();
+      const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
+      events_.error(error.what());
+      status_.end(end, static_cast<int>(error.kind()));
+      events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
+      stop_copying_log();
+      throw;
+    }
+    if (summary_.end != RunEnd::kStopped) end_by_itself();
+    stop_copying_log();
+    return code_;
   }
-  PT_CHECK(mine == first, kUsage, "{} was started with other options than process 0",
-           processes->name_of(processes->rank()));
-}
 
-/// CPUs of one kind: layouts of what is sent, and the bits of replicas, follow their vectors.
-void check_same_vectors(ProcessGroup* processes) {
-  if (!processes) return;
-  const std::string mine = vector_instructions(), first = processes->broadcast(mine);
-  PT_CHECK(mine == first, kResource,
-           "{} computes with {}, process 0 with {}; use machines of one kind, or set "
-           "PIPETRAIN_VECTORS=AVX2 on all",
-           processes->name_of(processes->rank()), mine, first);
-}
+ private:
+  void train_and_write() {
+    events_.run_start(options_, session_, folder_.filename().string());
+    events_.plan(session_, (folder_ / "plan.json").string());
+    TrainingOptions training;
+    training.save = save_settings(options_, session_, folder_);
+    training.max_seconds = max_seconds_;
+    training.peak_flops = [&] { return peak_flops(session_); };
+    std::optional<ProgramCut> cut;
+    if (session_.processes()) session_.processes()->broadcast("begin");
+    begin_with(options_, session_, start_.checkpoint(), training, cut);
+    tell_memory(session_);
+    Watcher watcher(session_, {account_, progress_, events_, board_, recorder_, status_}, signals_);
+    signals_.watch_stops();
+    summary_ = train(session_, watcher, training);
+    progress_.finish();
+    if (was_estimate_) write_plan_and_profile(options_, session_, folder_);
+    if (summary_.end == RunEnd::kStopped) {
+      recorder_.finish();
+      return end_stopped(signals_.stop() ? signals_.stop() : SIGTERM);
+    }
+    session_.collect_weights();
+    write_trained_model(options_, session_, output_, (folder_ / "trained.onnx").string(),
+                        training.save, summary_);
+    recorder_.finish();
+    if (!summary_.save_failure.empty()) {
+      tell_saved(options_, output_, folder_);
+      PT_FAIL(kResource, "{}", summary_.save_failure);
+    }
+  }
 
-int train_in(Options& options, ProcessGroup* processes) {
-  std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
-  check_same_options(options, processes);
-  check_same_vectors(processes);
-  Signals signals;
-  const bool leads = !processes || processes->leads();
-  if (leads) resolve_verbosity(options);
+  /// Ends a run that a signal has stopped and that has been saved.
+  void end_stopped(int signal) {
+    code_ = 128 + signal;
+    events_.signal(name_of_signal(signal), "save and stop");
+    events_.run_end("interrupted", code_, summary_, "");
+    status_.end("interrupted", code_);
+    PT_CHECK(!summary_.last_checkpoint.empty(), kResource,
+             "stopped after step {} by {}, but the checkpoint could not be saved", summary_.steps,
+             name_of_signal(signal));
+    log_info("train", "stopped  by {} after step {} · saved {} · resume: {}",
+             name_of_signal(signal), summary_.steps, summary_.last_checkpoint.filename().string(),
+             resume_words(folder_));
+  }
+
+  void end_by_itself() {
+    const char* end = summary_.end == RunEnd::kTime      ? "max_time"
+                      : summary_.end == RunEnd::kStalled ? "early_stop"
+                                                         : "ok";
+    events_.run_end(end, 0, summary_, output_);
+    status_.end(end, 0);
+    tell_end(options_, session_, summary_, account_, recorder_, output_, folder_);
+  }
+
+  const Options& options_;
+  Session& session_;
+  const Start& start_;
+  fs::path folder_;
+  std::string output_;
+  StatusFile& status_;
+  Signals& signals_;
+  bool was_estimate_;
+  EventLog events_;
+  TensorBoard board_;
+  double max_seconds_;
+  Progress progress_;
+  TrainingSummary summary_;
+  TimeAccount account_;
+  StepRecorder recorder_;
+  int code_ = 0;
+};
+
+/// Finds the checkpoint that the run goes on from and takes over what it says.
+Start take_up(Options& options, ProcessGroup* processes) {
   PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
            "--resume-weights-only says how to --resume; give that too");
-  const std::optional<FoundCheckpoint> found = same_checkpoint(options, processes);
-  const bool goes_on = found && !options.resume_weights_only;
-  if (goes_on) take_over(*found, "train", options);
+  Start start;
+  start.found = same_checkpoint(options, processes);
+  start.goes_on = start.found && !options.resume_weights_only;
+  if (!start.goes_on) return start;
+  take_over(*start.found, "train", options);
   // The head has been replaced already, in the model of the run.
-  if (goes_on && options.num_classes > 0) {
-    options.run.model.path = model_of(*found, "train");
+  if (options.num_classes > 0) {
+    options.run.model.path = model_of(*start.found, "train");
     options.arguments.clear();
   }
-  const fs::path resumed = goes_on ? folder_to_resume(options, *found) : fs::path();
+  start.resumed = folder_to_resume(options, *start.found);
+  return start;
+}
+
+/// Fills in what the options leave open, but for what depends on the model.
+void resolve(Options& options, ProcessGroup* processes) {
   resolve_model(options, "train");
   resolve_plan(options);
   resolve_device(options, "train", processes);
@@ -471,18 +255,52 @@ int train_in(Options& options, ProcessGroup* processes) {
   if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
       optimization.epochs == 1)
     optimization.max_steps = 100;
+}
 
-  // A new head makes another model, which is then trained, resumed and written like any other.
-  std::optional<FolderLock> lock;
-  std::optional<UnusedFolder> early;
-  if (options.num_classes > 0 && !goes_on && leads) {
-    const fs::path folder = make_run_folder(options, {});
-    lock.emplace(folder);  // before anything of another run there is replaced
-    early.emplace(folder, options.run_dir.empty());
-    replace_classifier(options, (early->path() / "model.onnx").string());
+/// A new head makes another model, which is then trained, resumed and written like any other.
+void replace_head(Options& options, const Start& start, ProcessGroup* processes,
+                  RunFolder& folder) {
+  if (options.num_classes == 0) return;
+  const bool leads = !processes || processes->leads();
+  if (!start.goes_on && leads)
+    replace_classifier(options, (folder.make_early(options) / "model.onnx").string());
+  if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
+}
+
+/// The run of the process that leads, in a session that has been planned; returns the exit code.
+int lead(const Options& options, Session& session, const Start& start, RunFolder& run_folder,
+         Signals& signals) {
+  StatusFile status(options.status_file);  // refused before a folder is made
+  const fs::path& folder = run_folder.begin(options, start.resumed);
+  const std::string output = options.output.empty() || options.output == "-"
+                                 ? (folder / "trained.onnx").string()
+                                 : options.output;
+  if (start.goes_on && start.found->checkpoint.step >= session.total_steps() &&
+      fs::exists(output)) {
+    log_info("train", "done     nothing is left to do: all {} steps are in {}",
+             session.total_steps(), printable(output));
+    if (session.processes()) session.processes()->broadcast("nothing to do");
+    return 0;
   }
-  if (processes && options.num_classes > 0)
-    options.run.model.path = processes->broadcast(options.run.model.path);
+  const bool replaces_own = !start.resumed.empty() && fs::path(output) == folder / "trained.onnx";
+  check_output(options, output, replaces_own);
+  copy_log_to(folder / "stderr.log");
+  write_plan_and_profile(options, session, folder);
+  write_configuration(options, session, folder);
+  return LeadingRun(options, session, start, folder, output, status, signals).run();
+}
+
+int train_in(Options& options, ProcessGroup* processes) {
+  std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
+  check_same_options(options, processes);
+  check_same_vectors(processes);
+  Signals signals;
+  const bool leads = !processes || processes->leads();
+  if (leads) resolve_verbosity(options);
+  const Start start = take_up(options, processes);
+  resolve(options, processes);
+  RunFolder folder;
+  replace_head(options, start, processes, folder);
   PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
            "--schedule auto looks for one process; see what it chooses (pipetrain plan --schedule "
            "auto) and name that");
@@ -491,160 +309,11 @@ int train_in(Options& options, ProcessGroup* processes) {
   Session session(options.run, SessionMode::kTrain, processes);
   session.open();
   session.plan();
-  if (!leads)
-    return options.dry_run ? 0 : follow(options, session, found ? &*found : nullptr, signals);
+  if (!leads) return options.dry_run ? 0 : follow(options, session, start.checkpoint(), signals);
   check_one_file(session.model().file, options.output);
   introduce(options, session);
-  if (goes_on) introduce_resume(session, *found);
-  if (options.dry_run) return 0;
-
-  StatusFile status(options.status_file);  // refused before a folder is made
-  const fs::path folder = early ? early->keep() : make_run_folder(options, resumed);
-  if (!lock) lock.emplace(folder);
-  if (resumed.empty() && options.run_dir.empty()) call_latest(folder);
-  delete_unfinished(folder);
-  delete_unfinished(folder / "checkpoints");
-  const std::string output = options.output.empty() || options.output == "-"
-                                 ? (folder / "trained.onnx").string()
-                                 : options.output;
-  if (goes_on && found->checkpoint.step >= session.total_steps() && fs::exists(output)) {
-    log_info("train", "done     nothing is left to do: all {} steps are in {}",
-             session.total_steps(), printable(output));
-    if (processes) processes->broadcast("nothing to do");
-    return 0;
-  }
-  const bool replaces_own = !resumed.empty() && fs::path(output) == folder / "trained.onnx";
-  PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(output));
-  check_folder_of(output);
-  delete_stale_temporaries(output);
-  copy_log_to(folder / "stderr.log");
-  const std::string plan_path = (folder / "plan.json").string();
-  const auto write_plan_and_profile = [&] {
-    write_plan(plan_path, session.the_plan(), session.costs(), session.plan_request(),
-               options.run.model.path, session.order());
-    write_profile(folder / "profile.json", session.profile(), session.graph(),
-                  options.run.model.path);
-  };
-  write_plan_and_profile();
-  write_file(folder / "config.toml", config_of_run(options, session));
-  if (!session.data().class_names.empty())
-    write_file(folder / "classes.txt",
-               fmt::format("{}\n", fmt::join(session.data().class_names, "\n")));
-  const bool was_estimate = session.profile().is_estimate;
-  EventLog events(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
-                  /*append=*/!resumed.empty());
-  TensorBoard board(options.tensorboard ? folder / "tb" : fs::path());
-  const double max_seconds =
-      options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
-  Progress progress(options.log_every, options.quiet, max_seconds);
-  TrainingSummary summary;
-  TimeAccount account;
-  StepRecorder recorder(session, options.trace, options.trace_steps);
-  try {
-    events.run_start(options, session, folder.filename().string());
-    events.plan(session, plan_path);
-    TrainingOptions training;
-    training.save = save_settings(options, session, folder);
-    training.max_seconds = max_seconds;
-    training.peak_flops = [&] { return peak_flops(session); };
-    std::optional<ProgramCut> cut;
-    if (processes) processes->broadcast("begin");
-    begin_with(options, session, found ? &*found : nullptr, training, cut);
-    std::string memory, predicted;
-    for (int s = 0; s < session.stages(); ++s) {
-      const char* comma = s ? ", " : "";
-      memory += comma + bytes_text(session.runtime().memory(s).total());
-      predicted += comma + bytes_text(session.predicted_memory(s).total());
-    }
-    log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
-             memory, predicted);
-    Watcher watcher(session, account, progress, events, board, recorder, status, signals);
-    signals.watch_stops();
-    summary = train(session, watcher, training);
-    progress.finish();
-    if (was_estimate) write_plan_and_profile();
-    if (summary.end == RunEnd::kStopped) {
-      recorder.finish();
-      return end_stopped(signals.stop() ? signals.stop() : SIGTERM, summary, events, status,
-                         folder);
-    }
-    session.collect_weights();
-    write_output(options, session, output, (folder / "trained.onnx").string(), training.save,
-                 summary);
-    recorder.finish();
-    if (!summary.save_failure.empty()) {
-      log_info("train", "saved    {}  (run: {})",
-               options.output == "-" ? "standard output" : output, folder.string());
-      PT_FAIL(kResource, "{}", summary.save_failure);
-    }
-  } catch (const Error& error) {
-    progress.finish();
-    events.error(error.what());
-    status.end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error",
-               static_cast<int>(error.kind()));
-    events.run_end(error.kind() == ErrorKind::kDiverged ? "diverged" : "error",
-                   static_cast<int>(error.kind()), summary, "");
-    stop_copying_log();
-    throw;
-  }
-  const bool out_of_time = summary.end == RunEnd::kTime;
-  const char* end = out_of_time                       ? "max_time"
-                    : summary.end == RunEnd::kStalled ? "early_stop"
-                                                      : "ok";
-  events.run_end(end, 0, summary, output);
-  status.end(end, 0);
-  const double predicted = session.predicted_step_seconds();
-  if (summary.steps > 1 && summary.steady_step_seconds > 0) {
-    log_info("train",
-             "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
-             "(predicted {:.1f} %){}",
-             summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
-             seconds_text(predicted), summary.steady_bubble * 100,
-             session.prediction().bubble * 100,
-             summary.steady_utilisation > 0
-                 ? fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100)
-                 : "");
-  } else {
-    log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
-             summary.steps == 1 ? "" : "s", summary.seconds);
-  }
-  if (summary.skipped_steps > 0)
-    log_info("train", "skipped  {} of {} steps were left out: their gradients were not finite",
-             summary.skipped_steps, summary.steps);
-  if (summary.checkpoints > 0 && summary.seconds > 0) {
-    log_info("train",
-             "saves    {} checkpoint{} · {:.2f} % of the time waiting for them, {} written beside "
-             "training",
-             summary.checkpoints, summary.checkpoints == 1 ? "" : "s",
-             100 * summary.save_seconds / summary.seconds, seconds_text(summary.write_seconds));
-  }
-  if (const std::string text = account.text(); !text.empty())
-    log_info("train", "shares   {}", text);
-  if (const std::string text = recorder.explanation(); !text.empty())
-    log_info("train", "time     {}", text);
-  if (summary.end == RunEnd::kStalled) {
-    log_info("train",
-             "early    no better {} in {} evaluations; the best, {:.6g} after step {}, is "
-             "in {}",
-             summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step,
-             (folder / "checkpoints" / "best").string());
-  }
-  if (summary.last_evaluation && summary.last_evaluation->accuracy) {
-    log_info("train", "         accuracy {:.2f} % on {} held-out samples",
-             *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
-  }
-  log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output,
-           folder.string());
-  if (out_of_time)
-    log_info("train", "time     --max-time is over after step {} of {} · resume: {}", summary.steps,
-             session.total_steps(), resume_words(folder));
-  if (session.data().synthetic)
-    log_info("train",
-             "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",
-             printable(options.run.model.path));
-  stop_copying_log();
-  return 0;
+  if (start.goes_on) introduce_resume(options, session, *start.found);
+  return options.dry_run ? 0 : lead(options, session, start, folder, signals);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "cli/commands/commands.h"
 #include "cli/options/config_file.h"
 #include "cli/output/output.h"
+#include "pipeline/schedule/generate.h"
 #include "profile/machine.h"
 #include "train/saving.h"
 #include "train/signals.h"
@@ -83,8 +84,8 @@ class Lines final : public TuneObserver {
 /// The options of the run as given, with what makes it the candidate.
 Options options_of_candidate(const Options& options, const TuneCandidate& candidate) {
   const PipelineConfig& pipeline = candidate.config.pipeline;
-  const bool whole = candidate.micro_batches == 1 && pipeline.schedule.starts_with("pipedream") &&
-                     pipeline.schedule != "pipedream-2bw";
+  const bool whole =
+      candidate.micro_batches == 1 && planned_schedule(pipeline.schedule).whole_mini_batches;
   std::vector<Assignment> chosen = {
       {"--model", options.run.model.path},
       {"--gpus", fmt::format("{}", candidate.devices)},

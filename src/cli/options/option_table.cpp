@@ -93,6 +93,7 @@ OptionSpec& Table::add(std::string name, std::string value, std::string help,
   spec.help = std::move(help);
   spec.commands = std::move(commands);
   spec.group = group;
+  spec.numbers = numbers;
   specs.push_back(std::move(spec));
   return specs.back();
 }
@@ -245,6 +246,21 @@ void Table::nest(OptionSpec& outer, Table inner) {
     if (at < v.size()) set_parts(name, *parts, v.substr(at + 1));
   };
   outer.parts = *parts;
+}
+
+std::vector<Assignment> recorded_numbers(const Options& options) {
+  Options copy = options;
+  std::vector<Assignment> all;
+  const auto add = [&](const OptionSpec& spec) {
+    if (spec.numbers != Numbers::kRecorded || !spec.applies_to("train")) return;
+    if (!spec.record) return all.emplace_back(spec.name.substr(2), spec.get()), void();
+    for (Assignment& each : spec.record()) all.push_back(std::move(each));
+  };
+  for (const OptionSpec& spec : describe_options(copy)) {
+    add(spec);
+    for (const OptionSpec& part : spec.parts) add(part);
+  }
+  return all;
 }
 
 std::vector<OptionSpec> describe_options(Options& options) {

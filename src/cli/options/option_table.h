@@ -108,6 +108,7 @@ class Table {
   static void nest(OptionSpec& outer, Table inner);
 
   std::string group;
+  Numbers numbers = Numbers::kUnsaid;  // of rows that do not say it themselves
   std::vector<OptionSpec> specs;
 
  private:

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "cli/options/optimizer_help.h"
 
 namespace pipetrain {
 namespace {
@@ -114,8 +115,10 @@ void resolve_values(Options& options) {
   number(options.beta2, settings.beta2);
   number(options.epsilon, settings.epsilon);
   number(options.alpha, settings.alpha);
-  PT_CHECK(kind == OptimizerKind::kRmsProp || (!centered && options.alpha.empty()), kUsage,
-           "--alpha and --centered belong to --optimizer rmsprop, not {}", options.optimizer);
+  const OptimizerRow& row = row_of(kind);
+  PT_CHECK((row.reads_centered || !centered) && (row.alpha || options.alpha.empty()), kUsage,
+           "--alpha and --centered belong to --optimizer {}, not {}",
+           names_of_readers(&OptimizerRow::reads_centered), options.optimizer);
   validate(settings);
   set_milestones(options);
   set_rate_step(options);

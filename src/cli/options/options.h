@@ -83,6 +83,17 @@ struct Options {
 /// Whether an option's value names a file or a folder, and what becomes of it.
 enum class PathUse { kNone, kRead, kWrite };
 
+/// What the numbers that a run trains have to do with an option, and so whether a run that goes on
+/// may be given another value.
+enum class Numbers : unsigned char {
+  kUnsaid,      // nobody has thought about it: a test refuses such an option of train
+  kNone,        // none depends on it, or what it did is in the checkpoint
+  kRecorded,    // they depend on it: checkpoints record it, and going on with another one is said
+  kOfSession,   // they depend on what the session makes of it, which records that itself
+  kOfContent,   // it says what the model or the data are, whose contents are compared
+  kUnrecorded,  // they depend on it, but nothing says so where it changes
+};
+
 /// One option: how it is named, parsed and printed.
 struct OptionSpec {
   std::string name;                  // "--batch-size"
@@ -95,6 +106,7 @@ struct OptionSpec {
   std::function<void(const std::string&)> set;
   std::function<std::string()> get;  // what it is now: the default before parsing
   PathUse path = PathUse::kNone;
+  std::function<bool(const std::string&)> names_file;  // of a value that may also be a name
   bool repeatable = false;
   std::string optional_value;  // of a switch: what may stand after "="
   std::string environment;     // the variable that says it where the command line does not
@@ -103,6 +115,20 @@ struct OptionSpec {
   /// same.
   std::vector<OptionSpec> parts;
   std::string key;
+  Numbers numbers = Numbers::kUnsaid;
+  /// What a checkpoint records of it, by name; none: its name and get().
+  std::function<std::vector<Assignment>()> record;
+
+  OptionSpec& decides(Numbers what) {
+    numbers = what;
+    return *this;
+  }
+  /// Recorded under names and texts of its own: of what is in force where get() is what was given.
+  OptionSpec& recorded_as(std::function<std::vector<Assignment>()> all) {
+    numbers = Numbers::kRecorded;
+    record = std::move(all);
+    return *this;
+  }
 
   bool is_switch() const { return value.empty(); }
   /// The fixed words that a value may be, as its notation says: "synthetic" in "PATH|synthetic".
@@ -131,6 +157,9 @@ Options parse_options(const std::string& command, const std::vector<std::string>
 /// The options that settings (names and values) make. Those that the command does not have are
 /// left out.
 Options options_of(const std::string& command, const std::vector<Assignment>& settings);
+
+/// All that options say of the numbers that are trained, in force, as checkpoints record it.
+std::vector<Assignment> recorded_numbers(const Options& options);
 
 /// Settings of two layers: what the upper one sets as a whole is dropped from the lower one.
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,

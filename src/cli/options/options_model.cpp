@@ -6,16 +6,13 @@
 
 namespace pipetrain {
 
-void describe_model(Table& table, Options& options) {
-  table.group = "Model";
-  ModelConfig& model = options.run.model;
-  table
-      .path("--model", model.path, PathUse::kRead, "FILE", "the network, an ONNX file",
-            "train inspect profile plan simulate eval predict verify export")
-      .aliases = {"-m"};
-  table.specs.back().in_short_help = true;
-  OptionSpec& shape = table.add("--shape", "NAME=1x3x224x224",
-                                "full shape of an input with free dimensions", kModelCommands);
+namespace {
+
+void describe_shapes(Table& table, ModelConfig& model) {
+  OptionSpec& shape = table
+                          .add("--shape", "NAME=1x3x224x224",
+                               "full shape of an input with free dimensions", kModelCommands)
+                          .decides(Numbers::kUnrecorded);
   shape.repeatable = true;
   shape.aliases = {"--shapes"};
   shape.set = [&model](const std::string& v) {
@@ -35,7 +32,8 @@ void describe_model(Table& table, Options& options) {
       all.push_back(fmt::format("{}={}", name, fmt::join(dims.dims(), "x")));
     return fmt::format("{}", fmt::join(all, " "));
   };
-  OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kModelCommands);
+  OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kModelCommands)
+                        .decides(Numbers::kUnrecorded);
   dim.repeatable = true;
   dim.set = [&model](const std::string& v) {
     const auto [name, size] = split_pair("--dim", v);
@@ -46,34 +44,18 @@ void describe_model(Table& table, Options& options) {
     for (const auto& [name, size] : model.dims) all.push_back(fmt::format("{}={}", name, size));
     return fmt::format("{}", fmt::join(all, " "));
   };
-  table.text("--output-node", model.output_node, "NAME", "train up to this node or value",
-             kModelCommands);
-  table.list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
-             "train inspect");
-  table.list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
-             "train inspect");
-  table.choice("--init", options.init, {"keep", "random"},
-               "random: train from new weights instead of the file's", "train");
-  table.integer("--num-classes", options.num_classes, 2,
-                "replace the last layer by a new one for so many classes, keep the rest", "train");
-  table.choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                        "auto: merged copies are trained apart; graph: as the file shares them",
-                        "train inspect");
-  table.choice_of<BatchNormMode>(
-      "--bn", model.batch_norm,
-      {{"train", BatchNormMode::kTrain},
-       {"as-file", BatchNormMode::kAsFile},
-       {"frozen", BatchNormMode::kFrozen}},
-      "BatchNormalization: train with batch statistics, as the file says, or never",
-      kModelCommands);
-  table.choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
-                        "random masks of Dropout nodes", kModelCommands);
-  OptionSpec& precision = table.add("--precision", "fp32|tf32|bf16|fp16",
-                                    "bf16: products and what is stored between them in bfloat16, "
-                                    "weights and sums in float; fp16: the same in float16, "
-                                    "with a scaled loss; tf32: GPUs round what products of floats "
-                                    "read",
-                                    kModelCommands);
+}
+
+void describe_precision(Table& table, Options& options) {
+  ModelConfig& model = options.run.model;
+  OptionSpec& precision = table
+                              .add("--precision", "fp32|tf32|bf16|fp16",
+                                   "bf16: products and what is stored between them in bfloat16, "
+                                   "weights and sums in float; fp16: the same in float16, "
+                                   "with a scaled loss; tf32: GPUs round what products of floats "
+                                   "read",
+                                   kModelCommands)
+                              .decides(Numbers::kRecorded);
   precision.set = [&model](const std::string& v) {
     check_choice("--precision", v, {"fp32", "tf32", "bf16", "fp16"});
     model.precision = v == "bf16"   ? DType::kBFloat16
@@ -89,11 +71,13 @@ void describe_model(Table& table, Options& options) {
   };
   double& scale = options.run.optimization.loss_scale;
   Table inner;
-  OptionSpec& loss_scale = inner.add(
-      "--loss-scale", "N|auto",
-      "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
-      "some gradient is not finite, whose step is left out, doubled after 2000 steps",
-      kTrainCommands);
+  OptionSpec& loss_scale =
+      inner
+          .add("--loss-scale", "N|auto",
+               "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
+               "some gradient is not finite, whose step is left out, doubled after 2000 steps",
+               kTrainCommands)
+          .decides(Numbers::kOfSession);
   loss_scale.set = [&scale](const std::string& v) {
     scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
     PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
@@ -103,22 +87,84 @@ void describe_model(Table& table, Options& options) {
   Table::nest(precision, std::move(inner));
 }
 
+}  // namespace
+
+void describe_model(Table& table, Options& options) {
+  table.group = "Model";
+  ModelConfig& model = options.run.model;
+  table
+      .path("--model", model.path, PathUse::kRead, "FILE", "the network, an ONNX file",
+            "train inspect profile plan simulate eval predict verify export")
+      .decides(Numbers::kOfContent)
+      .aliases = {"-m"};
+  table.specs.back().in_short_help = true;
+  describe_shapes(table, model);
+  table
+      .text("--output-node", model.output_node, "NAME", "train up to this node or value",
+            kModelCommands)
+      .decides(Numbers::kUnrecorded);
+  table
+      .list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
+            "train inspect")
+      .decides(Numbers::kUnrecorded);
+  table
+      .list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
+            "train inspect")
+      .decides(Numbers::kUnrecorded);
+  table
+      .choice("--init", options.init, {"keep", "random"},
+              "random: train from new weights instead of the file's", "train")
+      .decides(Numbers::kNone);
+  table
+      .integer("--num-classes", options.num_classes, 2,
+               "replace the last layer by a new one for so many classes, keep the rest", "train")
+      .decides(Numbers::kOfContent);
+  table
+      .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
+                       "auto: merged copies are trained apart; graph: as the file shares them",
+                       "train inspect")
+      .decides(Numbers::kUnrecorded);
+  table
+      .choice_of<BatchNormMode>(
+          "--bn", model.batch_norm,
+          {{"train", BatchNormMode::kTrain},
+           {"as-file", BatchNormMode::kAsFile},
+           {"frozen", BatchNormMode::kFrozen}},
+          "BatchNormalization: train with batch statistics, as the file says, or never",
+          kModelCommands)
+      .decides(Numbers::kRecorded);
+  table
+      .choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
+                       "random masks of Dropout nodes", kModelCommands)
+      .decides(Numbers::kRecorded);
+  describe_precision(table, options);
+}
+
 void describe_loss(Table& table, Options& options) {
   LossOptions& loss = options.run.model.loss;
-  OptionSpec& spec = table.choice(
-      "--loss", loss.loss, {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
-      "loss; auto looks at output and labels", kModelCommands);
+  OptionSpec& spec =
+      table
+          .choice("--loss", loss.loss,
+                  {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
+                  "loss; auto looks at output and labels", kModelCommands)
+          .decides(Numbers::kOfSession);
   Table inner;
   inner.text("--logits", loss.output, "NAME", "which model output it looks at", kModelCommands)
+      .decides(Numbers::kUnrecorded)
       .key = "output";
-  inner.integer("--ignore-index", loss.ignore_index, -1000000000, "label that does not count",
-                kRunCommands);
+  inner
+      .integer("--ignore-index", loss.ignore_index, -1000000000, "label that does not count",
+               kRunCommands)
+      .decides(Numbers::kUnrecorded);
   inner
       .real("--label-smoothing", loss.label_smoothing,
             "share of a cross-entropy's target that is spread over all classes", kTrainCommands)
+      .decides(Numbers::kRecorded)
       .key = "smoothing";
-  OptionSpec& weights = inner.add("--class-weights", "X,X,…",
-                                  "how much each class counts in a cross-entropy", kTrainCommands);
+  OptionSpec& weights = inner
+                            .add("--class-weights", "X,X,…",
+                                 "how much each class counts in a cross-entropy", kTrainCommands)
+                            .decides(Numbers::kRecorded);
   weights.key = "weights";
   weights.set = [&loss](const std::string& v) {
     loss.class_weights.clear();

@@ -1,4 +1,5 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
+#include "cli/options/optimizer_help.h"
 #include "cli/options/option_table.h"
 #include "train/metrics.h"
 #include "train/saving.h"
@@ -7,82 +8,111 @@ namespace pipetrain {
 
 namespace {
 
+using Record = std::vector<Assignment>;
+
+Record in_force(std::string name, double value) {
+  return {{std::move(name), fmt::format("{}", value)}};
+}
+
+/// "conv*=0.1,fc*=10"
+std::string rates_text(const std::vector<std::pair<std::string, double>>& rates,
+                       const char* between) {
+  std::vector<std::string> all;
+  for (const auto& [glob, value] : rates) all.push_back(fmt::format("{}={}", glob, value));
+  return fmt::format("{}", fmt::join(all, between));
+}
+
+std::string milestones_of(const LearningRateSettings& rate) {
+  std::vector<std::string> all;
+  for (const Milestone& milestone : rate.milestones)
+    all.push_back(fmt::format("{}{}", milestone.value, milestone.is_share ? " of the run" : ""));
+  return fmt::format("{}", fmt::join(all, ","));
+}
+
 void describe_optimizer(OptionSpec& optimizer, Options& options) {
   Table inner;
   OptimizerSettings& settings = options.run.optimization.optimizer;
-  inner.late_real("--momentum", options.momentum, "of sgd, lars 0.9, of rmsprop 0", kTrainCommands);
-  inner.flag("--nesterov", settings.nesterov, "of sgd", kTrainCommands);
-  inner.late_real("--beta1", options.beta1, "of adam, adamw, lamb, lion; 0.9", kTrainCommands);
-  inner.late_real("--beta2", options.beta2, "of adam, adamw, lamb 0.999, lion 0.99",
-                  kTrainCommands);
-  inner.late_real("--eps", options.epsilon,
-                  "of adam, adamw, rmsprop 1e-8, adagrad 1e-10, lamb 1e-6", kTrainCommands);
-  inner.late_real("--alpha", options.alpha, "of rmsprop: decay of the mean square; 0.99",
-                  kTrainCommands);
-  inner.flag("--centered", settings.centered, "of rmsprop: divide by the deviation from the mean",
-             kTrainCommands);
+  inner
+      .late_real("--momentum", options.momentum, readers_of(&OptimizerRow::momentum),
+                 kTrainCommands)
+      .recorded_as([&settings] { return in_force("momentum", settings.momentum); });
+  inner
+      .flag("--nesterov", settings.nesterov, readers_of(&OptimizerRow::reads_nesterov),
+            kTrainCommands)
+      .decides(Numbers::kRecorded);
+  inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kTrainCommands)
+      .recorded_as([&settings] { return in_force("beta1", settings.beta1); });
+  inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kTrainCommands)
+      .recorded_as([&settings] { return in_force("beta2", settings.beta2); });
+  inner.late_real("--eps", options.epsilon, readers_of(&OptimizerRow::epsilon), kTrainCommands)
+      .recorded_as([&settings] { return in_force("eps", settings.epsilon); });
+  inner
+      .late_real("--alpha", options.alpha,
+                 readers_of(&OptimizerRow::alpha, "decay of the mean square"), kTrainCommands)
+      .recorded_as([&settings] { return in_force("alpha", settings.alpha); });
+  inner
+      .flag("--centered", settings.centered,
+            readers_of(&OptimizerRow::reads_centered) + ": divide by the deviation from the mean",
+            kTrainCommands)
+      .decides(Numbers::kRecorded);
   Table::nest(optimizer, std::move(inner));
 }
 
 void describe_rate_curve(OptionSpec& schedule, Options& options) {
   Table inner;
-  LearningRateSettings& rate = options.run.optimization.learning_rate;
+  OptimizationConfig& optimization = options.run.optimization;
+  LearningRateSettings& rate = optimization.learning_rate;
+  bool& by_time = optimization.rate_by_time;
   inner
-      .choice_of<bool>("--lr-over", options.run.optimization.rate_by_time,
-                       {{"steps", false}, {"time", true}},
+      .choice_of<bool>("--lr-over", by_time, {{"steps", false}, {"time", true}},
                        "what the curve spans: the steps of the run, or --max-time", kTrainCommands)
+      .recorded_as([&by_time] {
+        return by_time ? Record{{"lr-over", "time"}} : Record{};
+      })
       .key = "over";
   inner.real("--min-lr", rate.minimum, "learning rate that it never falls below", kTrainCommands)
+      .decides(Numbers::kRecorded)
       .key = "min";
   inner.real("--lr-gamma", rate.gamma, "factor of step, multistep, exponential", kTrainCommands)
+      .decides(Numbers::kRecorded)
       .key = "gamma";
   inner
       .text("--lr-step", options.lr_step, "N|Nep|Nsa",
             "of step and exponential: steps, epochs or samples for one factor", kTrainCommands)
+      .recorded_as([&optimization] {
+        const bool by_epochs = optimization.rate_every_epochs > 0;
+        return Record{{"lr-step", by_epochs
+                                      ? fmt::format("{} epochs", optimization.rate_every_epochs)
+                                      : fmt::format("{}", optimization.learning_rate.every_steps)}};
+      })
       .key = "every";
   inner
       .list("--lr-milestones", options.milestones, "N|P%|Nep|Nsa,…",
             "of multistep: when to apply the factor", kTrainCommands)
+      .recorded_as([&rate] {
+        return Record{{"lr-milestones", milestones_of(rate)}};
+      })
       .key = "at";
-  inner.real("--lr-power", rate.power, "of polynomial", kTrainCommands).key = "power";
+  inner.real("--lr-power", rate.power, "of polynomial", kTrainCommands)
+      .decides(Numbers::kRecorded)
+      .key = "power";
   inner
       .real("--lr-decay-fraction", rate.decay_fraction,
             "of wsd: share of the run in which it falls", kTrainCommands)
+      .decides(Numbers::kRecorded)
       .key = "fall";
   Table::nest(schedule, std::move(inner));
 }
 
-}  // namespace
-
-void describe_optimization(Table& table, Options& options) {
-  table.group = "Optimise";
+/// What applies to some tensors, or to each of them.
+void describe_tensors(Table& table, Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
-  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
-      .in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
-      .aliases = {"--max-iters"};
-  table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
-      .aliases = {"-b", "--global-batch-size"};
-  table.specs.back().in_short_help = true;
-  OptionSpec& optimizer = table.choice(
-      "--optimizer", options.optimizer,
-      {"adamw", "adam", "sgd", "rmsprop", "adagrad", "lamb", "lars", "lion"},
-      "formulas and defaults are PyTorch's; lamb, lars, lion: the papers'", kTrainCommands);
-  optimizer.in_short_help = true;
-  describe_optimizer(optimizer, options);
-  table
-      .late_real("--lr", options.lr,
-                 "learning rate; adam, adamw, lamb 1e-3, lion 1e-4, lars 1, else 1e-2",
-                 kTrainCommands)
-      .aliases = {"--learning-rate"};
-  table.specs.back().in_short_help = true;
-  const auto rate_text = [](const std::vector<std::pair<std::string, double>>& rates) {
-    std::vector<std::string> all;
-    for (const auto& [glob, value] : rates) all.push_back(fmt::format("{}={}", glob, value));
-    return fmt::format("{}", fmt::join(all, " "));
-  };
-  OptionSpec& scale = table.add("--lr-scale", "GLOB=X",
-                                "factor of the learning rate of matching tensors", kTrainCommands);
+  OptionSpec& scale = table
+                          .add("--lr-scale", "GLOB=X",
+                               "factor of the learning rate of matching tensors", kTrainCommands)
+                          .recorded_as([&optimization] {
+                            return Record{{"lr-scale", rates_text(optimization.rate_scales, ",")}};
+                          });
   scale.repeatable = true;
   scale.set = [&optimization](const std::string& v) {
     const auto [glob, value] = split_pair("--lr-scale", v);
@@ -91,12 +121,18 @@ void describe_optimization(Table& table, Options& options) {
              "--lr-scale must not be negative, not {}; to leave tensors alone: --freeze",
              printable(value));
   };
-  scale.get = [&optimization, rate_text] { return rate_text(optimization.rate_scales); };
-  OptionSpec& decay = table.add(
-      "--weight-decay", "X|GLOB=X",
-      "adamw, lamb 0.01, lars 5e-4, else 0; adamw, lamb and lion leave biases and norms alone "
-      "(*=0.01: all tensors); of matching tensors",
-      kTrainCommands);
+  scale.get = [&optimization] { return rates_text(optimization.rate_scales, " "); };
+  OptionSpec& decay =
+      table
+          .add("--weight-decay", "X|GLOB=X",
+               fmt::format(
+                   "{}; {} leave biases and norms alone (*=0.01: all tensors); of matching tensors",
+                   defaults_of(&OptimizerRow::weight_decay), names_with_decoupled_decay()),
+               kTrainCommands)
+          .recorded_as([&optimization] {
+            return Record{{"weight-decay", fmt::format("{}", optimization.optimizer.weight_decay)},
+                          {"weight-decay of tensors", rates_text(optimization.decays, ",")}};
+          });
   decay.repeatable = true;
   decay.set = [&options, &optimization](const std::string& v) {
     if (v.find('=') == std::string::npos) {
@@ -106,45 +142,29 @@ void describe_optimization(Table& table, Options& options) {
     const auto [glob, value] = split_pair("--weight-decay", v);
     optimization.decays.emplace_back(glob, parse_real("--weight-decay", value));
   };
-  decay.get = [&options, &optimization, rate_text] {
-    const std::string tensors = rate_text(optimization.decays);
+  decay.get = [&options, &optimization] {
+    const std::string tensors = rates_text(optimization.decays, " ");
     return options.weight_decay + (options.weight_decay.empty() || tensors.empty() ? "" : " ") +
            tensors;
   };
   OptionSpec& average =
-      table.real("--ema", optimization.optimizer.average_decay,
-                 "decay of a moving average of the weights, which is evaluated and written; 0: off",
-                 kTrainCommands);
+      table
+          .real("--ema", optimization.optimizer.average_decay,
+                "decay of a moving average of the weights, which is evaluated and written; 0: off",
+                kTrainCommands)
+          .decides(Numbers::kRecorded);
   average.set = [&optimization](const std::string& v) {
     const double value = parse_real("--ema", v);
     PT_CHECK(value >= 0 && value < 1, kUsage, "--ema takes a decay from 0 to below 1, not {}",
              printable(v));
     optimization.optimizer.average_decay = value;
   };
-  OptionSpec& schedule = table.add("--lr-schedule",
-                                   "constant|cosine|linear|step|multistep|exponential|polynomial|"
-                                   "inverse-sqrt|wsd|onecycle",
-                                   "of the learning rate over the whole run", kTrainCommands);
-  schedule.aliases = {"--lr-scheduler"};
-  schedule.set = [&optimization](const std::string& v) {
-    optimization.learning_rate.kind = learning_rate_named(v);
-  };
-  schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
-  describe_rate_curve(schedule, options);
-  table
-      .text("--warmup", options.warmup, "N|P%|Nep|Nsa",
-            "of the learning rate: steps, share of the run, epochs, samples", kTrainCommands)
-      .aliases = {"--warmup-steps"};
-  table
-      .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
-            kTrainCommands)
-      .aliases = {"--max-grad-norm", "--grad-clip"};
-  table
-      .integer("--seed", optimization.seed, 0, "of order, masks, held-out samples and new weights",
-               "train profile plan simulate eval verify new data")
-      .in_short_help = true;
+}
+
+void describe_validation(Table& table, OptimizationConfig& optimization) {
   OptionSpec& validate =
-      table.add("--val-every", "N|Nep|never", "steps or epochs between validations", "train");
+      table.add("--val-every", "N|Nep|never", "steps or epochs between validations", "train")
+          .decides(Numbers::kNone);
   validate.aliases = {"--eval-every"};
   validate.set = [&optimization](const std::string& v) {
     const SaveEvery every = SaveEvery::parse(v);
@@ -162,18 +182,85 @@ void describe_optimization(Table& table, Options& options) {
   table
       .integer("--patience", optimization.patience, 0,
                "validations without a better one that end the run; 0: never", "train")
+      .decides(Numbers::kNone)
       .aliases = {"--early-stopping"};
-  OptionSpec& best = table.add("--best-metric", "loss|accuracy|perplexity|r2|topK",
-                               "of validations: which model is the best", "train");
+  OptionSpec& best = table
+                         .add("--best-metric", "loss|accuracy|perplexity|r2|topK",
+                              "of validations: which model is the best", "train")
+                         .decides(Numbers::kNone);
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
   best.get = [&optimization] { return optimization.best_metric; };
-  table.choice_of<OnNonfinite>("--on-nan", optimization.on_nonfinite,
-                               {{"stop", OnNonfinite::kStop},
-                                {"skip", OnNonfinite::kSkip},
-                                {"ignore", OnNonfinite::kIgnore}},
-                               "what to do when the loss is not finite; skip: leave out steps of "
-                               "which some gradient is not",
-                               kTrainCommands);
+}
+
+}  // namespace
+
+void describe_optimization(Table& table, Options& options) {
+  table.group = "Optimise";
+  OptimizationConfig& optimization = options.run.optimization;
+  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
+      .decides(Numbers::kOfSession)
+      .in_short_help = true;
+  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
+      .decides(Numbers::kOfSession)
+      .aliases = {"--max-iters"};
+  table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
+      .decides(Numbers::kOfSession)
+      .aliases = {"-b", "--global-batch-size"};
+  table.specs.back().in_short_help = true;
+  OptionSpec& optimizer = table
+                              .choice("--optimizer", options.optimizer, optimizer_names(),
+                                      optimizer_help(), kTrainCommands)
+                              .decides(Numbers::kOfSession);
+  optimizer.in_short_help = true;
+  describe_optimizer(optimizer, options);
+  table
+      .late_real("--lr", options.lr, "learning rate; " + defaults_of(&OptimizerRow::learning_rate),
+                 kTrainCommands)
+      .recorded_as([&optimization] { return in_force("lr", optimization.learning_rate.peak); })
+      .aliases = {"--learning-rate"};
+  table.specs.back().in_short_help = true;
+  describe_tensors(table, options);
+  OptionSpec& schedule = table
+                             .add("--lr-schedule",
+                                  "constant|cosine|linear|step|multistep|exponential|polynomial|"
+                                  "inverse-sqrt|wsd|onecycle",
+                                  "of the learning rate over the whole run", kTrainCommands)
+                             .decides(Numbers::kRecorded);
+  schedule.aliases = {"--lr-scheduler"};
+  schedule.set = [&optimization](const std::string& v) {
+    optimization.learning_rate.kind = learning_rate_named(v);
+  };
+  schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
+  describe_rate_curve(schedule, options);
+  table
+      .text("--warmup", options.warmup, "N|P%|Nep|Nsa",
+            "of the learning rate: steps, share of the run, epochs, samples", kTrainCommands)
+      .recorded_as([&optimization] {
+        return Record{
+            {"warmup", fmt::format("{}{}", optimization.warmup,
+                                   optimization.warmup_is_fraction ? " of the run" : " steps")}};
+      })
+      .aliases = {"--warmup-steps"};
+  table
+      .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
+            kTrainCommands)
+      .decides(Numbers::kRecorded)
+      .aliases = {"--max-grad-norm", "--grad-clip"};
+  table
+      .integer("--seed", optimization.seed, 0, "of order, masks, held-out samples and new weights",
+               "train profile plan simulate eval verify new data")
+      .decides(Numbers::kRecorded)
+      .in_short_help = true;
+  describe_validation(table, optimization);
+  table
+      .choice_of<OnNonfinite>("--on-nan", optimization.on_nonfinite,
+                              {{"stop", OnNonfinite::kStop},
+                               {"skip", OnNonfinite::kSkip},
+                               {"ignore", OnNonfinite::kIgnore}},
+                              "what to do when the loss is not finite; skip: leave out steps of "
+                              "which some gradient is not",
+                              kTrainCommands)
+      .decides(Numbers::kUnrecorded);
 }
 
 }  // namespace pipetrain

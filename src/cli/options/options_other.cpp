@@ -19,7 +19,7 @@ void describe_planning(Table& table, Options& options) {
   table.real("--jitter", options.jitter,
              "how far times scatter, as a share: gives the step's p50 and p95", "simulate");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
-  table.path("--svg", options.svg, PathUse::kWrite, "FILE", "a picture of the predicted step",
+  table.path("--svg", options.svg, PathUse::kWrite, "FILE", "a figure of the predicted step",
              "plan schedule");
   table.path("--dot", options.dot, PathUse::kWrite, "FILE", "the cut chain, for Graphviz", "plan");
   table.text("--times", options.times, "F,B|F,I,W",
@@ -65,10 +65,11 @@ void describe_planning(Table& table, Options& options) {
 
 void describe_new(Table& table, Options& options) {
   table.group = "New";
+  table.numbers = Numbers::kNone;
   table.integer("--image", options.image, 1, "height and width of the images", "new data");
   table.integer("--channels", options.channels, 1, "of the images", "new data");
   table.integer("--classes", options.classes, 2, "of a classifier", "new");
-  table.integer("--width", options.width, 1, "of the layers; of a picture, in columns",
+  table.integer("--width", options.width, 1, "of the layers; of a figure, in columns",
                 "new schedule");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
       "--layers"};

@@ -8,6 +8,7 @@ namespace pipetrain {
 
 void describe_checkpoints(Table& table, Options& options) {
   table.group = "Checkpoints";
+  table.numbers = Numbers::kNone;
   OptionSpec& resume = table.add("--resume", "",
                                  "go on from a checkpoint: the newest of the run; auto: start "
                                  "afresh where there is none; PATH: this one",
@@ -20,6 +21,7 @@ void describe_checkpoints(Table& table, Options& options) {
   };
   resume.get = [&options] { return options.resume; };
   Table resume_settings;
+  resume_settings.numbers = table.numbers;
   resume_settings
       .flag("--resume-weights-only", options.resume_weights_only,
             "a new run that begins with the weights", "train")
@@ -48,7 +50,8 @@ void describe_checkpoints(Table& table, Options& options) {
   keep.get = [&options] { return options.keep == 0 ? "all" : fmt::format("{}", options.keep); };
   table.choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
                "when one cannot be written; warn: the third in a row ends the run", "train");
-  OptionSpec& time = table.add("--max-time", "TIME", "save and end after 90, 30min, 2h", "train");
+  OptionSpec& time = table.add("--max-time", "TIME", "save and end after 90, 30min, 2h", "train")
+                         .decides(Numbers::kUnrecorded);
   time.set = [&options](const std::string& v) {
     parse_duration("--max-time", v);
     options.max_time = v;
@@ -64,6 +67,7 @@ void describe_checkpoints(Table& table, Options& options) {
 
 void describe_output(Table& table, Options& options) {
   table.group = "Output";
+  table.numbers = Numbers::kNone;
   table
       .path("--output", options.output, PathUse::kWrite, "FILE|-",
             "trained model; RUN/trained.onnx",
@@ -84,6 +88,7 @@ void describe_output(Table& table, Options& options) {
   OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",
                                  "a timeline of some steps, for ui.perfetto.dev", "train");
   Table trace_settings;
+  trace_settings.numbers = table.numbers;
   trace_settings
       .text("--trace-steps", options.trace_steps, "A-B", "which; the first three warm ones",
             "train")
@@ -93,6 +98,7 @@ void describe_output(Table& table, Options& options) {
 
 void describe_general(Table& table, Options& options) {
   table.group = "General";
+  table.numbers = Numbers::kNone;
   OptionSpec& config =
       table.add("--config", "FILE|-",
                 "options from a file, by their names without dashes; the command line wins", "*");

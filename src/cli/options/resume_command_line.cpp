@@ -67,6 +67,7 @@ bool names_file(const OptionSpec& spec, const std::string& value) {
   if (spec.path == PathUse::kNone || value.empty() || value == "-" ||
       std::find(words.begin(), words.end(), value) != words.end())
     return false;
+  if (spec.names_file) return spec.names_file(value);
   std::error_code error;
   const bool may_be_name = spec.value.find("NAME") != std::string::npos;
   return !may_be_name || value.find_first_of("./\\") != std::string::npos ||

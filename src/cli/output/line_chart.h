@@ -1,4 +1,4 @@
-// Curves over steps as SVG pictures, for reports.
+// Curves over steps as SVG images, for reports.
 #pragma once
 
 #include <string>

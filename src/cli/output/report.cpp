@@ -205,12 +205,12 @@ std::string gantt(const TraceFile& trace) {
   };
   const auto measured = first(TraceSide::kMeasured), predicted = first(TraceSide::kPredicted);
   if (measured == trace.steps.end()) return "";
-  Gantt picture;
+  Gantt image;
   for (const auto& step : {predicted, measured}) {
     if (step == trace.steps.end()) continue;
-    picture.panels.push_back({to_text(step->side), &trace.programs[step->program], &step->events});
+    image.panels.push_back({to_text(step->side), &trace.programs[step->program], &step->events});
   }
-  return "<h2>A step, predicted and measured</h2>\n<div class=\"wide\">" + gantt_svg(picture) +
+  return "<h2>A step, predicted and measured</h2>\n<div class=\"wide\">" + gantt_svg(image) +
          "</div>\n";
 }
 

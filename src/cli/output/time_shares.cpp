@@ -44,7 +44,7 @@ void TimeAccount::round(Session& session, const Program& program, const RoundRes
       std::vector<KernelKind>& kinds = kinds_.emplace_back();
       std::vector<bool>& in_update = in_update_.emplace_back();
       for (const Node& node : variant.training->graph.nodes) {
-        kinds.push_back(kernel_kind(node.op->name));
+        kinds.push_back(node.op->traits.kind);
         in_update.push_back(node.part == Part::kPrepare ||
                             (node.part == Part::kFinish && !program.gradient_sync));
       }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "profile/kernel_kind.h"
+#include "graph/op_traits.h"
 #include "train/session.h"
 
 namespace pipetrain {

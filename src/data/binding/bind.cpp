@@ -106,8 +106,8 @@ class Binder {
     if (is_float(input.dtype)) {
       scale.divisor = out_.divisors[index] = divisor_of_rows(raw, index);
     }
-    const bool pictures = raw.dtype() == DType::kUint8;
-    if (pictures) {
+    const bool images = raw.dtype() == DType::kUint8;
+    if (images) {
       has_images_ = true;
       const std::optional<ImageShape> image = image_shape_of(input.sample_shape);
       set_channels(scale, image ? *image : ImageShape{}, input.name);
@@ -117,7 +117,7 @@ class Binder {
                       ? raw.source->bind(input.sample_shape, options_.image, scale, how)
                       : nullptr;
     PT_CHECK(source, kData, "{} \"{}\" of {} cannot become the input \"{}\" {}",
-             pictures ? "pictures" : "rows", printable(raw.name), printable(raw.file),
+             images ? "images" : "rows", printable(raw.name), printable(raw.file),
              printable(input.name), input.sample_shape.text());
     const Column column{input.name, input.dtype, input.sample_shape};
     note_column("input", column, "from " + quoted(raw) + how + scale_text(scale));
@@ -139,13 +139,13 @@ class Binder {
 
   double divisor_of_rows(const RawColumn& raw, std::size_t index) const {
     const Normalization& how = options_.normalization;
-    const bool pictures = raw.dtype() == DType::kUint8;
+    const bool images = raw.dtype() == DType::kUint8;
     if (how.kind == Normalization::Kind::kDivide) return how.divisor;
     if (how.kind == Normalization::Kind::kNone) return 1;
     if (like_) return like_->divisors[index];
-    PT_CHECK(pictures || how.kind == Normalization::Kind::kAuto, kUsage,
+    PT_CHECK(images || how.kind == Normalization::Kind::kAuto, kUsage,
              "--normalize max is not for sparse rows; divide by a number, or use none");
-    return pictures ? 255 : 1;
+    return images ? 255 : 1;
   }
 
   void set_channels(PixelScale& scale, const ImageShape& image, const std::string& name) const {
@@ -194,7 +194,7 @@ class Binder {
                place(), list_columns(split_.columns), label.name);
       const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
       PT_CHECK(inputs, kData,
-               "{} has no labels, and pictures that are changed on the way cannot be their own; "
+               "{} has no labels, and images that are changed on the way cannot be their own; "
                "put them into an array: pipetrain data convert",
                place());
       *source = *inputs;

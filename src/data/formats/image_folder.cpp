@@ -1,4 +1,4 @@
-// Pictures in folders: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/val/CLASS/*.png, or all in
+// Images in folders: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/val/CLASS/*.png, or all in
 // one folder without classes.
 #include <algorithm>
 #include <cctype>
@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "data/formats/pictures.h"
+#include "data/formats/image_rows.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -15,11 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_picture_file(const fs::path& path) {
+bool is_image_file(const fs::path& path) {
   std::string name = path.filename().string();
   if (name.starts_with(".")) return false;
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return has_picture_name(name);
+  return has_image_name(name);
 }
 
 // Folders below `folder`, by name.
@@ -32,8 +32,8 @@ std::map<std::string, fs::path> folders_in(const fs::path& folder) {
   return out;
 }
 
-// All pictures below `folder`, in byte order of their paths.
-std::vector<std::string> pictures_below(const fs::path& folder) {
+// All images below `folder`, in byte order of their paths.
+std::vector<std::string> images_below(const fs::path& folder) {
   std::vector<std::string> out;
   constexpr auto kOptions = fs::directory_options::skip_permission_denied |
                             fs::directory_options::follow_directory_symlink;
@@ -42,8 +42,7 @@ std::vector<std::string> pictures_below(const fs::path& folder) {
        at.increment(error)) {
     // Links to folders may go round in circles.
     if (at.depth() > 32) at.disable_recursion_pending();
-    if (is_picture_file(at->path()) && at->is_regular_file(error))
-      out.push_back(at->path().string());
+    if (is_image_file(at->path()) && at->is_regular_file(error)) out.push_back(at->path().string());
   }
   PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
            error.message());
@@ -55,10 +54,9 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
   std::vector<std::string> files, classes;
   std::vector<std::int64_t> labels;
   for (const auto& [name, path] : folders_in(folder)) {
-    const std::vector<std::string> below = pictures_below(path);
+    const std::vector<std::string> below = images_below(path);
     if (below.empty()) {
-      notes.push_back(
-          fmt::format("folder \"{}\" has no pictures and is no class", printable(name)));
+      notes.push_back(fmt::format("folder \"{}\" has no images and is no class", printable(name)));
       continue;
     }
     labels.insert(labels.end(), below.size(), static_cast<std::int64_t>(classes.size()));
@@ -66,8 +64,8 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
     classes.push_back(name);
   }
   const bool flat = classes.empty();
-  if (flat) files = pictures_below(folder);
-  PT_CHECK(!files.empty(), kData, "\"{}\" has no pictures: PNG, JPEG, BMP and PPM are read",
+  if (flat) files = images_below(folder);
+  PT_CHECK(!files.empty(), kData, "\"{}\" has no images: PNG, JPEG, BMP and PPM are read",
            printable(folder.string()));
   RawSplit out;
   const std::string name = folder.string();
@@ -78,7 +76,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
                          {},
                          {},
                          {},
-                         make_picture_rows(std::make_shared<PictureFiles>(std::move(files)))});
+                         make_image_rows(std::make_shared<ImageFiles>(std::move(files)))});
   if (flat) {
     notes.push_back("no folders with names of classes, so no labels");
     return out;
@@ -96,31 +94,30 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
 
 }  // namespace
 
-bool has_pictures(const std::string& folder) {
+bool has_images(const std::string& folder) {
   std::error_code error;
   constexpr auto kOptions = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
        at.increment(error)) {
-    if (is_picture_file(at->path())) return true;
+    if (is_image_file(at->path())) return true;
   }
   return false;
 }
 
 RawData read_image_folder(const std::string& path) {
-  RawData out{path, "folder of pictures", {}, {}, {}};
+  RawData out{path, "folder of images", {}, {}, {}};
   if (!fs::is_directory(path)) {
     PT_CHECK(fs::exists(path), kData, "there is no data file \"{}\"", printable(path));
-    out.format = "one picture";
+    out.format = "one image";
     std::vector<std::string> files = list_files(path);
-    out.train.columns.push_back(
-        {"x",
-         {},
-         path,
-         ColumnRole::kInput,
-         {},
-         {},
-         {},
-         make_picture_rows(std::make_shared<PictureFiles>(std::move(files)))});
+    out.train.columns.push_back({"x",
+                                 {},
+                                 path,
+                                 ColumnRole::kInput,
+                                 {},
+                                 {},
+                                 {},
+                                 make_image_rows(std::make_shared<ImageFiles>(std::move(files)))});
     return out;
   }
   std::optional<fs::path> train, validation, test;
@@ -143,7 +140,7 @@ RawData read_image_folder(const std::string& path) {
   }
   out.train = read_folder(*train, out.notes);
   if (!validation) validation = test;
-  if (validation && has_pictures(validation->string())) {
+  if (validation && has_images(validation->string())) {
     out.held_out = read_folder(*validation, out.notes);
   }
   return out;

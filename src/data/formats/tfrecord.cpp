@@ -10,7 +10,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "data/formats/pictures.h"
+#include "data/formats/image_rows.h"
 #include "data/rows/ragged_rows.h"
 #include "data/rows/readers.h"
 
@@ -193,17 +193,16 @@ class ExampleColumns {
           out.columns.begin(),
           {name, HostTensor::of<std::uint8_t>(shape, rows), path, ColumnRole::kInput, {}, {}, {}});
     }
-    for (auto& [name, store] : pictures_) {
-      PT_CHECK(store->size() == records_, kData, "\"{}\": {} of {} records have a picture \"{}\"",
+    for (auto& [name, store] : images_) {
+      PT_CHECK(store->size() == records_, kData, "\"{}\": {} of {} records have a image \"{}\"",
                printable(path), store->size(), records_, printable(name));
-      out.columns.insert(
-          out.columns.begin(),
-          {name, {}, path, ColumnRole::kInput, {}, {}, {}, make_picture_rows(store)});
+      out.columns.insert(out.columns.begin(),
+                         {name, {}, path, ColumnRole::kInput, {}, {}, {}, make_image_rows(store)});
     }
     for (const auto& [name, why] : unused_) {
       notes.push_back(fmt::format("\"{}\" is left out: {}", printable(name), why));
     }
-    PT_CHECK(!out.empty(), kData, "\"{}\" has no numbers and no pictures", printable(path));
+    PT_CHECK(!out.empty(), kData, "\"{}\" has no numbers and no images", printable(path));
     return out;
   }
 
@@ -230,7 +229,7 @@ class ExampleColumns {
         unused_.emplace(name, fmt::format("record {} has another number", records_ - 1));
       }
     }
-    for (const auto& [name, store] : pictures_) {
+    for (const auto& [name, store] : images_) {
       PT_CHECK(store->size() == records_, kData, "{} has {} \"{}\"", place,
                store->size() < records_ ? "no" : "a new feature,", printable(name));
     }
@@ -251,11 +250,10 @@ class ExampleColumns {
 
   void add_bytes(const FileBytes& file, const std::string& name, Bytes bytes,
                  const std::string& place) {
-    const auto known = pictures_.find(name);
-    if (known != pictures_.end() ||
-        (records_ == 0 && picture_format(bytes) != PictureFormat::kNone)) {
-      auto& store = pictures_[name];
-      if (!store) store = std::make_shared<ArchivedPictures>();
+    const auto known = images_.find(name);
+    if (known != images_.end() || (records_ == 0 && image_format(bytes) != ImageFormat::kNone)) {
+      auto& store = images_[name];
+      if (!store) store = std::make_shared<ArchivedImages>();
       const auto begin = static_cast<std::size_t>(bytes.data() - file.bytes().data());
       store->add(file.slice(begin, bytes.size()), place);
       return;
@@ -264,7 +262,7 @@ class ExampleColumns {
     if (rows.empty()) raw_size_[name] = bytes.size();
     if (bytes.size() != raw_size_[name] || bytes.empty()) {
       raw_.erase(name);
-      unused_.emplace(name, "bytes of several lengths that are no pictures");
+      unused_.emplace(name, "bytes of several lengths that are no images");
       return;
     }
     for (const std::byte byte : bytes) rows.push_back(std::to_integer<std::uint8_t>(byte));
@@ -293,7 +291,7 @@ class ExampleColumns {
   std::map<std::string, bool> single_;
   std::map<std::string, std::vector<std::uint8_t>> raw_;
   std::map<std::string, std::size_t> raw_size_;
-  std::map<std::string, std::shared_ptr<ArchivedPictures>> pictures_;
+  std::map<std::string, std::shared_ptr<ArchivedImages>> images_;
   std::map<std::string, std::string> unused_;
   std::size_t records_ = 0;
 };

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "data/files/tar_archive.h"
-#include "data/formats/pictures.h"
+#include "data/formats/image_rows.h"
 #include "data/rows/json_rows.h"
 #include "data/rows/readers.h"
 
@@ -57,9 +57,9 @@ class SampleParts {
     PT_CHECK(samples_ > 0, kData, "\"{}\" has no samples: members like 000.png and 000.cls",
              printable(path));
     RawSplit out;
-    if (pictures_->size() > 0) {
+    if (images_->size() > 0) {
       out.columns.push_back(
-          {"x", {}, path, ColumnRole::kInput, {}, {}, {}, make_picture_rows(pictures_)});
+          {"x", {}, path, ColumnRole::kInput, {}, {}, {}, make_image_rows(images_)});
     }
     for (auto& [part, rows] : arrays_) out.columns.push_back(stack(path, part, rows));
     if (!classes_.empty()) {
@@ -75,8 +75,8 @@ class SampleParts {
     for (const auto& [part, count] : unused_) {
       notes.push_back(fmt::format("{} members .{} are not used", count, printable(part)));
     }
-    PT_CHECK(!out.columns.empty(), kData,
-             "\"{}\" has nothing that can be read: pictures, .npy, .cls", printable(path));
+    PT_CHECK(!out.columns.empty(), kData, "\"{}\" has nothing that can be read: images, .npy, .cls",
+             printable(path));
     return out;
   }
 
@@ -84,12 +84,12 @@ class SampleParts {
   void finish(const std::string& file, const std::string& sample,
               std::map<std::string, FileBytes>& parts) {
     const std::string shown = fmt::format("{} member {}", printable(file), printable(sample));
-    std::size_t pictures = 0, classes = 0, arrays = 0;
+    std::size_t images = 0, classes = 0, arrays = 0;
     for (const auto& [part, content] : parts) {
       const std::string name = fmt::format("{}.{}", shown, printable(part));
-      if (has_picture_name("." + part)) {
-        PT_CHECK(++pictures == 1, kData, "{} has two pictures", shown);
-        pictures_->add(content, name);
+      if (has_image_name("." + part)) {
+        PT_CHECK(++images == 1, kData, "{} has two images", shown);
+        images_->add(content, name);
       } else if (part == "npy" || part.ends_with(".npy")) {
         const HostTensor array = parse_npy(content.bytes(), name);
         auto& rows = arrays_[part == "npy" ? "x" : part.substr(0, part.size() - 4)];
@@ -111,10 +111,10 @@ class SampleParts {
       }
     }
     if (samples_++ == 0) {
-      first_ = {pictures, classes, arrays};
+      first_ = {images, classes, arrays};
     }
-    constexpr const char* kWhat[] = {"picture", "class", "array"};
-    const std::size_t have[] = {pictures, classes, arrays};
+    constexpr const char* kWhat[] = {"image", "class", "array"};
+    const std::size_t have[] = {images, classes, arrays};
     for (std::size_t i = 0; i < 3; ++i) {
       PT_CHECK(have[i] == first_[i], kData, "{} has {} {}, the first sample has {}", shown,
                have[i] ? fmt::format("{}", have[i]) : "no", kWhat[i], first_[i]);
@@ -147,7 +147,7 @@ class SampleParts {
     return {part, std::move(all), path, role_of_name(part), {}, {}, {}};
   }
 
-  std::shared_ptr<ArchivedPictures> pictures_ = std::make_shared<ArchivedPictures>();
+  std::shared_ptr<ArchivedImages> images_ = std::make_shared<ArchivedImages>();
   std::map<std::string, std::vector<HostTensor>> arrays_;
   std::vector<std::int64_t> classes_;
   std::map<std::string, std::size_t> unused_;

@@ -9,14 +9,14 @@
 namespace pipetrain {
 
 struct WriteDataOptions {
-  /// Height and width of pictures; 0: those of the first one.
+  /// Height and width of images; 0: those of the first one.
   std::size_t image = 0;
   std::size_t channels = 0;  // 0: those of the first one
   ImageOptions how;
 };
 
 /// By the name's ending: .npz (arrays; the held-out part as x_test, …), .csv (one number or one
-/// row of numbers a sample; the training part alone), .bin (tokens as llm.c keeps them). Pictures
+/// row of numbers a sample; the training part alone), .bin (tokens as llm.c keeps them). Images
 /// become uint8 (samples, channels, height, width). Errors: kUsage for another ending or for data
 /// that the format does not hold, kResource. Returns what was written, for people.
 std::string write_data(const RawData& data, const std::string& path,

@@ -191,8 +191,8 @@ Augmentation Augmentation::parse(std::string_view text) {
   return out;
 }
 
-PictureBox Augmentation::choose_box(const Occasion& occasion, const PictureBox& box,
-                                    std::size_t height, std::size_t width) const {
+ImageBox Augmentation::choose_box(const Occasion& occasion, const ImageBox& box, std::size_t height,
+                                  std::size_t width) const {
   for (std::size_t i = 0; i < operations_.size(); ++i) {
     if (operations_[i].kind != Kind::kResizedCrop) continue;
     // As Inception's: a share of the area and a ratio, the first of ten that fits.

@@ -35,9 +35,9 @@ class Augmentation {
     std::uint64_t step = 0;
     std::uint64_t sample = 0;
   };
-  /// resized-crop's part of a picture of this size; else the whole `box`.
-  PictureBox choose_box(const Occasion& occasion, const PictureBox& box, std::size_t height,
-                        std::size_t width) const;
+  /// resized-crop's part of a image of this size; else the whole `box`.
+  ImageBox choose_box(const Occasion& occasion, const ImageBox& box, std::size_t height,
+                      std::size_t width) const;
   /// All other operations, in the order of the list. Values are 0 … white where they are pixels;
   /// white 0: any numbers.
   void apply(const Occasion& occasion, const ImagePlanes& image, float white) const;

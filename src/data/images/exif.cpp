@@ -47,11 +47,11 @@ int exif_orientation(std::span<const unsigned char> segment) {
   return 1;
 }
 
-Picture upright(Picture picture, int orientation) {
-  if (orientation <= 1 || orientation > 8) return picture;
+Image upright(Image image, int orientation) {
+  if (orientation <= 1 || orientation > 8) return image;
   const bool sideways = lies_on_its_side(orientation);
-  Picture out{sideways ? picture.width : picture.height, sideways ? picture.height : picture.width,
-              picture.channels, std::vector<std::uint8_t>(picture.pixels.size())};
+  Image out{sideways ? image.width : image.height, sideways ? image.height : image.width,
+            image.channels, std::vector<std::uint8_t>(image.pixels.size())};
   // Which row and column of the file is at row and column of what is seen.
   const bool bottom_first =
       orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
@@ -62,10 +62,10 @@ Picture upright(Picture picture, int orientation) {
       std::size_t r = sideways ? column : row, c = sideways ? row : column;
       const bool from_below = sideways ? right_first : bottom_first;
       const bool from_right = sideways ? bottom_first : right_first;
-      if (from_below) r = picture.height - 1 - r;
-      if (from_right) c = picture.width - 1 - c;
-      std::copy_n(picture.pixels.data() + (r * picture.width + c) * picture.channels,
-                  picture.channels, out.pixels.data() + (row * out.width + column) * out.channels);
+      if (from_below) r = image.height - 1 - r;
+      if (from_right) c = image.width - 1 - c;
+      std::copy_n(image.pixels.data() + (r * image.width + c) * image.channels, image.channels,
+                  out.pixels.data() + (row * out.width + column) * out.channels);
     }
   }
   return out;

@@ -1,10 +1,10 @@
-// How a camera was held: the orientation in a picture's EXIF data (CIPA DC-008, tag 0x0112).
+// How a camera was held: the orientation in a image's EXIF data (CIPA DC-008, tag 0x0112).
 #pragma once
 
 #include <cstddef>
 #include <span>
 
-#include "data/images/picture.h"
+#include "data/images/image.h"
 
 namespace pipetrain {
 
@@ -15,7 +15,7 @@ int exif_orientation(std::span<const unsigned char> segment);
 /// Whether height and width change places.
 inline bool lies_on_its_side(int orientation) { return orientation >= 5; }
 
-/// The picture as it is meant to be seen.
-Picture upright(Picture picture, int orientation);
+/// The image as it is meant to be seen.
+Image upright(Image image, int orientation);
 
 }  // namespace pipetrain

@@ -9,15 +9,15 @@
 
 namespace pipetrain {
 
-/// What becomes of a picture of another size.
-enum class PictureFit {
+/// What becomes of a image of another size.
+enum class ImageFit {
   kCrop,     // scaled to cover the wanted size, the middle cut out
   kStretch,  // scaled in each direction
   kPad,      // scaled to lie within it, zeros around
 };
 
 struct ImageOptions {
-  PictureFit fit = PictureFit::kCrop;
+  ImageFit fit = ImageFit::kCrop;
   Augmentation augmentation;
   std::uint64_t seed = 1;  // of the augmentation
 };
@@ -31,6 +31,6 @@ struct PixelScale {
 };
 
 /// "crop", "stretch" or "pad". Error kUsage.
-PictureFit picture_fit_named(std::string_view name);
+ImageFit image_fit_named(std::string_view name);
 
 }  // namespace pipetrain

@@ -47,7 +47,7 @@ Taps taps_of(std::size_t have, double begin, double length, std::size_t want) {
 }
 
 template <class Element>
-void copy_pixels(const Pixels<Element>& in, const PictureBox& box, const Planes& out) {
+void copy_pixels(const Pixels<Element>& in, const ImageBox& box, const Planes& out) {
   const auto top = static_cast<std::size_t>(box.top), left = static_cast<std::size_t>(box.left);
   const std::size_t step = in.planar ? 1 : in.channels;
   for (std::size_t c = 0; c < in.channels; ++c) {
@@ -65,7 +65,7 @@ bool is_on_a_pixel(double value) { return value == std::floor(value); }
 
 // Rows first: those that the columns' filters will ask for.
 template <class Element>
-void resample_pixels(const Pixels<Element>& in, const PictureBox& box, const Planes& out) {
+void resample_pixels(const Pixels<Element>& in, const ImageBox& box, const Planes& out) {
   const bool same = box.width == static_cast<double>(out.width) &&
                     box.height == static_cast<double>(out.height) && is_on_a_pixel(box.left) &&
                     is_on_a_pixel(box.top);
@@ -108,11 +108,11 @@ void resample_pixels(const Pixels<Element>& in, const PictureBox& box, const Pla
 
 }  // namespace
 
-void resample(const Pixels<std::uint8_t>& in, const PictureBox& box, const Planes& out) {
+void resample(const Pixels<std::uint8_t>& in, const ImageBox& box, const Planes& out) {
   resample_pixels(in, box, out);
 }
 
-void resample(const Pixels<float>& in, const PictureBox& box, const Planes& out) {
+void resample(const Pixels<float>& in, const ImageBox& box, const Planes& out) {
   resample_pixels(in, box, out);
 }
 

@@ -1,4 +1,4 @@
-// Pictures in another size: a triangle filter over the pixels that fall on each new one (what
+// Images in another size: a triangle filter over the pixels that fall on each new one (what
 // Pillow calls bilinear, and torchvision bilinear with antialias).
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// A part of a picture, in pixels; need not begin at whole ones.
-struct PictureBox {
+/// A part of a image, in pixels; need not begin at whole ones.
+struct ImageBox {
   double left = 0;
   double top = 0;
   double width = 0;
@@ -26,7 +26,7 @@ struct Pixels {
 };
 
 /// out: (channels, height, width); `row_stride` and `plane_stride` in elements let it be a part of
-/// larger planes. The box must lie in the picture.
+/// larger planes. The box must lie in the image.
 struct Planes {
   float* data = nullptr;
   std::size_t height = 0;
@@ -34,7 +34,7 @@ struct Planes {
   std::size_t row_stride = 0;
   std::size_t plane_stride = 0;
 };
-void resample(const Pixels<std::uint8_t>& in, const PictureBox& box, const Planes& out);
-void resample(const Pixels<float>& in, const PictureBox& box, const Planes& out);
+void resample(const Pixels<std::uint8_t>& in, const ImageBox& box, const Planes& out);
+void resample(const Pixels<float>& in, const ImageBox& box, const Planes& out);
 
 }  // namespace pipetrain

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "data/binding/match_columns.h"
 #include "data/files/tar_archive.h"
-#include "data/images/picture.h"
+#include "data/images/image.h"
 #include "data/rows/element.h"
 #include "data/rows/row_source.h"
 #include "data/rows/synthetic.h"
@@ -67,7 +67,7 @@ std::string detect_in_directory(const std::string& path) {
   if (tar) return "webdataset";
   if (tfrecord) return "tfrecord";
   if (jsonl) return "jsonl";
-  if (has_pictures(path)) return "images";
+  if (has_images(path)) return "images";
   const std::vector<std::string> files = list_files(path);
   const auto is_text = [](const std::string& file) {
     return looks_like_text(FileBytes::open(file).text());
@@ -76,7 +76,7 @@ std::string detect_in_directory(const std::string& path) {
   PT_FAIL(kData,
           "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
           "data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, *.tfrecord, "
-          "*.jsonl, pictures in folders, and texts; --format names one",
+          "*.jsonl, images in folders, and texts; --format names one",
           printable(path));
 }
 
@@ -118,7 +118,7 @@ std::string detect_by_content(const std::string& path, const std::string& name) 
                          is_megatron_index(FileBytes::open(index.string()).bytes());
     return indexed ? "megatron" : "tokens";
   }
-  if (picture_format(bytes) != PictureFormat::kNone) return "images";
+  if (image_format(bytes) != ImageFormat::kNone) return "images";
   if (name.find("tfrecord") != std::string::npos) return "tfrecord";
   PT_CHECK(looks_like_text(content.text()), kData,
            "\"{}\" is of no known format; --format names one of {}", printable(path),
@@ -216,7 +216,7 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
 }
 
 // A core in four, as the stages need the others; what a machine of 2 cores has left is one.
-int workers_for_pictures() {
+int workers_for_images() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
 
@@ -273,7 +273,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   const RawData raw = already ? *already : read_source(options.path, options);
   const bool decodes = std::ranges::any_of(
       raw.train.columns, [](const RawColumn& column) { return column.source != nullptr; });
-  if (options.workers == 0 && decodes) out.workers = workers_for_pictures();
+  if (options.workers == 0 && decodes) out.workers = workers_for_images();
   out.format = raw.format;
   out.description = fmt::format("data {}: {}\n", printable(raw.path), raw.format);
   add_lines(out.description, raw.notes);

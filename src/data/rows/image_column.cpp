@@ -26,8 +26,8 @@ class ArrayImages final : public ImageColumn {
     std::vector<float> sample(array_.count);
     array_.gather({&index, 1},
                   {{DType::kFloat32, Shape{1, count}, Layout::kRowMajor}, sample.data()});
-    const PictureBox whole{0, 0, static_cast<double>(want.width), static_cast<double>(want.height)};
-    const PictureBox box =
+    const ImageBox whole{0, 0, static_cast<double>(want.width), static_cast<double>(want.height)};
+    const ImageBox box =
         occasion ? options().augmentation.choose_box(*occasion, whole, want.height, want.width)
                  : whole;
     resample(
@@ -41,10 +41,10 @@ class ArrayImages final : public ImageColumn {
 
 }  // namespace
 
-PictureFit picture_fit_named(std::string_view name) {
-  if (name == "crop") return PictureFit::kCrop;
-  if (name == "stretch") return PictureFit::kStretch;
-  if (name == "pad") return PictureFit::kPad;
+ImageFit image_fit_named(std::string_view name) {
+  if (name == "crop") return ImageFit::kCrop;
+  if (name == "stretch") return ImageFit::kStretch;
+  if (name == "pad") return ImageFit::kPad;
   PT_FAIL(kUsage, "--resize cannot be \"{}\"; one of: crop, stretch, pad",
           printable(std::string(name)));
 }

@@ -77,10 +77,10 @@ bool is_llmc_tokens(std::span<const std::byte> bytes);
 /// Bytes as tokens 0 … 255. A file, a glob, a directory or "-".
 RawData read_text(const std::string& path);
 
-/// Folders of pictures: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or pictures alone.
+/// Folders of images: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or images alone.
 RawData read_image_folder(const std::string& path);
-/// Whether there are pictures in a folder or below it.
-bool has_pictures(const std::string& folder);
+/// Whether there are images in a folder or below it.
+bool has_images(const std::string& folder);
 
 /// WebDataset's tar archives (ustar, pax, GNU): members 000.png, 000.cls, 000.json, 000.npy. A
 /// file, a glob, or a directory of shards.
@@ -98,7 +98,7 @@ bool is_megatron_index(std::span<const std::byte> bytes);
 RawData read_libsvm(const std::string& path);
 bool is_libsvm_line(std::string_view line);
 
-/// TFRecord files of tf.train.Example: numbers, pictures, and bytes of one length.
+/// TFRecord files of tf.train.Example: numbers, images, and bytes of one length.
 RawData read_tfrecord(const std::string& path);
 bool is_tfrecord(std::span<const std::byte> bytes);
 

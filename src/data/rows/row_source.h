@@ -1,4 +1,4 @@
-// Rows that are not kept as an array but made when they are asked for: pictures, decoded from their
+// Rows that are not kept as an array but made when they are asked for: images, decoded from their
 // files, and sparse rows.
 #pragma once
 
@@ -18,7 +18,7 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual std::size_t rows() const = 0;
   virtual DType dtype() const = 0;
-  /// What a model with free dimensions gets: the first picture's, or the widest row's.
+  /// What a model with free dimensions gets: the first image's, or the widest row's.
   virtual Shape sample_shape() const = 0;
   /// "cats/12.png", "shard-0.tar member 12.png"
   virtual std::string locate(std::size_t row) const = 0;

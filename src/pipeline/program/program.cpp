@@ -56,8 +56,11 @@ int Program::updates(int stage) const {
 }
 
 bool is_asynchronous(UpdateRule rule) {
-  return rule == UpdateRule::kStash || rule == UpdateRule::kVertical ||
-         rule == UpdateRule::kDoubleBuffer;
+  return sends_whole_mini_batches(rule) || rule == UpdateRule::kDoubleBuffer;
+}
+
+bool sends_whole_mini_batches(UpdateRule rule) {
+  return rule == UpdateRule::kStash || rule == UpdateRule::kVertical;
 }
 
 std::vector<std::vector<int>> chain_placement(int stages) {

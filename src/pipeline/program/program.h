@@ -137,6 +137,8 @@ struct Program {
 /// True where stages update on their own while units are in flight: kStash, kVertical,
 /// kDoubleBuffer.
 bool is_asynchronous(UpdateRule rule);
+/// True where every unit is a mini-batch of its own: kStash, kVertical.
+bool sends_whole_mini_batches(UpdateRule rule);
 /// One device for each stage, in order.
 std::vector<std::vector<int>> chain_placement(int stages);
 

@@ -165,7 +165,7 @@ void DeviceWorker::execute(const Instruction& instruction) {
 void DeviceWorker::run_stage(const Instruction& instruction) {
   StageReplica& replica = replicas_.on(instruction.stage, device_);
   if (is_compute(instruction.kind)) {
-    StageUnit& unit = round_.unit(instruction.stage, instruction.unit);
+    StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
     unit.slot = instruction.slot;
     unit.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
   }
@@ -184,7 +184,7 @@ void DeviceWorker::run_stage(const Instruction& instruction) {
 }
 
 void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& replica) {
-  StageUnit& unit = round_.unit(instruction.stage, instruction.unit);
+  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
   start_unit(instruction, replica);
   receive_all(instruction, /*gradient=*/false);
   const int entry =
@@ -197,7 +197,7 @@ void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& rep
     out = replica.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
   end_work();
   if (replica.stage->has_loss(unit.variant) && !compute_) {
-    RoundUnit& result = *round_.results[at(instruction.unit)];
+    MicroBatch& result = *round_.results[at(instruction.unit)];
     result.loss_sum = replica.stage->loss_sum();
     result.correct = replica.stage->correct();
   }
@@ -208,7 +208,7 @@ void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& rep
 }
 
 void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& replica) {
-  StageUnit& unit = round_.unit(instruction.stage, instruction.unit);
+  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
   const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
                            : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
                                                                       : Stage::Pass::kWeight;

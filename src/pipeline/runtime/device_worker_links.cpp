@@ -10,9 +10,9 @@ namespace pipetrain {
 
 /// Binds a unit's inputs: the first thing that a stage does with it.
 void DeviceWorker::start_unit(const Instruction& instruction, const StageReplica& replica) {
-  RoundUnit& from = round_.source->acquire(instruction.unit);
+  MicroBatch& from = round_.source->acquire(instruction.unit);
   if (replica.stage->has_loss(from.variant)) round_.results[at(instruction.unit)] = &from;
-  StageUnit& unit = round_.unit(instruction.stage, instruction.unit);
+  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
   unit.variant = from.variant;
   unit.seed = setup_.options.seed;
   unit.step = from.step;
@@ -104,7 +104,7 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
     }
   }
   if (compute_) {
-    StageUnit& unit = round_.unit(instruction.stage, instruction.unit);
+    StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
     replica.stage->end(unit);
     if (replica.stage->has_loss(unit.variant)) {
       round_.results[at(instruction.unit)]->loss_sum = replica.stage->loss_sum();
@@ -146,7 +146,7 @@ std::vector<ExchangedPiece> DeviceWorker::received(int edge, int unit, std::byte
 
 void DeviceWorker::read_buffer(int edge, int unit, std::byte* buffer) {
   const int to = transport_.edge(edge).to;
-  StageUnit& stage_unit = round_.unit(to, unit);
+  StageMicroBatch& stage_unit = round_.unit(to, unit);
   replicas_.on(to, device_)
       .stage->bind_buffer(stage_unit.variant, *setup_.values[at(stage_unit.variant)][at(edge)],
                           buffer, stage_unit);
@@ -155,7 +155,7 @@ void DeviceWorker::read_buffer(int edge, int unit, std::byte* buffer) {
 void DeviceWorker::read_sent(int edge, int unit, const std::byte* base,
                              const StreamPoint* written) {
   const auto [from, to, gradient, slots] = transport_.edge(edge);
-  StageUnit& stage_unit = round_.unit(to, unit);
+  StageMicroBatch& stage_unit = round_.unit(to, unit);
   const Stage& sender = *replicas_.of(from)[at(round_.program->replica_of(from, unit))].stage;
   replicas_.on(to, device_)
       .stage->bind_received(stage_unit.variant, *setup_.values[at(stage_unit.variant)][at(edge)],

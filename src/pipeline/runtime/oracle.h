@@ -47,7 +47,7 @@ class Oracle {
     std::int64_t updates = 0;
   };
   struct UnitState {
-    RoundUnit* data = nullptr;
+    MicroBatch* data = nullptr;
     Values values;
   };
 

@@ -82,9 +82,9 @@ void ProcessSharing::share_memory() {
 
 void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
-  const std::vector<RoundUnit*>& units = round_.results;
+  const std::vector<MicroBatch*>& units = round_.results;
   here.put(static_cast<std::int32_t>(
-      std::count_if(units.begin(), units.end(), [](const RoundUnit* unit) { return !!unit; })));
+      std::count_if(units.begin(), units.end(), [](const MicroBatch* unit) { return !!unit; })));
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!units[u]) continue;
     here.put(static_cast<std::int32_t>(u));
@@ -102,7 +102,7 @@ void ProcessSharing::share_results(RoundResult& result) {
   for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
     ByteReader reader(bytes);
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
-      RoundUnit& unit = round_.source->acquire(reader.get<std::int32_t>());
+      MicroBatch& unit = round_.source->acquire(reader.get<std::int32_t>());
       unit.loss_sum = reader.get<double>();
       unit.correct = reader.get<double>();
     }

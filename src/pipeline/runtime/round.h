@@ -11,7 +11,7 @@ namespace pipetrain {
 
 /// One micro-batch of a round. `columns`: first byte of the micro-batch in each graph input, then
 /// the label.
-struct RoundUnit {
+struct MicroBatch {
   int variant = 0;
   std::uint64_t step = 0;         // optimizer step that it belongs to: keys the random masks
   std::int64_t first_sample = 0;  // in its mini-batch
@@ -27,7 +27,7 @@ class UnitSource {
  public:
   virtual ~UnitSource() = default;
   /// The unit; waits until its data are there. Stays valid until released.
-  virtual RoundUnit& acquire(int unit) = 0;
+  virtual MicroBatch& acquire(int unit) = 0;
   /// No stage needs the unit's data any more.
   virtual void release(int unit) = 0;
   /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many

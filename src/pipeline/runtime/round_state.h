@@ -30,8 +30,8 @@ struct RoundState {
   /// Begins a round; `cut`: where it is taken up again; null: at its beginning.
   void start(const Program& program, const ProgramCut* cut, UnitSource& source);
 
-  StageUnit& unit(int stage, int unit) { return units[at(stage)][at(unit)]; }
-  const StageUnit& unit(int stage, int unit) const { return units[at(stage)][at(unit)]; }
+  StageMicroBatch& unit(int stage, int unit) { return units[at(stage)][at(unit)]; }
+  const StageMicroBatch& unit(int stage, int unit) const { return units[at(stage)][at(unit)]; }
   /// Whether a unit's forward has run before the round was left, and was counted then.
   bool is_replayed(int stage, int unit) const;
   /// A stage is done with a unit; the last one gives its data back.
@@ -42,10 +42,10 @@ struct RoundState {
   const ProgramCut* cut = nullptr;
   UnitSource* source = nullptr;
   double start_seconds = 0;                          // steady_seconds()
-  std::vector<std::vector<StageUnit>> units;         // [stage][unit]
+  std::vector<std::vector<StageMicroBatch>> units;   // [stage][unit]
   std::vector<std::vector<UnitEvents>> unit_events;  // [stage][unit]; empty without devices
   std::vector<std::atomic<int>> stages_left;         // [unit]: stages here that still need its data
-  std::vector<RoundUnit*> results;                   // [unit]; null: its loss is not computed here
+  std::vector<MicroBatch*> results;                  // [unit]; null: its loss is not computed here
   std::vector<std::vector<int>> group_version;       // [stage][group]
 
   // What all devices work out together at a gradient sync.

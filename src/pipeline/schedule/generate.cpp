@@ -176,6 +176,17 @@ const ScheduleDescription& describe_schedule(const std::string& name) {
   return schedule::find(name).description;
 }
 
+const ScheduleDescription* find_schedule(const std::string& name) {
+  const Schedule* schedule = schedule::lookup(name);
+  return schedule == nullptr ? nullptr : &schedule->description;
+}
+
+PlannedSchedule planned_schedule(const std::string& name) {
+  const ScheduleDescription* schedule = find_schedule(name);
+  if (schedule == nullptr) return {name, std::nullopt, false};
+  return {name, schedule->memory, sends_whole_mini_batches(schedule->rule)};
+}
+
 int stages_per_device(const std::string& name, int chunks) {
   return stages_per_device(describe_schedule(name).placement, chunks);
 }

@@ -1,11 +1,12 @@
 // The schedules: each is a short pure function from sizes to compute instructions. Transfers come
-// later (lower.h), so a new schedule is one function (schedule_lists.h) and one line in the table
-// of schedule_table.cpp.
+// later (lower.h), so a new schedule is one function and one row beside it (schedule_table.h).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "partition/memory_rule.h"
 #include "pipeline/program/program.h"
 
 namespace pipetrain {
@@ -23,10 +24,13 @@ struct ScheduleDescription {
   std::string summary;
   UpdateRule rule = UpdateRule::kSync;
   Placement placement = Placement::kChain;
-  bool takes_replicas = false;   // ScheduleOptions::replicas
-  bool takes_warm_up = false;    // ScheduleOptions::warm
-  bool takes_memory = false;     // ScheduleOptions::memory_units
-  bool splits_backward = false;  // input and weight gradients are instructions of their own
+  bool takes_replicas = false;    // ScheduleOptions::replicas
+  bool takes_warm_up = false;     // ScheduleOptions::warm
+  bool takes_memory = false;      // ScheduleOptions::memory_units
+  bool splits_backward = false;   // input and weight gradients are instructions of their own
+  bool balances_warm_up = false;  // the session sets the warm-up, from measured times
+  /// What a stage holds, on replicas too; nothing where only a program tells.
+  std::optional<MemoryRule> memory = {};
 };
 
 struct ScheduleOptions {
@@ -58,6 +62,13 @@ const std::vector<ScheduleDescription>& schedules();
 
 /// Returns one of them. Throws Error(kUsage) with the nearest name where there is none.
 const ScheduleDescription& describe_schedule(const std::string& name);
+
+/// The same; null for a name that generate() does not know, such as that of a schedule's file.
+const ScheduleDescription* find_schedule(const std::string& name);
+
+/// What the planner must know of a schedule. A name that generate() does not know has no memory
+/// rule.
+PlannedSchedule planned_schedule(const std::string& name);
 
 /// Stages that a schedule puts on each device: 1, `chunks`, or 2.
 int stages_per_device(const std::string& name, int chunks);

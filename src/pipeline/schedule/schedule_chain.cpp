@@ -1,7 +1,10 @@
-// Schedules with one stage on a device, or on several that share its units.
+// Schedules with one stage on a device, or on several that share its units, whose backward is one
+// instruction.
 #include <algorithm>
 
 #include "pipeline/schedule/schedule_lists.h"
+#include "pipeline/schedule/schedule_table.h"
+#include "pipeline/schedule/warm_up.h"
 
 namespace pipetrain::schedule {
 namespace {
@@ -21,8 +24,7 @@ Lists for_each_replica(const ScheduleOptions& options, Make&& make) {
   return lists;
 }
 
-}  // namespace
-
+/// Forwards of a chain.
 Lists forward_chain(const ScheduleOptions& options) {
   return for_each_replica(options, [](int stage, const std::vector<int>& units) {
     List list;
@@ -31,6 +33,8 @@ Lists forward_chain(const ScheduleOptions& options) {
   });
 }
 
+/// All forwards, then all backwards (Huang et al., GPipe, 2019). Backwards run first-in first-out,
+/// not last-in first-out as in the paper: equally fast, and gradients add in micro-batch order.
 Lists gpipe(const ScheduleOptions& options) {
   return for_each_replica(options, [](int stage, const std::vector<int>& units) {
     List list;
@@ -40,6 +44,8 @@ Lists gpipe(const ScheduleOptions& options) {
   });
 }
 
+/// Warm-up forwards, then one forward and one backward in turn, then the backwards that are left
+/// (Narayanan et al., PipeDream, 2019; with a flush: DAPPLE, Megatron-LM).
 Lists one_forward_one_backward(const ScheduleOptions& options) {
   return for_each_replica(options, [&](int stage, const std::vector<int>& units) {
     const std::size_t ahead = std::min(
@@ -57,28 +63,75 @@ Lists one_forward_one_backward(const ScheduleOptions& options) {
   });
 }
 
-Lists zero_bubble(const ScheduleOptions& options) {
-  Lists lists;
-  for (int s = 0; s < options.stages; ++s) {
-    const int ahead = std::min(options.units, options.warm[static_cast<std::size_t>(s)]);
-    // Weight gradients wait until as many units are held as the memory allows.
-    const int lag = std::max(options.memory_units - 1 - ahead, 0);
-    List list;
-    int next_weight = 0;
-    const auto backward_of = [&](int unit) {
-      list.push_back(input_gradient(s, unit));
-      if (unit >= lag) list.push_back(weight_gradient(s, next_weight++));
-    };
-    for (int k = 0; k < ahead; ++k) list.push_back(forward(s, k));
-    for (int k = ahead; k < options.units; ++k) {
-      list.push_back(forward(s, k));
-      backward_of(k - ahead);
-    }
-    for (int k = options.units - ahead; k < options.units; ++k) backward_of(k);
-    while (next_weight < options.units) list.push_back(weight_gradient(s, next_weight++));
-    lists.push_back(std::move(list));
-  }
-  return lists;
+std::vector<int> standard(const ScheduleOptions& options) {
+  return standard_warm_up(options.replicas);
+}
+std::vector<int> eager(const ScheduleOptions& options) { return eager_warm_up(options.replicas); }
+
+/// What 1f1b and its relatives share: replicas, warm-up and a memory limit.
+Schedule in_turn(const char* name, const char* summary) {
+  return {.description = {.name = name,
+                          .summary = summary,
+                          .takes_replicas = true,
+                          .takes_warm_up = true,
+                          .takes_memory = true,
+                          .memory = MemoryRule{}},
+          .lists = one_forward_one_backward,
+          .warm_up = standard,
+          .idle_seconds = idle_of_fill_and_drain};
+}
+
+/// With twice the warm-up a stage holds twice as many units, less one.
+constexpr MemoryRule kEagerMemory = {.times = 2, .more = -1};
+
+}  // namespace
+
+std::vector<Schedule> drained_chains() {
+  const Schedule all_forwards = {
+      .description = {.name = "gpipe",
+                      .summary = "all forwards, then all backwards, then one update",
+                      .takes_replicas = true,
+                      .memory = MemoryRule{.length = MemoryRule::Length::kMiniBatch}},
+      .lists = gpipe,
+      .idle_seconds = idle_of_fill_and_drain};
+  Schedule twice = in_turn("1f1b-eager", "1f1b with twice the warm-up, to hide transfers");
+  twice.warm_up = eager;
+  twice.description.memory = kEagerMemory;
+  Schedule balanced = in_turn("1f1b-auto",
+                              "1f1b with the least warm-up that keeps the slowest stage busy, from "
+                              "measured times");
+  balanced.description.balances_warm_up = true;
+  balanced.description.memory = kEagerMemory;  // at most
+  return {
+      all_forwards,
+      in_turn("1f1b", "forwards and backwards in turn, then one update: the numbers of one device"),
+      twice, balanced};
+}
+
+std::vector<Schedule> undrained_chains() {
+  Schedule stashed =
+      in_turn("pipedream", "forwards and backwards in turn without a drain, stashed weights");
+  stashed.description.rule = UpdateRule::kStash;
+  stashed.description.memory = MemoryRule{.copies = WeightCopies::kPerMicroBatch};
+  Schedule vertical = in_turn(
+      "pipedream-vertical", "pipedream where a micro-batch reads the same version on every stage");
+  vertical.description.rule = UpdateRule::kVertical;
+  vertical.description.takes_replicas = false;
+  vertical.description.memory = std::nullopt;
+  Schedule buffered = in_turn("pipedream-2bw",
+                              "no drain, two copies of the weights: every update is one step late");
+  buffered.description.rule = UpdateRule::kDoubleBuffer;
+  buffered.description.memory = MemoryRule{.copies = WeightCopies::kTwo};
+  return {stashed, vertical, buffered};
+}
+
+std::vector<Schedule> forward_chains() {
+  return {{.description = {.name = "forward",
+                           .summary = "forwards only: evaluation",
+                           .rule = UpdateRule::kNone,
+                           .takes_replicas = true},
+           .lists = forward_chain,
+           .idle_seconds = idle_of_fill_and_drain}};
 }
 
 Lists forward_groups(const Program& program) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "pipeline/schedule/schedule_lists.h"
+#include "pipeline/schedule/schedule_table.h"
 
 namespace pipetrain::schedule {
 namespace {
@@ -60,8 +61,8 @@ Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf
   return lists;
 }
 
-}  // namespace
-
+/// Interleaved 1F1B (Narayanan et al., Megatron-LM, 2021): `chunks` stages on each device, so that
+/// the pipeline fills chunk by chunk. Units go in rounds of at least p, the larger rounds first.
 Lists interleaved(const ScheduleOptions& options) {
   const int devices = options.stages / options.chunks;
   return interleave(options, 2, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
@@ -70,6 +71,7 @@ Lists interleaved(const ScheduleOptions& options) {
   });
 }
 
+/// The same with the backward in two parts, of which the weight gradient fills the end.
 Lists interleaved_zero_bubble(const ScheduleOptions& options) {
   const int devices = options.stages / options.chunks;
   return interleave(options, 1, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
@@ -88,6 +90,37 @@ Lists interleaved_zero_bubble(const ScheduleOptions& options) {
     if (n + 1 < total) return;
     for (int owed = std::max(0, total - r); owed < total; ++owed) add_weight(owed);
   });
+}
+
+std::optional<double> idle_of_interleaved(const EqualRound& round) {
+  return (round.devices - 1) * round.seconds.total() / round.chunks;
+}
+
+std::optional<double> idle_of_interleaved_zero_bubble(const EqualRound& round) {
+  if (!has_short_weight_gradients(round.seconds)) return std::nullopt;
+  const auto& [f, i, w] = round.seconds;
+  return (round.devices - 1) * (f + i - w) / round.chunks;
+}
+
+}  // namespace
+
+std::vector<Schedule> interleaved_loops() {
+  return {{.description = {.name = "interleaved-1f1b",
+                           .summary = "1f1b with several stages on each device: fills and drains "
+                                      "faster, sends more",
+                           .placement = Placement::kLoop},
+           .lists = interleaved,
+           .idle_seconds = idle_of_interleaved}};
+}
+
+std::vector<Schedule> zero_bubble_loops() {
+  return {{.description = {.name = "interleaved-zb",
+                           .summary = "zb-h1 with several stages on each device: the smallest "
+                                      "bubble of one round",
+                           .placement = Placement::kLoop,
+                           .splits_backward = true},
+           .lists = interleaved_zero_bubble,
+           .idle_seconds = idle_of_interleaved_zero_bubble}};
 }
 
 }  // namespace pipetrain::schedule

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "pipeline/schedule/schedule_lists.h"
+#include "pipeline/schedule/schedule_table.h"
 
 namespace pipetrain::schedule {
 namespace {
@@ -79,8 +80,8 @@ Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
   return lists;
 }
 
-}  // namespace
-
+/// ZB-V of Qi et al., Zero Bubble Pipeline Parallelism, 2024: memory of 1F1B, no bubble where
+/// forward and both halves of the backward take equally long.
 Lists zero_bubble_v(const ScheduleOptions& options) {
   constexpr int kLow = VDevice::kLow;
   constexpr int kHigh = VDevice::kHigh;
@@ -123,6 +124,8 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
   return lists;
 }
 
+/// V-Min and V-Half (Qi et al., Pipeline Parallelism with Controllable Memory, 2024): a third and
+/// a half of the activations of 1F1B, by a pattern that repeats every six slots.
 Lists v_min(const ScheduleOptions& options) {
   return stable_pattern(options, [](int p, int r) {
     const int gap = p % 3 == 0 ? 2 : 0;
@@ -135,6 +138,60 @@ Lists v_half(const ScheduleOptions& options) {
     const int gap = p % 2 == 0 ? 3 : 0;
     return Pattern{2 * r, 3 * p - 2 - r, 3 * p + gap + 2 * r - 1, 6 * p + gap - 2 - r};
   });
+}
+
+/// What the forms count in, where forward and both halves of the backward take equally long: one of
+/// these of one stage. Nothing where they do not, or the pipeline is never full.
+std::optional<double> equal_part(const EqualRound& round) {
+  const auto& [f, i, w] = round.seconds;
+  const auto [least, most] = std::minmax({f, i, w});
+  if (least < 0.9 * most || round.units < 2 * round.devices - 1) return std::nullopt;
+  return round.seconds.total() / 3 / round.chunks;
+}
+
+std::optional<double> idle_of_zero_bubble_v(const EqualRound& round) {
+  const std::optional<double> part = equal_part(round);
+  if (!part) return part;
+  return (round.devices - 1) * *part;
+}
+
+std::optional<double> idle_of_half(const EqualRound& round) {
+  const std::optional<double> part = equal_part(round);
+  const double p = round.devices;
+  if (!part) return part;
+  return (static_cast<int>(p) % 2 == 1 ? 3.5 * (p - 1) : 3.5 * p - 2) * *part;
+}
+
+std::optional<double> idle_of_least(const EqualRound& round) {
+  const std::optional<double> part = equal_part(round);
+  const double p = round.devices;
+  if (!part) return part;
+  return (static_cast<int>(p) % 3 == 0 ? 4 * p - 3 : 4 * p - 5) * *part;
+}
+
+Schedule down_and_up(const char* name, const char* summary) {
+  return {
+      .description = {
+          .name = name, .summary = summary, .placement = Placement::kV, .splits_backward = true}};
+}
+
+}  // namespace
+
+std::vector<Schedule> down_and_up_schedules() {
+  Schedule full =
+      down_and_up("zb-v",
+                  "two stages on each device, down and back up: no bubble from round to "
+                  "round, in the memory of 1f1b");
+  full.lists = zero_bubble_v;
+  full.idle_seconds = idle_of_zero_bubble_v;
+  Schedule half = down_and_up("v-half", "down and back up with half the activations of 1f1b");
+  half.lists = v_half;
+  half.idle_seconds = idle_of_half;
+  Schedule least = down_and_up(
+      "v-min", "down and back up with a third of the activations of 1f1b, for fast links");
+  least.lists = v_min;
+  least.idle_seconds = idle_of_least;
+  return {full, half, least};
 }
 
 }  // namespace pipetrain::schedule

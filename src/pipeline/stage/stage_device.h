@@ -1,5 +1,6 @@
-// What a stage needs beside its arena when it computes on a device: memory for the data of units
-// that come from elsewhere, results on their way to the host, and events.
+// A stage that computes on a device: it puts its work into two streams and goes on. Beside the
+// arena that takes memory for the data of micro-batches that come from elsewhere, results on their
+// way to the host, and points of the streams.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +10,15 @@
 #include <vector>
 
 #include "device/device.h"
-#include "pipeline/stage/stage.h"
+#include "pipeline/stage/stage_executor.h"
 #include "pipeline/stage/stage_recordings.h"
 #include "pipeline/transport/host_staging.h"
 
 namespace pipetrain {
 
-/// Copies of what a unit reads from outside, and its results. Held from the unit's forward to its
-/// last instruction; blocks are used again, so that a run allocates only in its first round.
-struct StageBlock {
+/// Copies of what a micro-batch reads from outside, and its results. Held from its forward to its
+/// last instruction; buffers are used again, so that a run allocates only in its first round.
+struct DeviceBuffers {
   DeviceMemory inputs;    // graph inputs and label
   DeviceMemory received;  // values of stages on other devices; taken when there is one
   DeviceMemory results;   // on the host: loss sum, right answers
@@ -25,75 +26,97 @@ struct StageBlock {
   std::unique_ptr<StreamPoint>
       settled;  // on the compute stream: inputs are copied, results have arrived
   std::unique_ptr<StreamPoint> free;  // on the compute stream: the last reader is done
-  bool settles = false;               // `settled` has been recorded for this unit
-};
-
-/// Where each entry of StageUnit::table lies in a block; inputs that the stage does not read have
-/// no bytes there.
-struct StagePlace {
-  std::size_t table, offset, bytes;
+  bool settles = false;               // `settled` has been recorded for this micro-batch
 };
 
 /// Batch moments on their way to the host.
 struct StageMoments {
   DeviceMemory host;  // mean, variance
-  std::string statistic;
-  double count = 0;
+  BatchMoments of;
 };
 
-class StageDevice {
+class StageDevice final : public StageExecutor {
  public:
-  StageDevice(Stream& compute, Stream& transfer)
-      : compute_(compute),
-        transfer_(transfer),
-        loss_scale(device().allocate(sizeof(float))),
-        sums(device().allocate(0)),
-        recordings(compute) {}
+  StageDevice(Stream& compute, Stream& transfer);
 
-  Device& device() const { return compute_.device(); }
-  Stream& compute() const { return compute_; }
-  Stream& transfer() const { return transfer_; }
-  void synchronize() const {
+  Device* device() const override { return &compute_.device(); }
+  void synchronize() const override {
     transfer_.synchronize();
     compute_.synchronize();
   }
-  /// Uploads or downloads and waits.
-  void move(void* to, const void* from, std::size_t bytes) const {
+
+  StageKernel make_kernel(const KernelRequest& request) override;
+  ArenaHalves take_arena(const StageArena& arena) override;
+  std::byte* place_constant(const HostTensor& value) override;
+  std::byte* place_running(const std::string& name, const HostTensor& value) override;
+  void take_workspace(std::size_t bytes) override;
+  Workspace workspace() const override { return {workspace_.data(), workspace_.bytes()}; }
+
+  void move(void* to, const void* from, std::size_t bytes) const override {
     compute_.copy(to, from, bytes);
     compute_.synchronize();
   }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    compute_.copy(to, from, bytes);
+  }
+  void add(float* to, const float* from, std::size_t count) override {
+    device()->add(compute_, to, from, count);
+  }
+  std::span<const float> read_back(std::span<const float> values,
+                                   std::vector<float>& room) const override;
 
-  /// A block that nobody uses; work on the transfer stream starts after its last reader.
-  int take_block(std::size_t input_bytes);
-  void give_back(int block);
-  StageBlock& block(int index) { return *blocks_[static_cast<std::size_t>(index)]; }
+  void begin(const CompiledVariant& variant, StageMicroBatch& micro_batch) override;
+  void receive(const CompiledVariant& variant, const ValueEdge& edge, Device* sender,
+               const StreamPoint* written, StageMicroBatch& micro_batch) override;
+  void take_loss(const StageMicroBatch& micro_batch, const float* loss_sum, const float* correct,
+                 LossResults& results) override;
+  void end(StageMicroBatch& micro_batch, LossResults* results) override;
+
+  float* loss_scale() override { return reinterpret_cast<float*>(loss_scale_.data()); }
+  void set_loss_scale(float value) override { device()->set(compute_, loss_scale(), value); }
+  void upload_running() override;
+  void run(const std::vector<StageStep>& steps, const StageAddresses& addresses, bool first,
+           const std::function<void()>& run) override;
+
+  void collect_moments(std::span<const BatchMoments> all) override;
+  void merge_moments() override;
+  void sum_of_squares(std::span<const float> values, double& out) override;
+  void finish_sums() override;
+  void update(StageUpdates& updates, std::int64_t step, double gradient_scale, double average_decay,
+              WorkSharing& sharing) override;
+
+ private:
+  /// Buffers that nobody uses; work on the transfer stream starts after their last reader.
+  int take_buffers(std::size_t input_bytes);
+  void give_back(int buffers);
+  DeviceBuffers& buffers(int index) { return *buffers_[static_cast<std::size_t>(index)]; }
   /// Host memory for moments, and back when they have been merged.
   DeviceMemory take_moments(std::size_t bytes);
   void give_back(DeviceMemory moments);
   /// Puts a copy of what another device has written at `written` into the transfer stream.
   void fetch(Device& sender, void* to, const void* from, std::size_t bytes,
              const StreamPoint* written);
-  /// Bytes of the device that are taken beside the arena.
-  std::size_t bytes() const;
 
- private:
+  struct Running {
+    DeviceMemory memory;
+    const HostTensor* host;
+  };
+
   Stream& compute_;
   Stream& transfer_;
-  std::vector<std::unique_ptr<StageBlock>> blocks_;
-  std::vector<int> free_blocks_;
+  DeviceMemory arena_, workspace_, loss_scale_;
+  std::vector<DeviceMemory> constants_;
+  std::map<std::string, Running> running_;  // running statistics by name
+  std::vector<std::unique_ptr<DeviceBuffers>> buffers_;
+  std::vector<int> free_buffers_;
+  std::vector<StageMoments> moments_;  // in the order of the micro-batches
   std::multimap<std::size_t, DeviceMemory> free_moments_;
   std::map<const Device*, HostStaging> stagings_;  // by sender
-
- public:
-  DeviceMemory arena, workspace, loss_scale, sums;
-  std::vector<DeviceMemory> constants;
-  std::map<std::string, DeviceMemory> running;           // running statistics by name
-  std::vector<std::vector<StagePlace>> input_places;     // [variant]
-  std::vector<std::vector<StagePlace>> received_places;  // [variant], by table entry
-  std::vector<std::size_t> input_bytes, received_bytes;  // [variant]
-  std::vector<DeviceUpdate> updates;                     // of the last update: room for the next
-  std::vector<StageMoments> moments;                     // in the order of the units
-  StageRecordings recordings;
+  DeviceMemory sums_;
+  std::vector<std::span<const float>> to_sum_;  // until finish_sums(), which writes there:
+  std::vector<double*> sums_of_;
+  std::vector<DeviceUpdate> updates_;  // of the last update: room for the next
+  StageRecordings recordings_;
 };
 
 }  // namespace pipetrain

@@ -1,7 +1,6 @@
 // What a stage sends and receives when devices exchange values instead of copying them.
 #include "base/index.h"
 #include "pipeline/stage/stage.h"
-#include "pipeline/stage/stage_state.h"
 #include "pipeline/transport/exchange.h"
 
 namespace pipetrain {
@@ -14,7 +13,7 @@ std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::vector<ExchangedPiece> Stage::handed_on(int variant, const ValueEdge& edge,
                                              const std::byte* base) const {
-  const Compiled& compiled = *variants_[at(variant)];
+  const CompiledVariant& compiled = this->compiled(variant);
   std::vector<ExchangedPiece> pieces;
   for (const ValueId id : edge.values) {
     const std::byte* data = base + compiled.layout.location.at(id).offset;
@@ -26,7 +25,7 @@ std::vector<ExchangedPiece> Stage::handed_on(int variant, const ValueEdge& edge,
 std::size_t Stage::received_bytes(int variant, const ValueEdge& edge) const {
   std::size_t bytes = 0;
   for (const ValueId id : edge.values)
-    bytes += padded(variants_[at(variant)]->training->graph[id].type.bytes());
+    bytes += padded(compiled(variant).training->graph[id].type.bytes());
   return bytes;
 }
 
@@ -34,7 +33,7 @@ std::vector<ExchangedPiece> Stage::received(int variant, const ValueEdge& edge,
                                             std::byte* buffer) const {
   std::vector<ExchangedPiece> pieces;
   for (const ValueId id : edge.values) {
-    const std::size_t bytes = variants_[at(variant)]->training->graph[id].type.bytes();
+    const std::size_t bytes = compiled(variant).training->graph[id].type.bytes();
     pieces.push_back({buffer, bytes});
     buffer += padded(bytes);
   }
@@ -42,11 +41,11 @@ std::vector<ExchangedPiece> Stage::received(int variant, const ValueEdge& edge,
 }
 
 void Stage::bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer,
-                        StageUnit& unit) const {
+                        StageMicroBatch& micro_batch) const {
   const std::vector<ExchangedPiece> pieces = received(variant, edge, buffer);
-  const StageLayout& layout = variants_[at(variant)]->layout;
+  const StageLayout& layout = compiled(variant).layout;
   for (std::size_t i = 0; i < pieces.size(); ++i)
-    unit.table[layout.table.at(edge.values[i])] = pieces[i].data;
+    micro_batch.table[layout.table.at(edge.values[i])] = pieces[i].data;
 }
 
 }  // namespace pipetrain

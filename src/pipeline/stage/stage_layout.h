@@ -20,7 +20,7 @@ enum class Space : std::uint8_t {
   kState,      // offset is an index into TrainingGraph values: a running statistic
   kPrepared,   // offset in the block of prepared weights of one version
   kLossScale,
-  kTable,        // index in StageUnit::table
+  kTable,        // index in StageMicroBatch::table
   kSlot,         // offset in the unit's activation slot
   kForwardOut,   // offset in the unit's block of handed-on values
   kGradientOut,  // offset in the unit's block of gradients handed back
@@ -40,7 +40,8 @@ struct StageLayout {
   /// W contributions that go straight into their accumulator in the first unit of a step: root →
   /// accumulation.
   std::map<ValueId, int> direct;
-  std::map<ValueId, std::size_t> table;  // roots that come from outside: index in StageUnit::table
+  std::map<ValueId, std::size_t>
+      table;  // roots that come from outside: index in StageMicroBatch::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t gathered_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish

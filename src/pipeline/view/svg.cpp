@@ -26,7 +26,7 @@ constexpr const char* kStyle =
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#14171c}\n"
     ".idle{fill:#2a2f37}.axis{stroke:#6e7681}.soft,.tick{fill:#9aa4af}.n{fill:#fff}}\n";
 
-std::string time_text(double seconds, bool unitless) {
+std::string tick_text(double seconds, bool unitless) {
   return unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
 }
 
@@ -96,7 +96,7 @@ class Picture {
     const Timeline& timeline = timelines_[p];
     put(R"(<text class="soft" x="{:.0f}" y="{:.1f}">{}{}{} · bubble {:.1f} %</text>)", kLeft,
         y_ + 12, xml_text(panel.title), panel.title.empty() ? "" : " · ",
-        time_text(timeline.seconds, gantt_.unitless), timeline.bubble * 100);
+        tick_text(timeline.seconds, gantt_.unitless), timeline.bubble * 100);
     y_ += 20;
     const std::vector<int> peak = peak_in_flight(*panel.program);
     for (std::size_t d = 0; d < panel.events->size(); ++d) {
@@ -148,8 +148,8 @@ class Picture {
     const double width = std::max(x(event.end) - left - 0.6, 0.4);
     put(R"(<g><title>{} {}: {} to {} ({})</title>)"
         R"(<rect class="{}{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
-        xml_text(to_text(program, instruction)), look.word, time_text(event.start, gantt_.unitless),
-        time_text(event.end, gantt_.unitless), time_text(event.end - event.start, gantt_.unitless),
+        xml_text(to_text(program, instruction)), look.word, tick_text(event.start, gantt_.unitless),
+        tick_text(event.end, gantt_.unitless), tick_text(event.end - event.start, gantt_.unitless),
         look.css, odd_chunk ? " chunk" : "", left, y_ + (work ? 0 : bar_), width,
         work ? bar_ : lane_);
     const std::string number = instruction.unit >= 0 ? fmt::format("{}", instruction.unit) : "";
@@ -168,7 +168,7 @@ class Picture {
       for (int n = 0; n * distance <= end_ * 1.0001; ++n) {
         put(R"(<line class="axis" x1="{0:.1f}" y1="{1:.1f}" x2="{0:.1f}" y2="{2:.1f}"/>)"
             R"(<text class="tick" x="{0:.1f}" y="{3:.1f}">{4}</text>)",
-            x(n * distance), y_, y_ + 4, y_ + 17, time_text(n * distance, gantt_.unitless));
+            x(n * distance), y_, y_ + 4, y_ + 17, tick_text(n * distance, gantt_.unitless));
       }
     }
     y_ += 26;

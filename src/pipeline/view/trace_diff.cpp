@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "pipeline/program/palette.h"
-#include "pipeline/simulate/closed_forms.h"
+#include "pipeline/schedule/closed_forms.h"
 #include "pipeline/view/step_graph.h"
 
 namespace pipetrain {

@@ -1,8 +1,10 @@
-// Options that name a file or a folder say whether they read or write it: checkpoints, whose
-// settings may come from anywhere, depend on it.
+// What rows of the option table must say: options that name a file or a folder, whether they read
+// or write it, since settings of checkpoints may come from anywhere; options of train, what the
+// numbers that are trained have to do with them, since a run that goes on must tell what changes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -92,6 +94,75 @@ TEST(OptionTable, EveryOptionThatNamesAPlaceSaysWhatBecomesOfIt) {
     for (const OptionSpec& part : spec.parts) check(part);
   }
   EXPECT_GE(places, 20);
+}
+
+TEST(OptionTable, EveryOptionOfTrainSaysWhatNumbersHaveToDoWithIt) {
+  Options options;
+  int rows = 0;
+  const auto check = [&](const OptionSpec& spec) {
+    if (!spec.applies_to("train")) return;
+    ++rows;
+    EXPECT_NE(spec.numbers, Numbers::kUnsaid)
+        << spec.name << ": say in its row whether a run that goes on may be given another value";
+    EXPECT_TRUE(!spec.record || spec.numbers == Numbers::kRecorded) << spec.name;
+  };
+  for (const OptionSpec& spec : describe_options(options)) {
+    check(spec);
+    for (const OptionSpec& part : spec.parts) check(part);
+  }
+  EXPECT_GE(rows, 90);
+}
+
+TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
+  const auto record = [](const std::vector<std::string>& arguments) {
+    std::map<std::string, std::string> all;
+    for (const auto& [name, value] : recorded_numbers(parse_options("train", arguments)))
+      EXPECT_TRUE(all.emplace(name, value).second) << name << " is recorded twice";
+    return all;
+  };
+  // A key here stands in every checkpoint: one that is renamed is not compared with older ones.
+  const std::map<std::string, std::string> defaults = {{"alpha", "0.99"},
+                                                       {"beta1", "0.9"},
+                                                       {"beta2", "0.999"},
+                                                       {"bn", "train"},
+                                                       {"centered", "false"},
+                                                       {"class-weights", ""},
+                                                       {"clip-norm", "0"},
+                                                       {"dropout", "keep"},
+                                                       {"ema", "0"},
+                                                       {"eps", "1e-08"},
+                                                       {"label-smoothing", "0"},
+                                                       {"lr", "0.001"},
+                                                       {"lr-decay-fraction", "0.1"},
+                                                       {"lr-gamma", "0.1"},
+                                                       {"lr-milestones", ""},
+                                                       {"lr-power", "1"},
+                                                       {"lr-scale", ""},
+                                                       {"lr-schedule", "cosine"},
+                                                       {"lr-step", "0"},
+                                                       {"min-lr", "0"},
+                                                       {"momentum", "0"},
+                                                       {"nesterov", "false"},
+                                                       {"precision", "fp32"},
+                                                       {"seed", "1"},
+                                                       {"shuffle", "true"},
+                                                       {"warmup", "0 steps"},
+                                                       {"weight-decay", "0.01"},
+                                                       {"weight-decay of tensors", ""}};
+  EXPECT_EQ(record({"--optimizer", "adamw"}), defaults);
+  const std::map<std::string, std::string> given =
+      record({"--optimizer", "sgd:momentum=0.9", "--lr-schedule", "multistep:at=10,50%,gamma=0.5",
+              "--lr-scale", "a*=0.1", "--lr-scale", "b=2", "--weight-decay", "0.1",
+              "--weight-decay", "*.bias=0", "--warmup", "5%", "--sample-weights", "dir/w.txt"});
+  EXPECT_EQ(given.at("momentum"), "0.9");
+  EXPECT_EQ(given.at("lr-milestones"), "10,0.5 of the run");
+  EXPECT_EQ(given.at("lr-gamma"), "0.5");
+  EXPECT_EQ(given.at("lr-scale"), "a*=0.1,b=2");
+  EXPECT_EQ(given.at("weight-decay"), "0.1");
+  EXPECT_EQ(given.at("weight-decay of tensors"), "*.bias=0");
+  EXPECT_EQ(given.at("warmup"), "0.05 of the run");
+  EXPECT_EQ(given.at("sample-weights"), "w.txt");
+  EXPECT_EQ(record({"--lr-schedule", "cosine:over=time"}).at("lr-over"), "time");
 }
 
 TEST(OptionTable, WhatIsWrittenIsMarkedSo) {

@@ -1,4 +1,4 @@
-// The readers of pictures in folders, WebDataset, TFRecord, JSON Lines, Megatron's tokens and
+// The readers of images in folders, WebDataset, TFRecord, JSON Lines, Megatron's tokens and
 // LibSVM: small files built by hand from the formats' descriptions, whole and damaged.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "data/loading/open_data.h"
 #include "data/rows/row_source.h"
 #include "support/data_files.h"
-#include "support/picture_bytes.h"
+#include "support/image_bytes.h"
 
 namespace pipetrain {
 namespace {
@@ -120,7 +120,7 @@ class Formats : public DataFiles {
 
 const Doubles kPlanes = {255, 0, 0, 10, 40, 70, 0, 255, 0, 20, 50, 80, 0, 0, 255, 30, 60, 90};
 
-TEST_F(Formats, FoldersOfPictures) {
+TEST_F(Formats, FoldersOfImages) {
   write("d/zebra/1.png", kPng);
   write("d/ant/2.bmp", kBmp);
   write("d/ant/deep/1.PNG", kPng);
@@ -130,7 +130,7 @@ TEST_F(Formats, FoldersOfPictures) {
   EXPECT_EQ(data.class_names, (std::vector<std::string>{"ant", "zebra"}));
   EXPECT_EQ(values(*data.train, 1), (Doubles{0, 0, 1}));
   EXPECT_EQ(values(*data.train, 0, {2}), kPlanes);
-  expect_contains(data.description, "folder \"empty\" has no pictures");
+  expect_contains(data.description, "folder \"empty\" has no images");
   // Channels last, and grey.
   EXPECT_EQ(values(*opened(path("d"), wants({2, 3, 3}, 2)).train, 0, {0})[4], 255);
   EXPECT_EQ(values(*opened(path("d"), wants({1, 2, 3}, 2)).train, 0, {0}),
@@ -145,21 +145,21 @@ TEST_F(Formats, FoldersOfPictures) {
   EXPECT_EQ(values(*parts.validation, 1), Doubles{1});
 }
 
-TEST_F(Formats, PicturesAreFittedScaledAndNormalised) {
+TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {
   std::string wide = "P5 4 2 255\n";
   for (int i = 0; i < 8; ++i) wide += static_cast<char>(10 * (i + 1));
   write("w/a/1.pgm", wide);  // 10 20 30 40 / 50 60 70 80
   DataOptions options;
   EXPECT_EQ(values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0),
             (Doubles{20, 30, 60, 70}));
-  options.bind.image.fit = PictureFit::kPad;
+  options.bind.image.fit = ImageFit::kPad;
   EXPECT_EQ(values(*opened(path("w"), wants({1, 4, 4}, 1), options).train, 0),
             (Doubles{0, 0, 0, 0, 10, 20, 30, 40, 50, 60, 70, 80, 0, 0, 0, 0}));
-  options.bind.image.fit = PictureFit::kStretch;
+  options.bind.image.fit = ImageFit::kStretch;
   const Doubles stretched = values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0);
   EXPECT_NEAR(stretched[0], (3 * 10 + 3 * 20 + 30) / 7.0, 1e-4);
   options.bind.normalization = Normalization::parse("0.5/0.25");
-  options.bind.image.fit = PictureFit::kCrop;
+  options.bind.image.fit = ImageFit::kCrop;
   const Doubles scaled = values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0);
   EXPECT_NEAR(scaled[0], (20 / 255.0 - 0.5) / 0.25, 1e-6);
   expect_contains(data_error(
@@ -216,7 +216,7 @@ TEST_F(Formats, AugmentationIsOfTheStepAndOfTrainingOnly) {
       "--augment");
 }
 
-TEST_F(Formats, BadPicturesAreNamedOrLeftOut) {
+TEST_F(Formats, BadImagesAreNamedOrLeftOut) {
   write("d/a/1.png", kPng);
   const std::string bad = write("d/a/2.png", kPng.substr(0, 50));
   write("d/b/1.png", kPng);
@@ -279,10 +279,10 @@ TEST_F(Formats, TfRecordsOfExamples) {
   EXPECT_EQ(values(*data.train, 0), (Doubles{0.5, 0, 1.5, -1, 2.5, -2}));
   EXPECT_EQ(values(*data.train, 1), (Doubles{0, 1, 2}));
   expect_contains(data.description, "\"name\" is left out");
-  const std::string pictures = record(feature("image/encoded", 1, field(1, kPng)) +
-                                      feature("image/class/label", 3, field(1, "\x01")) +
-                                      feature("image/height", 3, field(1, "\x02")));
-  const OpenedData image = opened(write("i.tfrecord", pictures), wants({3, 2, 3}, 2));
+  const std::string images = record(feature("image/encoded", 1, field(1, kPng)) +
+                                    feature("image/class/label", 3, field(1, "\x01")) +
+                                    feature("image/height", 3, field(1, "\x02")));
+  const OpenedData image = opened(write("i.tfrecord", images), wants({3, 2, 3}, 2));
   EXPECT_EQ(values(*image.train, 0), kPlanes);
   EXPECT_EQ(values(*image.train, 1), Doubles{1});
   std::string changed = examples();

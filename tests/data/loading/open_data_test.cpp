@@ -110,7 +110,7 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
   expect_contains(error(write("odd", std::string("\x7f\0\1ELF", 6))), "no known format");
   expect_contains(error(write("a.png", std::string("\x89PNG\0", 5))), "no known format");
   write("folder/cats/1.jpg", "x");
-  expect_contains(error(path("folder")), "no picture that can be read");
+  expect_contains(error(path("folder")), "no image that can be read");
   write("other/a.xyz", std::string("\0", 1));
   expect_contains(error(path("other")), "no known kind");
   DataOptions options;

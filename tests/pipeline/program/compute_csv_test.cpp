@@ -67,7 +67,7 @@ TEST(ComputeCsv, RoundTripOfEverySynchronousSchedule) {
   EXPECT_EQ(parse_compute_csv(to_compute_csv(both_ways), "x"), both_ways);
 }
 
-std::string message_of(const std::string& text, const RoundSettings& settings = {}) {
+std::string import_message(const std::string& text, const RoundSettings& settings = {}) {
   try {
     parse_compute_csv(text, "a.csv", settings);
   } catch (const Error& error) {
@@ -79,7 +79,7 @@ std::string message_of(const std::string& text, const RoundSettings& settings = 
 
 TEST(ComputeCsv, ErrorsNameRowAndColumn) {
   const auto expect = [](const std::string& text, const std::string& message) {
-    EXPECT_NE(message_of(text).find(message), std::string::npos) << message_of(text);
+    EXPECT_NE(import_message(text).find(message), std::string::npos) << import_message(text);
   };
   expect("", "a.csv: the schedule is empty");
   expect(",,\n\n", "a.csv: the schedule is empty");
@@ -94,7 +94,7 @@ TEST(ComputeCsv, ErrorsNameRowAndColumn) {
   expect("0F0,0B0\n0F1,0B1\n", "row 2, column 1: stage 0 is also in row 1");
   expect("0F0,0B0\n2F0,2B0\n", "stage 1 is in no row, but stage 2 is");
   expect("0F0,0B1000\n", "1 stages and 1001 micro-batches need more actions");
-  EXPECT_NE(message_of("0F0,0B0\n", {{true, true}, false}).find("recompute is set for 2"),
+  EXPECT_NE(import_message("0F0,0B0\n", {{true, true}, false}).find("recompute is set for 2"),
             std::string::npos);
 }
 

@@ -269,7 +269,7 @@ std::string train(const Pipeline& pipeline, Runner& runner) {
     if (step == 0) data.set_mini_batch(0, 8, 2, step, kSizes);
     if (step == 1) data.set_mini_batch(8, 14, 4, step, kSizes);
     runner.run(pipeline.program, data);
-    for (const RoundUnit& unit : data.units()) out += fmt::format("{:a} ", unit.loss_sum);
+    for (const MicroBatch& unit : data.units()) out += fmt::format("{:a} ", unit.loss_sum);
   }
   for (const Value& value : pipeline.graphs[0]->graph.values) {
     if (value.role != Role::kParameter && value.role != Role::kState) continue;
@@ -333,14 +333,14 @@ class LossInDouble {
       moved.span<double>()[e] = stored.span<double>()[e] + distance * direction.span<double>()[e];
     std::swap(stored, moved);
     double sum = 0;
-    for (const RoundUnit& unit : data_.units()) sum += of_unit(unit);
+    for (const MicroBatch& unit : data_.units()) sum += of_unit(unit);
     std::swap(stored, moved);
     return sum;
   }
   const TrainingGraph& training() const { return *training_; }
 
  private:
-  double of_unit(const RoundUnit& unit) {
+  double of_unit(const MicroBatch& unit) {
     test::Feeds feeds;
     HostTensor x(TensorType{DType::kFloat32, Shape{2, 2, 6, 6}});
     std::memcpy(x.view().data, unit.columns[0], x.type().bytes());

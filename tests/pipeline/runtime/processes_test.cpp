@@ -94,7 +94,7 @@ SharedOutcome four_steps(const SharedRun& run, const RuntimeOptions& options) {
     data.set_mini_batch(step * kSamples, kSamples, kUnit, step, kUnitSizes);
     const RoundResult result = runtime.run(run.program, data);
     double loss = 0;
-    for (const RoundUnit& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
+    for (const MicroBatch& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
     outcome.losses.push_back(loss);
     outcome.norms.push_back(result.gradient_norm);
     for (std::size_t d = 0; d < result.events.size(); ++d)
@@ -250,7 +250,7 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
 class SometimesFailingData final : public UnitSource {
  public:
   SometimesFailingData(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
-  RoundUnit& acquire(int unit) override {
+  MicroBatch& acquire(int unit) override {
     PT_CHECK(!fails_ || ++asked_ < 20, kData, "sample {} is damaged", unit);
     return data_.acquire(unit);
   }
@@ -290,7 +290,7 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
 class FailingAtRelease final : public UnitSource {
  public:
   FailingAtRelease(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
-  RoundUnit& acquire(int unit) override { return data_.acquire(unit); }
+  MicroBatch& acquire(int unit) override { return data_.acquire(unit); }
   void release(int unit) override {
     PT_CHECK(!fails_ || ++released_ < 4, kData, "sample {} is damaged", unit);
   }

@@ -187,7 +187,7 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
       data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
       runner.run(program, data);
       double loss = 0;
-      for (const RoundUnit& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
+      for (const MicroBatch& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
       outcome.losses.push_back(loss);
     }
     outcome.bits = fingerprint(pipeline, runner);
@@ -209,10 +209,10 @@ class PinnedUnits final : public UnitSource {
   PinnedUnits(test::RecordedMachine& machine, test::FixedData& data, bool too_early)
       : machine_(machine), data_(data), too_early_(too_early), slots_(data.units().size()) {}
 
-  RoundUnit& acquire(int unit) override {
+  MicroBatch& acquire(int unit) override {
     const std::lock_guard lock(mutex_);
     Slot& slot = slots_[static_cast<std::size_t>(unit)];
-    RoundUnit& given = data_.acquire(unit);
+    MicroBatch& given = data_.acquire(unit);
     if (slot.full) return given;
     slot.full = true;
     const std::int64_t samples = kSizes[static_cast<std::size_t>(given.variant)];
@@ -518,7 +518,7 @@ TEST_P(SameBits, PipedreamAndItsOracle) {
       for (int round = 0; round < 2; ++round) {
         data.set_stream(kUnits, 4, round * kUnits);
         runner.run(program, data);
-        for (const RoundUnit& unit : data.units()) losses.push_back(unit.loss_sum);
+        for (const MicroBatch& unit : data.units()) losses.push_back(unit.loss_sum);
       }
       return std::pair(fingerprint(pipeline, runner), losses);
     };
@@ -564,7 +564,7 @@ Pair run_both(const Pipeline& pipeline, const Program& program, Place place, dou
         data.set_mini_batch(step * samples, samples, kMicroBatch, step, kSizes);
       }
       runner.run(what, data);
-      for (const RoundUnit& unit : data.units()) losses.push_back(unit.loss_sum);
+      for (const MicroBatch& unit : data.units()) losses.push_back(unit.loss_sum);
     }
     return fingerprint(on, runner);
   };
@@ -658,7 +658,7 @@ TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
 class AfterSkips final : public UnitSource {
  public:
   explicit AfterSkips(test::FixedData& data) : data_(data) {}
-  RoundUnit& acquire(int unit) override { return data_.acquire(unit); }
+  MicroBatch& acquire(int unit) override { return data_.acquire(unit); }
   void release(int unit) override { data_.release(unit); }
   double learning_rate(int unit) const override { return data_.learning_rate(unit); }
   std::int64_t updates_before() const override { return updates; }
@@ -751,7 +751,7 @@ TEST_P(SameBits, ManyUnitsGoForward) {
   const auto losses = [&](PlacedRuntime& runtime) {
     runtime.run(program, data);
     std::vector<double> out;
-    for (const RoundUnit& unit : data.units()) out.push_back(unit.loss_sum);
+    for (const MicroBatch& unit : data.units()) out.push_back(unit.loss_sum);
     return out;
   };
   PlacedRuntime runtime(pipeline, program, GetParam());
@@ -922,7 +922,7 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
 class FailingData final : public UnitSource {
  public:
   explicit FailingData(test::FixedData& data) : data_(data) {}
-  RoundUnit& acquire(int unit) override {
+  MicroBatch& acquire(int unit) override {
     PT_CHECK(unit < 2, kData, "sample 7 cannot be read");
     return data_.acquire(unit);
   }

@@ -158,7 +158,7 @@ std::vector<Rows> trained_by_the_paper(const VersionRule& rule, int stages, int 
       return history[static_cast<std::size_t>(s)].at(
           static_cast<std::size_t>(rule.version(s, stages, unit, group)));
     };
-    const RoundUnit& given = data.acquire(unit);
+    const MicroBatch& given = data.acquire(unit);
     const auto* x = reinterpret_cast<const float*>(given.columns[0]);
     const auto* labels = reinterpret_cast<const std::int64_t*>(given.columns[1]);
     std::vector<Rows> values(1);

@@ -295,5 +295,37 @@ TEST(Generate, EveryScheduleOfTheTableCanBeMade) {
   EXPECT_EQ(stages_per_device("1f1b", 3), 1);
 }
 
+TEST(Generate, MemoryRulesOfRowsAreWhatProgramsHold) {
+  int rules = 0;
+  for (const ScheduleDescription& schedule : schedules()) {
+    if (!schedule.memory) continue;
+    ++rules;
+    for (int p = 1; p <= 6; ++p) {
+      for (int m = 1; m <= 13; ++m) {
+        // An asynchronous pipeline has to be full first.
+        const bool streams = is_asynchronous(schedule.rule);
+        ScheduleOptions options = options_for(schedule.name, p, streams ? 3 * p + m : m);
+        const Program program = generate(options);
+        for (int s = 0; s < p; ++s) {
+          const ScheduleLoad load = schedule_load(*schedule.memory, s, p, m);
+          const auto stage = static_cast<std::size_t>(s);
+          // A stage alone is planned without the second copy, which its program has.
+          if (p > 1 || schedule.memory->copies != WeightCopies::kTwo) {
+            EXPECT_EQ(load.weight_versions, program.versions_per_stage[stage])
+                << schedule.name << " p=" << p << " m=" << m << " stage " << s;
+          }
+          if (schedule.balances_warm_up) {
+            EXPECT_GE(load.in_flight, program.slots_per_stage[stage]);
+            continue;
+          }
+          EXPECT_EQ(load.in_flight, program.slots_per_stage[stage])
+              << schedule.name << " p=" << p << " m=" << m << " stage " << s;
+        }
+      }
+    }
+  }
+  EXPECT_GE(rules, 8);
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -51,7 +51,7 @@ struct Case {
     const Program rounds = generate(options);
     request.stages = stages;
     request.micro_batches = kUnits;
-    request.schedule = schedule;
+    request.schedule = planned_schedule(schedule);
     request.memory_limit_bytes = memory_limit;
     for (int s = 0; s < stages; ++s) request.loads.push_back({rounds.slots_per_stage[at(s)], 1});
     plan = plan_stages(chain, request);

@@ -1,0 +1,137 @@
+// pipetrain doctor: what this machine offers.
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/cache_directory.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "base/vectors.h"
+#include "cli/commands/commands.h"
+#include "cli/output/doctor_measure.h"
+#include "device/nvidia_libraries.h"
+#include "device/plugin.h"
+
+namespace pipetrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What GPU support finds on this machine.
+struct Gpus {
+  std::vector<std::string> names;
+  std::string absent;                   // why there is none
+  std::string exchange;                 // NCCL and its version, or why not; empty without a GPU
+  std::vector<FoundLibrary> libraries;  // empty without a plugin
+};
+
+Gpus find_gpus() {
+  const auto reason = [](const Error& error) {
+    const std::string text = error.message();
+    return text.substr(0, text.find('\n'));
+  };
+  Gpus gpus;
+  try {
+    gpus.names = cuda_plugin().devices();
+  } catch (const Error& error) {
+    gpus.absent = reason(error);
+    return gpus;
+  }
+  try {
+    gpus.exchange = cuda_plugin().collectives().name();
+  } catch (const Error& error) {
+    gpus.exchange = "none: " + reason(error);
+  }
+  return gpus;
+}
+
+std::string gpus_text(const Gpus& gpus) {
+  if (gpus.names.empty()) return "none: " + gpus.absent;
+  std::string text;
+  for (std::size_t g = 0; g < gpus.names.size(); ++g)
+    text += fmt::format("{}cuda:{} {}", g == 0 ? "" : ", ", g, printable(gpus.names[g]));
+  return text + "\nnccl     " + gpus.exchange;
+}
+
+std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
+  std::string text, missing;
+  const auto line = [&](const std::string& words) {
+    text += fmt::format("{:<9}{}\n", text.empty() ? "cuda" : "", words);
+  };
+  for (const FoundLibrary& library : libraries) {
+    if (library.handle) {
+      line(fmt::format("{} {}: {}, from {}", library.name, library.version, printable(library.path),
+                       library.origin));
+    } else if (library.damaged) {
+      line(fmt::format("{}: none: {}", library.name, library.problem));
+    } else {
+      missing += (missing.empty() ? "" : ", ") + library.file;
+    }
+  }
+  if (!missing.empty())
+    line("not found: " + missing + " (PIPETRAIN_CUDA_LIBRARIES names their folder)");
+  return text;
+}
+
+Json libraries_json(const std::vector<FoundLibrary>& libraries) {
+  Json json = Json::array();
+  for (const FoundLibrary& library : libraries)
+    json.push_back({{"name", library.name},
+                    {"file", library.file},
+                    {"version", library.version},
+                    {"path", library.path},
+                    {"from", library.origin},
+                    {"absent", library.problem}});
+  return json;
+}
+
+}  // namespace
+
+int doctor_command(Options& options) {
+  resolve_verbosity(options);
+  if (options.measure) {
+    check_processor();
+    return measure_and_report(options.json, options.output);
+  }
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                             static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::string vectors = vector_instructions(), missing = missing_instructions();
+  const std::string cache = default_cache_directory().string();
+  Gpus gpus = find_gpus();
+  // Also where the plugin does not serve; after it, so that these are what it has taken.
+  if (has_cuda_plugin()) gpus.libraries = nvidia_libraries();
+  if (options.json) {
+    const Json json = {{"schema", "pipetrain.doctor/1"},
+                       {"version", PIPETRAIN_VERSION},
+                       {"cores", cores},
+                       {"memory_bytes", memory},
+                       {"avx2", vectors != "none"},
+                       {"avx512", vectors.starts_with("AVX-512")},
+                       {"avx512_bfloat16", vectors == "AVX-512 with bfloat16"},
+                       {"gpus", gpus.names.size()},
+                       {"gpu_names", gpus.names},
+                       {"gpus_absent", gpus.absent},
+                       {"nccl", gpus.exchange},
+                       {"cuda_libraries", libraries_json(gpus.libraries)},
+                       {"cache", cache}};
+    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    return 0;
+  }
+  std::string text = fmt::format(
+      "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\n{}cache    {}\n",
+      PIPETRAIN_VERSION, cores,
+      cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
+      missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
+      gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,125 @@
+#include "cli/commands/run_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <ctime>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/stale_files.h"
+#include "cli/commands/commands.h"
+#include "cli/options/config_file.h"
+#include "cli/options/resume_command_line.h"
+#include "partition/plan_file.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Makes the newest run of a folder of runs the one that is called "latest".
+void call_latest(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path latest = folder.parent_path() / "latest";
+  if (!fs::is_symlink(latest, ignored) && fs::exists(latest, ignored)) return;
+  fs::remove(latest, ignored);
+  fs::create_directory_symlink(folder.filename(), latest, ignored);
+}
+
+/// Makes the folder of the run. A name that nobody gave is always new. `resumed`: the folder that a
+/// checkpoint belongs to; empty: none.
+fs::path make_run_folder(const Options& options, const fs::path& resumed) {
+  std::error_code error;
+  if (!resumed.empty()) return resumed;
+  if (!options.run_dir.empty()) {
+    const fs::path folder = options.run_dir;
+    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
+             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
+    // A run that was to be resumed where possible may have left all but a checkpoint.
+    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
+                 fs::is_empty(folder, error),
+             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
+             printable(options.run_dir));
+    fs::create_directories(folder, error);
+    PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir),
+             error.message());
+    return folder;
+  }
+  const fs::path runs = folder_of_runs();
+  const std::time_t time = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&time, &local);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+  const std::string base = fs::path(options.run.model.path).stem().string() + "-" + stamp;
+  fs::create_directories(runs, error);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
+    if (fs::create_directory(folder, error)) return folder;
+    if (error) break;
+  }
+  PT_FAIL(kResource,
+          "cannot make a folder for the run below \"{}\": {}; choose another place with --run-dir",
+          runs.string(), error.message());
+}
+
+/// A configuration file that starts the run again.
+std::string config_of_run(const Options& options, const Session& session) {
+  Options copy = options;
+  copy.settings = overlay(options.settings, {settings_to_keep(options, session).front()});
+  // The model in the folder has its new head already.
+  std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
+  return config_text(copy, "train", /*all=*/true);
+}
+
+}  // namespace
+
+RunFolder::~RunFolder() {
+  if (!is_early_) return;
+  std::error_code ignored;
+  for (const char* name : {"model.onnx", "model.onnx.data"}) fs::remove(path_ / name, ignored);
+  fs::remove(path_, ignored);  // if that was all
+  if (is_named_) fs::remove(path_.parent_path(), ignored);
+}
+
+const fs::path& RunFolder::make_early(const Options& options) {
+  path_ = make_run_folder(options, {});
+  lock_.emplace(path_);  // before anything of another run there is replaced
+  is_early_ = true;
+  is_named_ = options.run_dir.empty();
+  return path_;
+}
+
+const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed) {
+  if (!is_early_) path_ = make_run_folder(options, resumed);
+  is_early_ = false;
+  if (!lock_) lock_.emplace(path_);
+  if (resumed.empty() && options.run_dir.empty()) call_latest(path_);
+  delete_unfinished(path_);
+  delete_unfinished(path_ / "checkpoints");
+  return path_;
+}
+
+void check_output(const Options& options, const std::string& output, bool replaces_own) {
+  PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(output));
+  check_folder_of(output);
+  delete_stale_temporaries(output);
+}
+
+void write_plan_and_profile(const Options& options, const Session& session,
+                            const fs::path& folder) {
+  write_plan(folder / "plan.json", session.the_plan(), session.costs(), session.plan_request(),
+             options.run.model.path, session.order());
+  write_profile(folder / "profile.json", session.profile(), session.graph(),
+                options.run.model.path);
+}
+
+void write_configuration(const Options& options, const Session& session, const fs::path& folder) {
+  write_file(folder / "config.toml", config_of_run(options, session));
+  if (!session.data().class_names.empty())
+    write_file(folder / "classes.txt",
+               fmt::format("{}\n", fmt::join(session.data().class_names, "\n")));
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,49 @@
+#include "cli/commands/run_observers.h"
+
+#include <vector>
+
+#include "base/log.h"
+#include "base/units.h"
+
+namespace pipetrain {
+
+void Watcher::on_round(std::int64_t step, const Program& program, const RoundResult& result) {
+  if (!session_.processes()) reports_.account.round(session_, program, result);
+  reports_.recorder.round(step, program, result);
+  if (!session_.asynchronous()) return;
+  std::vector<double> busy;
+  for (const double seconds : result.busy_seconds) busy.push_back(seconds / result.seconds);
+  reports_.progress.utilisation(busy);
+}
+
+void Watcher::on_step(const StepReport& report) {
+  reports_.events.step(report);
+  reports_.board.step(report);
+  reports_.progress.step(report);
+  reports_.status.step(report);
+  if (signals_.take_status()) {
+    reports_.progress.status(report);
+    reports_.events.signal("USR2", "status");
+  }
+}
+
+void Watcher::on_evaluation(const EvaluationReport& report) {
+  reports_.events.evaluation(report);
+  reports_.board.evaluation(report);
+  reports_.progress.evaluation(report);
+}
+
+void Watcher::on_checkpoint(const SaveOutcome& outcome) {
+  reports_.events.checkpoint(outcome);
+  if (!outcome.written) {
+    reports_.progress.clear();
+    log_warning("checkpoint", "no checkpoint: {}", outcome.failure);
+    return;
+  }
+  reports_.status.checkpoint(*outcome.written);
+  log_debug("checkpoint", "saved {} ({}, {}, {})", outcome.written->path.string(),
+            outcome.written->reason, bytes_text(outcome.written->bytes),
+            seconds_text(outcome.written->seconds));
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,55 @@
+// Who looks on while a run trains: one hands each step to everything that reports it, the other
+// only hears what the run is asked to do.
+#pragma once
+
+#include <cstdint>
+
+#include "cli/output/events.h"
+#include "cli/output/status_file.h"
+#include "cli/output/step_recorder.h"
+#include "cli/output/tensorboard.h"
+#include "cli/output/terminal.h"
+#include "cli/output/time_shares.h"
+#include "train/signals.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+/// Everything that reports the steps of a run.
+struct RunReports {
+  TimeAccount& account;
+  Progress& progress;
+  EventLog& events;
+  TensorBoard& board;
+  StepRecorder& recorder;
+  StatusFile& status;
+};
+
+/// Of the process that leads.
+class Watcher final : public TrainingObserver {
+ public:
+  Watcher(Session& session, const RunReports& reports, Signals& signals)
+      : session_(session), reports_(reports), signals_(signals) {}
+  void on_round(std::int64_t step, const Program& program, const RoundResult& result) override;
+  void on_step(const StepReport& report) override;
+  void on_evaluation(const EvaluationReport& report) override;
+  void on_checkpoint(const SaveOutcome& outcome) override;
+  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
+
+ private:
+  Session& session_;
+  RunReports reports_;
+  Signals& signals_;
+};
+
+/// Of the others.
+class Follower final : public TrainingObserver {
+ public:
+  explicit Follower(Signals& signals) : signals_(signals) {}
+  RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
+
+ private:
+  Signals& signals_;
+};
+
+}  // namespace pipetrain

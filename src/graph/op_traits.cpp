@@ -1,0 +1,11 @@
+#include "graph/op_traits.h"
+
+namespace pipetrain {
+
+std::string_view name_of(KernelKind kind) {
+  constexpr std::string_view kNames[kKernelKinds] = {"products", "rows", "element-wise",
+                                                     "reorders"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,117 @@
+#include "passes/parameter_names.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <regex>
+#include <string_view>
+
+namespace pipetrain {
+namespace {
+
+/// Exporters prepend the path of the module to what they name by an operator.
+std::string without_path(const std::string& name) {
+  return name.substr(name.find_last_of('/') + 1);
+}
+
+/// "conv.weight_v" → "weight_v".
+std::string last_part(const std::string& name) { return name.substr(name.find_last_of("./") + 1); }
+
+/// Whether the name is that of an operator's result in torch.export, with or without a number:
+/// "mul", "linalg_vector_norm_2", "val_17", "lifted_tensor_0".
+bool names_a_result(const std::string& name) {
+  static const std::regex pattern(
+      "_*(val|tmp|c|const|lifted_tensor|tensor_constant|add|sub|mul|div|neg|pow|exp|log|sqrt|rsqrt|"
+      "abs|square|reciprocal|t|transpose|permute|view|reshape|flatten|slice|select|squeeze|"
+      "unsqueeze|expand|expand_as|repeat|tile|cat|concat|stack|split|chunk|getitem|index|"
+      "index_select|gather|embedding|clone|contiguous|to|to_copy|cast|type_as|alias|detach|"
+      "detach_copy|arange|linspace|full|full_like|ones|ones_like|zeros|zeros_like|eye|tril|triu|"
+      "scalar_tensor|where|masked_fill|clamp|clip|minimum|maximum|cos|sin|tan|tanh|sigmoid|"
+      "softplus|"
+      "relu|gelu|silu|softmax|log_softmax|matmul|mm|bmm|linear|addmm|einsum|outer|ger|mean|var|"
+      "var_mean|std|sum|prod|cumsum|norm|linalg_vector_norm|flip|roll|meshgrid|floor|ceil|round|"
+      "remainder|floor_divide|eq|ne|lt|le|gt|ge|logical_not|logical_and|logical_or|bitwise_not)"
+      "(_[0-9]+)*");
+  return std::regex_match(name, pattern);
+}
+
+bool is_wide_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
+
+}  // namespace
+
+bool has_parameter_name(const std::string& name) {
+  static const std::regex pattern(
+      "(weight|bias|gamma|beta|scale|(^|[._])gain|lora_|embed|token|(^|[._])pos(_|\\b|ition))",
+      std::regex::icase);
+  const std::string last = without_path(name);
+  return last.find("Constant") == std::string::npos && std::regex_search(last, pattern);
+}
+
+bool is_gain(const std::string& name) {
+  return name.ends_with(".gain") ||
+         (name.find('.') != std::string::npos && name.ends_with("_gain"));
+}
+
+bool has_buffer_name(const std::string& name, const Shape& shape) {
+  static const std::regex pattern(
+      "(.*_)?(masks?|ids|index|indices|coords?|coordinates|coords_table|mean|std|var|tracked|pe|"
+      "filt|blur|window|mel|dct|freqs?|frequencies|slopes|cos|sin|cached|anchors?|grid|"
+      "buffer)",
+      std::regex::icase);
+  return name.ends_with("mask") || std::regex_match(last_part(name), pattern) ||
+         (shape.rank() == 1 && (name.ends_with("_u") || name.ends_with("_v")));
+}
+
+bool belongs_to_module(const std::string& name) {
+  const std::string last = without_path(name);
+  return last.find('.') != std::string::npos && last.find("::") == std::string::npos;
+}
+
+FoldedSources folded_sources(const std::string& list) {
+  static const std::regex quoted("'([^']*)'");
+  constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
+                                                          "weight_hr_l", "bias_ih_l", "bias_hh_l"};
+  FoldedSources sources;
+  for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
+    const std::string name = (*it)[1], last = last_part(name);
+    // Of recurrent layers: rnn.weight_ih_l0, rnn.bias_hh_l1_reverse.
+    const bool recurrent =
+        std::any_of(kRecurrent.begin(), kRecurrent.end(),
+                    [&](std::string_view head) { return last.starts_with(head); });
+    if (name.ends_with("weight") || name.ends_with("bias") || recurrent) {
+      sources.parameters.push_back(name);
+    } else if (!has_buffer_name(name, {})) {
+      if (belongs_to_module(name)) sources.parameters.push_back(name);
+      sources.unknown = sources.unknown || !names_a_result(name);
+    }
+  }
+  return sources;
+}
+
+bool is_uniform(const HostTensor& value) {
+  if (!value) return false;
+  const std::vector<double> values = value.to_doubles();
+  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
+}
+
+bool has_pattern(const HostTensor& value) {
+  constexpr std::ptrdiff_t kSample = 1 << 16;
+  if (!value || is_uniform(value)) return false;
+  std::vector<double> values = value.to_doubles();
+  if (std::ssize(values) > kSample) values.resize(kSample);
+  // Eight random numbers are sorted once in twenty thousand times.
+  if (values.size() >= 8 && (std::is_sorted(values.begin(), values.end()) ||
+                             std::is_sorted(values.rbegin(), values.rend())))
+    return true;
+  std::erase(values, 0.0);
+  for (double& v : values) v = std::abs(v);
+  std::sort(values.begin(), values.end());
+  const std::size_t count = values.size();
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  // Rounding to half precision leaves few magnitudes, too.
+  const std::size_t few =
+      is_wide_float(value.dtype()) ? count / 2 : std::min<std::size_t>(count / 2, 8);
+  return values.size() <= few;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,71 @@
+#include "pipeline/schedule/closed_forms.h"
+
+#include <algorithm>
+
+#include "pipeline/schedule/schedule_table.h"
+
+namespace pipetrain {
+namespace {
+
+/// Seconds that a device is idle in the round, by the form of the schedule's row.
+std::optional<double> idle_seconds(const Program& program, const UnitSeconds& unit) {
+  if (program.devices == 1) return 0.0;
+  int most_held = 0;
+  for (const int slots : program.slots_per_stage) most_held = std::max(most_held, slots);
+  const schedule::EqualRound round = {
+      .devices = static_cast<double>(program.devices),
+      .units = static_cast<double>(program.units),
+      .chunks = static_cast<double>(program.stages) / program.devices,
+      .most_held = static_cast<double>(most_held),
+      .seconds = unit};
+  const schedule::Schedule* row = schedule::lookup(program.schedule);
+  // A file may have any name; without a drain in between all asynchronous rounds are alike.
+  if (is_asynchronous(program.rule) && (row == nullptr || row->description.rule != program.rule))
+    return schedule::idle_of_fill_and_drain(round);
+  if (row == nullptr || row->idle_seconds == nullptr) return std::nullopt;
+  return row->idle_seconds(round);
+}
+
+}  // namespace
+
+UnitSeconds mean_unit_seconds(const Program& program, const Events& events) {
+  UnitSeconds sum;
+  for (std::size_t d = 0; d < events.size(); ++d) {
+    for (std::size_t n = 0; n < events[d].size(); ++n) {
+      const double seconds = events[d][n].end - events[d][n].start;
+      switch (program.device[d][n].kind) {
+        case Kind::kForward:
+          sum.forward += seconds;
+          break;
+        case Kind::kBackward:
+          sum.input_gradient += seconds / 2;
+          sum.weight_gradient += seconds / 2;
+          break;
+        case Kind::kBackwardInput:
+        case Kind::kRecompute:
+          sum.input_gradient += seconds;
+          break;
+        case Kind::kBackwardWeight:
+          sum.weight_gradient += seconds;
+          break;
+        default:
+          break;
+      }
+    }
+  }
+  const double count = static_cast<double>(program.devices) * program.units;
+  return {sum.forward / count, sum.input_gradient / count, sum.weight_gradient / count};
+}
+
+std::optional<double> theoretical_bubble(const Program& program, const UnitSeconds& unit) {
+  for (const auto& devices : program.placement) {
+    if (devices.size() > 1) return std::nullopt;
+  }
+  const double work = unit.total() * program.units;
+  if (work <= 0) return std::nullopt;
+  const std::optional<double> idle = idle_seconds(program, unit);
+  if (!idle) return std::nullopt;
+  return *idle / (work + *idle);
+}
+
+}  // namespace pipetrain

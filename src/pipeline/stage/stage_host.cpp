@@ -1,0 +1,125 @@
+#include "pipeline/stage/stage_host.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace pipetrain {
+namespace {
+
+void add_into(float* __restrict to, const float* __restrict from, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+/// The updates of a variant. Devices that wait may make some: large parameters alone, small ones
+/// together.
+class UpdateRun : public SharedPieces {
+ public:
+  UpdateRun(StageUpdates& updates, std::int64_t step, double gradient_scale, double average_decay)
+      : updates_(&updates),
+        step_(step),
+        gradient_scale_(gradient_scale),
+        average_decay_(average_decay) {
+    if (updates.pieces.empty()) cut();
+  }
+
+  std::size_t count() const override { return updates_->pieces.size(); }
+  double seconds(std::size_t piece) const override { return updates_->pieces[piece].last_seconds; }
+  std::size_t workspace_bytes(std::size_t /*piece*/) const override { return 0; }
+  void run(std::size_t piece, std::byte* /*workspace*/) override {
+    UpdatePiece& one = updates_->pieces[piece];
+    const double start = steady_seconds();
+    run(one.first, one.count);
+    one.last_seconds = steady_seconds() - start;
+  }
+  void run_all() { run(0, updates_->parameters.size()); }
+
+ private:
+  void cut() {
+    constexpr std::size_t kLeastElements = std::size_t{1} << 18;
+    std::size_t elements = kLeastElements;  // of the last piece
+    for (std::size_t k = 0; k < updates_->parameters.size(); ++k) {
+      if (elements >= kLeastElements) {
+        updates_->pieces.push_back({k});
+        elements = 0;
+      }
+      ++updates_->pieces.back().count;
+      elements += updates_->parameters[k].parameter.size();
+    }
+  }
+
+  void run(std::size_t first, std::size_t count) {
+    update_all(step_, gradient_scale_, std::span(updates_->parameters).subspan(first, count));
+    for (std::size_t k = first; k < first + count; ++k) {
+      float* average = updates_->averages[k];
+      if (!average) continue;
+      const std::span<float> weights = updates_->parameters[k].parameter;
+      if (step_ == 1) std::copy(weights.begin(), weights.end(), average);
+      update_average(average_decay_, {average, weights.size()}, weights);
+    }
+  }
+
+  StageUpdates* updates_;
+  std::int64_t step_;
+  double gradient_scale_, average_decay_;
+};
+
+}  // namespace
+
+StageKernel StageHost::make_kernel(const KernelRequest& request) {
+  return {pipetrain::make_kernel(backend_, request), false};
+}
+
+ArenaHalves StageHost::take_arena(const StageArena& arena) {
+  // Products read weights down columns, where small pages cost up to a fifth of their time.
+  // Activations are read along rows and are most of the memory: small pages for them come
+  // several times faster where the system is a guest.
+  arena_ = Buffer(arena.slots);
+  activations_ = PageBlock(arena.bytes - arena.slots);
+  activations_.take();
+  return {arena_.data(), activations_.data()};
+}
+
+std::byte* StageHost::place_constant(const HostTensor& value) {
+  return static_cast<std::byte*>(value.view().data);
+}
+
+std::byte* StageHost::place_running(const std::string& /*name*/, const HostTensor& value) {
+  return static_cast<std::byte*>(value.view().data);
+}
+
+void StageHost::take_workspace(std::size_t bytes) { workspace_ = Buffer(bytes); }
+
+void StageHost::move(void* to, const void* from, std::size_t bytes) const {
+  std::memcpy(to, from, bytes);
+}
+
+void StageHost::add(float* to, const float* from, std::size_t count) { add_into(to, from, count); }
+
+void StageHost::take_loss(const StageMicroBatch& /*micro_batch*/, const float* loss_sum,
+                          const float* correct, LossResults& results) {
+  results.loss_sum = static_cast<double>(*loss_sum);
+  results.correct = correct ? static_cast<double>(*correct) : 0;
+}
+
+void StageHost::collect_moments(std::span<const BatchMoments> all) {
+  for (const BatchMoments& one : all)
+    one.into->merge({one.mean, one.channels}, {one.variance, one.channels}, one.count);
+}
+
+void StageHost::sum_of_squares(std::span<const float> values, double& out) {
+  out = pipetrain::sum_of_squares(values);
+}
+
+void StageHost::update(StageUpdates& updates, std::int64_t step, double gradient_scale,
+                       double average_decay, WorkSharing& sharing) {
+  UpdateRun run(updates, step, gradient_scale, average_decay);
+  if (sharing.work) {
+    sharing.work->run(sharing.job, sharing.device, run, nullptr);
+  } else {
+    run.run_all();
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,69 @@
+// The memory that a stage's executor has taken for it: the plan of it with addresses.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/index.h"
+#include "pipeline/stage/stage_addresses.h"
+#include "pipeline/stage/stage_executor.h"
+
+namespace pipetrain {
+
+class StageMemory {
+ public:
+  /// Takes the arena, the constants that the steps read and a workspace for them. The plan outlives
+  /// this.
+  StageMemory(const CompiledStage& compiled, StageExecutor& executor);
+
+  /// Bytes by purpose, with the workspace.
+  const ArenaBytes& bytes() const { return bytes_; }
+  /// Makes the workspace at least so large.
+  void take_workspace(std::size_t bytes, StageExecutor& executor);
+
+  /// One copy of all parameters.
+  std::byte* weights(int copy) const {
+    return halves_.begin + arena_.parameter_block + at(copy) * arena_.parameter_block_bytes;
+  }
+  std::size_t weights_bytes() const { return arena_.parameter_block_bytes; }
+  /// Floats at an offset before the slots; null: kNoPlace.
+  float* floats_at(std::size_t offset) const {
+    return offset == kNoPlace ? nullptr : reinterpret_cast<float*>(halves_.begin + offset);
+  }
+  /// By index of TrainingGraph::accumulations; null where not needed.
+  const std::vector<std::byte*>& accumulators() const { return accumulators_; }
+  std::byte* slot(int slot) const { return halves_.slots + at(slot) * arena_.slot_bytes; }
+  std::byte* forward_out(int entry) const {
+    return from_slots(arena_.forward_out) + at(entry) * arena_.forward_out_bytes;
+  }
+  std::byte* gradient_out(int entry) const {
+    return from_slots(arena_.gradient_out) + at(entry) * arena_.gradient_out_bytes;
+  }
+  std::byte* temporary() const { return from_slots(arena_.temporary); }
+  /// One set of what micro-batches gather.
+  std::byte* gathered(int set) const {
+    return halves_.begin + arena_.gathered + at(set) * arena_.gathered_bytes;
+  }
+  /// Addresses of constants and running statistics, by value of a variant's graph.
+  std::vector<std::byte*>& constants(int variant) { return constants_[at(variant)]; }
+
+  /// Where the operands of a list lie for a micro-batch of `variant`, given the set of gathered
+  /// values that it reads or writes.
+  StageAddresses addresses(int variant, const StageMicroBatch& micro_batch, int gathered_set,
+                           StageExecutor& executor) const;
+
+ private:
+  std::byte* from_slots(std::size_t offset) const {
+    return halves_.slots + (offset - arena_.slots);
+  }
+  void place_constants(const CompiledVariant& variant, StageExecutor& executor);
+
+  const StageArena& arena_;
+  ArenaHalves halves_;
+  ArenaBytes bytes_;
+  std::size_t workspace_bytes_ = 0;
+  std::vector<std::byte*> accumulators_;
+  std::vector<std::vector<std::byte*>> constants_;  // [variant]
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,83 @@
+// The parameters of a stage in all copies of its weights, with what the optimizer keeps of each,
+// and what has been prepared from which weights.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "pipeline/stage/stage_content.h"
+#include "pipeline/stage/stage_memory.h"
+
+namespace pipetrain {
+
+struct ParameterState {
+  std::string name;
+  TensorType type;
+  std::size_t offset = 0;  // in one copy of the weights
+  float* state0 = nullptr;
+  float* state1 = nullptr;
+  float* average = nullptr;  // moving average; null: none is kept
+  SettingsOfParameter optimizer = {};
+};
+
+class StageParameters {
+ public:
+  /// All of these outlive this.
+  StageParameters(const CompiledStage& compiled, const StageMemory& memory,
+                  const StageExecutor& executor, const OptimizerSettings& optimizer, int copies);
+
+  /// Those of a variant, as StageSlice::parameters.
+  const std::vector<const ParameterState*>& of(int variant) const { return of_[at(variant)]; }
+
+  /// Reads or writes (all copies of) a parameter; false when there is none of this name.
+  bool read(const std::string& name, int copy, HostTensor& out) const;
+  bool write(const std::string& name, const HostTensor& value);
+  /// One copy of all parameters by name, and back. Error (kUsage) when one is missing or of another
+  /// type.
+  std::map<std::string, HostTensor> all(int copy) const;
+  void set_all(int copy, const std::map<std::string, HostTensor>& values);
+  /// Adds a copy of the weights, what the optimizer keeps and the averages to a content; and back,
+  /// except for the weights.
+  void add_to(StageContent& content, int copy) const;
+  void take_states(const StageContent& content);
+  /// Puts the moving averages where the weights are, and these where those were.
+  void exchange_averages(int copy);
+  /// Name of the first parameter that is not finite; empty when all are.
+  std::string first_nonfinite(int copy) const;
+
+  /// Notes that a copy has other weights now.
+  void note_change(int copy) { generation_[at(copy)] = ++latest_generation_; }
+  /// Which weights a copy holds: another number after each change.
+  std::uint64_t generation(int copy) const { return generation_[at(copy)]; }
+  /// Whether what a variant prepares is that of the weights that the copy holds.
+  bool is_prepared(int variant, int copy) const {
+    return prepared_[at(variant)][at(copy)] == generation_[at(copy)];
+  }
+  void note_prepared(int variant, int copy, std::uint64_t generation) {
+    prepared_[at(variant)][at(copy)] = generation;
+  }
+
+ private:
+  std::byte* address(const ParameterState& parameter, int copy) const {
+    return memory_.weights(copy) + parameter.offset;
+  }
+  HostTensor download(const TensorType& type, const void* data) const;
+
+  const StageMemory& memory_;
+  const StageExecutor& executor_;
+  std::vector<ParameterState> parameters_;
+  std::vector<std::vector<const ParameterState*>> of_;  // [variant]
+  std::uint64_t latest_generation_ = 1;
+  std::vector<std::uint64_t> generation_;             // [copy]
+  std::vector<std::vector<std::uint64_t>> prepared_;  // [variant][copy]: from which generation
+};
+
+/// The tensor of a name as memory of `type` is to get it; null when there is none. Error (kUsage)
+/// when it is of another type.
+const void* content_for(const TensorType& type, const std::map<std::string, HostTensor>& from,
+                        const std::string& name);
+
+}  // namespace pipetrain

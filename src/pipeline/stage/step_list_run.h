@@ -1,0 +1,48 @@
+// A list of steps on its way through one micro-batch.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "pipeline/stage/stage_gradients.h"
+#include "pipeline/transport/shared_work.h"
+
+namespace pipetrain {
+
+/// Those steps that are independent are pieces of work that other devices may run.
+class StepListRun : public SharedPieces {
+ public:
+  /// `first`: the micro-batch is the first of a step, so that gradients are overwritten. All of
+  /// these outlive this; the accumulators, too, of `addresses`.
+  StepListRun(const TrainingGraph& training, std::vector<StageStep>& steps,
+              const StageAddresses& addresses, bool first, StageGradients& gradients,
+              const StageExecutor& executor);
+
+  std::size_t count() const override { return independent_.size(); }
+  double seconds(std::size_t piece) const override { return independent_[piece].last_seconds; }
+  std::size_t workspace_bytes(std::size_t piece) const override {
+    return independent_[piece].kernel->workspace_bytes();
+  }
+  void run(std::size_t piece, std::byte* workspace) override {
+    run_step(independent_[piece], workspace);
+  }
+  void run_dependent();
+  void run_independent();
+
+ private:
+  void* address(const Location& at, int direct, bool adding) const {
+    if ((first_ || adding) && direct >= 0)
+      return (*addresses_.accumulators)[static_cast<std::size_t>(direct)];
+    return addresses_.of(at);
+  }
+  void run_step(StageStep& step, std::byte* workspace);
+
+  const TrainingGraph* training_;
+  bool first_;
+  StageAddresses addresses_;
+  StageGradients* gradients_;
+  const StageExecutor* executor_;
+  std::span<StageStep> dependent_, independent_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,60 @@
+#include "train/run_rate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goes by time
+
+}  // namespace
+
+RunRate::RunRate(const Session& session, double max_seconds, double seconds_before)
+    : settings_(session.config().optimization),
+      curve_(settings_.learning_rate),
+      total_steps_(session.total_steps()),
+      max_seconds_(max_seconds),
+      seconds_before_(seconds_before) {
+  const double warmup = settings_.warmup_is_fraction
+                            ? settings_.warmup * static_cast<double>(total_steps_)
+                            : settings_.warmup;
+  if (settings_.rate_every_epochs > 0) {
+    curve_.every_steps =
+        std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
+                                               static_cast<double>(session.batches_per_epoch())));
+  }
+  curve_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
+  if (settings_.rate_by_time) set_by_time(session.asynchronous());
+  if (total_steps_ > 0) validate(curve_, settings_.rate_by_time ? kTicks : total_steps_);
+}
+
+void RunRate::start() { start_ = steady_seconds(); }
+double RunRate::seconds_since_start() const { return steady_seconds() - start_; }
+double RunRate::seconds() const { return seconds_before_ + seconds_since_start(); }
+
+double RunRate::at(std::int64_t step) const {
+  if (!settings_.rate_by_time) return learning_rate(curve_, step + 1, total_steps_);
+  const double share = std::min(1.0, seconds() / max_seconds_);
+  const auto tick = static_cast<std::int64_t>(share * static_cast<double>(kTicks));
+  return learning_rate(curve_, std::min(tick + 1, kTicks), kTicks);
+}
+
+void RunRate::set_by_time(bool asynchronous) {
+  const LearningRateKind kind = curve_.kind;
+  PT_CHECK(max_seconds_ > 0, kUsage, "--lr-over time spans --max-time; give that too");
+  PT_CHECK(!asynchronous, kUsage,
+           "--lr-over time: stages that update on their own would differ; use --lr-over steps, "
+           "or 1f1b or gpipe");
+  PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
+           "--lr-schedule {} falls by steps, so it cannot be spread over time", name_of(kind));
+  PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
+           "--warmup with --lr-over time is a share of it, such as 5%");
+  curve_.warmup_steps =
+      static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
+}
+
+}  // namespace pipetrain

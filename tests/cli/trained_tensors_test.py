@@ -1,0 +1,58 @@
+"""Which tensors are trained, as inspect and train say it."""
+
+import random
+import struct
+import unittest
+
+from program import Case, field
+
+
+def integer(number, value):
+    """A field of a protobuf message that holds an integer below 128."""
+    return bytes([number << 3, value])
+
+
+def value_info(name, *dims):
+    shape = b"".join(field(1, field(2, dim.encode()) if isinstance(dim, str) else integer(1, dim)) for dim in dims)
+    return field(1, name.encode()) + field(2, field(1, integer(1, 1) + field(2, shape)))
+
+
+def tensor(name, dims, numbers):
+    return field(1, bytes(dims)) + integer(2, 1) + field(8, name.encode()) + field(9, struct.pack(f"<{len(numbers)}f", *numbers))
+
+
+def node(operator, inputs, output):
+    return b"".join(field(1, name.encode()) for name in inputs) + field(2, output.encode()) + field(4, operator.encode())
+
+
+def product_with(second):
+    """x (batch, 4) times the product of two tensors, "first" and one of the given name and two magnitudes."""
+    numbers = random.Random(3)
+    graph = field(1, node("Mul", ["first", second], "weights")) + field(1, node("MatMul", ["x", "weights"], "y")) + field(2, b"graph")
+    graph += field(5, tensor("first", [4, 3], [numbers.gauss(0, 0.5) for _ in range(12)]))
+    graph += field(5, tensor(second, [4, 3], [numbers.choice([0.25, -0.5]) for _ in range(12)]))
+    graph += field(11, value_info("x", "batch", 4)) + field(12, value_info("y", "batch", 3))
+    return integer(1, 8) + field(7, graph) + field(8, field(1, b"") + integer(2, 17))
+
+
+class TrainedTensors(Case):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "product.onnx").write_bytes(product_with("table"))
+
+    def test_a_constant_in_the_place_of_a_weight_has_one_line(self):
+        line = "1 tensor that may be a parameter is taken for a constant and not trained: table; to train it"
+        train = ["train", "product.onnx", "--data", "synthetic", "--max-steps", "1", "--overwrite", "--run-dir", "run", "--device", "cpu"]
+        out, _ = self.succeed("inspect", "product.onnx")
+        self.assertEqual(out.count(line), 1)
+        _, err = self.succeed(*train)
+        self.assertEqual(err.count(line), 1)
+        for arguments in (["--train-only", "first", "--train-only", "table"], ["--freeze", "table"]):
+            self.assertNotIn("taken for a constant", self.succeed("inspect", "product.onnx", *arguments)[0])
+            self.assertNotIn("taken for a constant", self.succeed(*train, *arguments)[1])
+        out, _ = self.succeed("inspect", "product.onnx", "--params", "--train-only", "first", "--train-only", "table")
+        self.assertRegex(out, "trained +table +--train-only")
+
+
+if __name__ == "__main__":
+    unittest.main()

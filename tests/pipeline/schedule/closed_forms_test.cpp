@@ -1,0 +1,75 @@
+#include "pipeline/simulate/closed_forms.h"
+
+#include <gtest/gtest.h>
+
+#include "example_programs.h"
+#include "pipeline/schedule/schedule_table.h"
+#include "pipeline/simulate/simulate.h"
+#include "support/example_programs.h"
+
+namespace pipetrain {
+namespace {
+
+/// Predicted and by the form: a device's work of one unit is f + i + w, whatever its stages.
+void expect_form(const std::string& name, int devices, int units, double f, double i, double w,
+                 int chunks = 2) {
+  ScheduleOptions options = options_for(name, devices, units);
+  options.chunks = chunks;
+  const int stages_each = stages_per_device(name, chunks);
+  options.stages = devices * stages_each;
+  const Program program = generate(options);
+  const double v = stages_each;
+  const Simulation simulation =
+      simulate(program, uniform_costs(program, {f / v, (i + w) / v, i / v, w / v, f / v, 0}));
+  const auto theory = theoretical_bubble(program, mean_unit_seconds(program, simulation.events));
+  ASSERT_TRUE(theory.has_value()) << name << " " << devices << " " << units;
+  EXPECT_NEAR(*theory, simulation.bubble, 1e-9) << name << " p " << devices << " m " << units;
+}
+
+TEST(ClosedForms, EqualTheSimulation) {
+  for (int p = 1; p <= 6; ++p) {
+    for (const int m : {2 * p, 3 * p, 4 * p}) {
+      for (const char* name :
+           {"gpipe", "1f1b", "1f1b-eager", "pipedream", "pipedream-2bw", "forward"})
+        expect_form(name, p, m, 1, 1.5, 0.5);
+      expect_form("interleaved-1f1b", p, m, 1, 1, 1, 2);
+      expect_form("interleaved-1f1b", p, m, 3, 2, 2, 3);
+      expect_form("zb-h1", p, m, 1, 1, 1);
+      expect_form("zb-h1", p, m, 3, 2, 1);
+      expect_form("zb-h2", p, m, 1, 1, 1);
+      expect_form("interleaved-zb", p, m, 1, 1, 1, 2);
+      expect_form("zb-v", p, m, 1, 1, 1);
+      expect_form("v-half", p, m, 1, 1, 1);
+      expect_form("v-min", p, m, 1, 1, 1);
+    }
+  }
+}
+
+TEST(ClosedForms, OfEveryRowEqualTheSimulation) {
+  int forms = 0;
+  for (const schedule::Schedule& row : schedule::table()) {
+    if (row.idle_seconds == nullptr) continue;
+    ++forms;
+    for (int p = 2; p <= 5; ++p) expect_form(row.description.name, p, 3 * p, 1, 1, 1);
+  }
+  EXPECT_GE(forms, 15);
+}
+
+TEST(ClosedForms, TheirNumbersAreThoseOfThePapers) {
+  // 1F1B: (p-1)/(m+p-1); makespan of ZB-H1 with unit costs 3m + p - 1.
+  EXPECT_DOUBLE_EQ(*theoretical_bubble(generate(options_for("1f1b", 4, 8)), {1, 1, 1}), 3.0 / 11);
+  EXPECT_DOUBLE_EQ(*theoretical_bubble(generate(options_for("zb-h1", 4, 8)), {1, 1, 1}), 3.0 / 27);
+}
+
+TEST(ClosedForms, SayNothingWhereNoneIsKnown) {
+  Program program = generate(options_for("zb-v", 4, 8));
+  EXPECT_FALSE(theoretical_bubble(program, {3, 1, 1}).has_value());
+  program.schedule = "by hand";
+  EXPECT_FALSE(theoretical_bubble(program, {1, 1, 1}).has_value());
+  ScheduleOptions options = options_for("1f1b", 2, 4);
+  options.replicas = {2, 1};
+  EXPECT_FALSE(theoretical_bubble(generate(options), {1, 1, 1}).has_value());
+}
+
+}  // namespace
+}  // namespace pipetrain
