@@ -7,228 +7,124 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/index.h"
-#include "pipeline/program/annotate.h"
 #include "pipeline/program/program_cut.h"
 #include "pipeline/runtime/device_thread.h"
-#include "pipeline/runtime/runtime_worker.h"
-#include "pipeline/transport/communicated_replicas.h"
-#include "pipeline/transport/device_replicas.h"
-#include "pipeline/transport/exchange.h"
-#include "pipeline/transport/remote_links.h"
-#include "pipeline/transport/remote_replicas.h"
+#include "pipeline/runtime/device_worker.h"
+#include "pipeline/transport/shared_work.h"
+#include "processes/process_group.h"
 
 namespace pipetrain {
-namespace {
-
-double busy_seconds(const std::vector<Instruction>& list, const std::vector<Event>& events) {
-  double sum = 0;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
-      sum += events[i].end - events[i].start;
-  }
-  return sum;
-}
-
-}  // namespace
 
 Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
                  const RuntimeOptions& options)
-    : options_(options), variants_(std::move(variants)) {
-  PT_CHECK(!programs.empty() && !variants_.empty(), kInternal,
-           "a runtime without programs or networks");
-  program_ = programs[0];
-  for (const Program* program : programs) {
-    PT_CHECK(program->placement == program_->placement, kInternal,
-             "programs of one runtime put stages on different devices");
-    PT_CHECK(!options_.loss_scaling.skips || program->gradient_sync ||
-                 program->rule == UpdateRule::kNone,
-             kInternal, "skipping steps needs a gradient sync before the updates");
+    : setup_(std::make_unique<RuntimeSetup>(std::move(variants), std::move(programs), options)) {
+  for (int device = 0; device < setup_->devices(); ++device) {
+    if (setup_->is_here(device)) ++running_;
   }
-  loss_scale_.value = options_.loss_scaling.initial;
-  for (const RuntimeVariant& variant : variants_) {
-    slices_.push_back(std::make_unique<Slices>(
-        slice_stages(*variant.training, variant.stage_of_forward, program_->stages)));
+  round_state_ = std::make_unique<RoundState>(*setup_, running_);
+  replicas_ = std::make_unique<StageReplicas>(*setup_);
+  sharing_ = std::make_unique<ProcessSharing>(*setup_, *replicas_, *round_state_);
+  connect();
+  try {
+    compile_all();
+  } catch (...) {
+    stop();
+    throw;
   }
-  PT_CHECK(options_.devices.empty() || options_.devices.size() == at(program_->devices), kInternal,
-           "{} devices for a program on {}", options_.devices.size(), program_->devices);
-  capacity_ = stage_capacities(programs);
-  for (const auto& slices : slices_) {
-    for (const ValueEdge& edge : slices->edges) {
-      const bool known = std::any_of(links_.begin(), links_.end(), [&](const Link& link) {
-        return link.from == edge.from && link.to == edge.to && link.gradient == edge.gradient;
-      });
-      if (!known)
-        links_.push_back({edge.from, edge.to, edge.gradient,
-                          std::make_unique<Channel>(options_.rehearsed_latency_seconds)});
-    }
-  }
-  stages_.resize(at(program_->stages));
-  groups_.resize(at(program_->stages));
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    stages_[s].resize(program_->placement[s].size());
-    for (std::size_t r = 0; r < stages_[s].size(); ++r)
-      stages_[s][r].device = program_->placement[s][r];
-  }
-  programs_ = programs;
-  for (int device = 0; device < program_->devices; ++device) {
-    workers_.push_back(is_here(device) ? std::make_unique<Worker>() : nullptr);
-    if (!workers_.back()) continue;
-    workers_.back()->device = device;
-    ++running_;
-  }
-  barrier_ = std::make_unique<Barrier>(running_);
-  if (options_.processes) connect_processes();
-  if (options_.collectives && !options_.devices.empty() && options_.rehearsal.empty()) {
-    exchange_ = std::make_unique<Exchange>(
-        *options_.collectives, options_.devices, exchange_ranks(), program_->placement,
-        options_.timeout_seconds, [this](std::exception_ptr error) { fail(error); },
-        options_.processes);
-  }
-  squared_norms_.assign(variants_[0].training->parameters.size(), 0);
-  units_.resize(at(program_->stages));
-  unit_events_.resize(at(program_->stages));
+  std::vector<Stream*> streams;
+  for (const auto& worker : workers_) streams.push_back(worker ? worker->stream() : nullptr);
+  replicas_->join(*transport_, streams);
+}
 
+/// Makes the transport, whose threads may find failures from then on.
+void Runtime::connect() {
+  const RuntimeOptions& options = setup_->options;
+  TransportSettings settings;
+  settings.edges = setup_->edges;
+  settings.devices = options.devices;
+  settings.ranks = setup_->ranks();
+  if (!options.devices.empty() && options.rehearsal.empty())
+    settings.collectives = options.collectives;
+  settings.processes = options.processes;
+  settings.process_of_device = options.process_of_device;
+  settings.latency_seconds = options.rehearsed_latency_seconds;
+  settings.timeout_seconds = options.timeout_seconds;
+  settings.failed = [this](std::exception_ptr error) { fail(error); };
+  settings.state = [this] {
+    const std::lock_guard lock(mutex_);
+    const bool waits = running_ > 0 && round_ > 0;
+    return std::pair(waits ? describe_waits() : std::string(), progress_.load());
+  };
+  auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
+  const std::lock_guard lock(mutex_);
+  transport_ = std::move(transport);
+}
+
+/// Starts the devices' threads, and returns when all stages, of all processes, are ready.
+void Runtime::compile_all() {
+  std::vector<LinkEnd*> ends;
+  for (int device = 0; device < setup_->devices(); ++device) {
+    workers_.push_back(setup_->is_here(device)
+                           ? std::make_unique<DeviceWorker>(device, *setup_, *replicas_,
+                                                            *round_state_, *sharing_, *transport_)
+                           : nullptr);
+    ends.push_back(workers_.back().get());
+  }
   for (auto& worker : workers_) {
-    if (worker) worker->thread = std::thread([this, device = worker->device] { work(device); });
+    if (worker) threads_.emplace_back([this, &worker = *worker] { work(worker); });
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return running_ == 0; });
+  if (error_) std::rethrow_exception(error_);
   lock.unlock();
-  try {
-    if (error_) std::rethrow_exception(error_);
-    share_work();
-    share_memory();
-    if (remote_) remote_->expect_signs_of_life();
-  } catch (...) {
-    lock.lock();
-    stopping_ = true;
-    lock.unlock();
-    changed_.notify_all();
-    for (auto& worker : workers_) {
-      if (worker) worker->thread.join();
-    }
-    throw;
-  }
-  for (int s = 0; s < stages(); ++s) {
-    const Copy* here = copy_here(s);
-    if (stages_[at(s)].size() == 1 || !here) continue;
-    groups_[at(s)] = group_replicas(s, here->stage->gradient_sizes());
-    for (std::size_t r = 0; r < stages_[at(s)].size(); ++r) {
-      if (Stage* stage = stages_[at(s)][r].stage.get())
-        stage->join(*groups_[at(s)], static_cast<int>(r));
-    }
-  }
+  transport_->connect(std::move(ends));
+  replicas_->share_work();
+  sharing_->share_memory();
+  transport_->expect_signs_of_life();
 }
 
-/// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
-void Runtime::share_work() {
-  if (!options_.devices.empty() || !options_.rehearsal.empty() || options_.processes ||
-      program_->devices == 1)
-    return;
-  shared_work_ = std::make_unique<SharedWork>(program_->devices);
-  std::vector<std::size_t> workspaces;
-  for (const auto& replicas : stages_)
-    workspaces.push_back(replicas.front().stage->workspace().bytes);
-  workspaces = shared_workspaces(std::move(workspaces), program_->placement);
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    // Replicas tell each other of every gradient as soon as it is complete.
-    if (stages_[s].size() > 1) continue;
-    const Copy& copy = stages_[s].front();
-    copy.stage->share(*shared_work_, copy.device, workspaces[s]);
-  }
-}
-
-std::unique_ptr<ReplicaGroup> Runtime::group_replicas(int stage,
-                                                      const std::vector<std::size_t>& sizes) {
-  std::vector<Stream*> streams;
-  std::vector<int> devices, processes;
-  for (const Copy& copy : stages_[at(stage)]) {
-    const Worker* worker = workers_[at(copy.device)].get();
-    streams.push_back(worker ? worker->compute.get() : nullptr);
-    devices.push_back(copy.device);
-    if (options_.processes) processes.push_back(options_.process_of_device[at(copy.device)]);
-  }
-  const auto elsewhere = [&](int process) { return process != options_.processes->rank(); };
-  const bool apart = std::any_of(processes.begin(), processes.end(), elsewhere);
-  if (exchange_ && exchange_->reduces(*program_, stage))
-    return std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), std::move(devices),
-                                                  *exchange_);
-  if (apart) {
-    int tag = ProcessGroup::kFreeTag + static_cast<int>(links_.size()) * RemoteLinks::kUnits;
-    for (int s = 0; s < stage; ++s)
-      tag += RemoteReplicas::tags(static_cast<int>(stages_[at(s)].size()));
-    return std::make_unique<RemoteReplicas>(*options_.processes, std::move(processes), tag, sizes);
-  }
-  if (options_.devices.empty())
-    return std::make_unique<ReplicaGroup>(static_cast<int>(streams.size()), sizes);
-  return std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
-}
-
-Runtime::~Runtime() {
+/// Ends the devices' threads.
+void Runtime::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  for (auto& worker : workers_) {
-    if (worker && worker->thread.joinable()) worker->thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
   }
-  const bool aborted = remote_ && remote_->aborted();
-  remote_.reset();    // its thread hands failures on to the exchange
-  exchange_.reset();  // streams no longer wait for other ranks
+}
+
+Runtime::~Runtime() {
+  stop();
+  transport_->close();
   for (const auto& worker : workers_) {
-    if (!worker) continue;
-    for (Stream* stream : {worker->transfer.get(), worker->compute.get()}) {
-      try {
-        // A failed round leaves work behind that uses the memory of the stages.
-        if (stream) stream->synchronize();
-      } catch (const Error&) {
-        // Told when it happened, or of no interest any more.
-      }
+    try {
+      // A failed round leaves work behind that uses the memory of the stages.
+      if (worker) worker->synchronize();
+    } catch (const Error&) {
+      // Told when it happened, or of no interest any more.
     }
   }
-  if (!aborted) return;
+  if (!transport_->may_still_move()) return;
   // Messages that were under way may still read and write; the process is about to end.
-  static auto& kept = *new std::vector<std::vector<std::vector<Copy>>>();
+  using Memory = std::pair<std::unique_ptr<StageReplicas>, std::unique_ptr<Transport>>;
+  static auto& kept = *new std::vector<Memory>();
   static std::mutex guard;
   const std::lock_guard lock(guard);
-  kept.push_back(std::move(stages_));
-  static auto& kept_groups = *new std::vector<std::vector<std::unique_ptr<ReplicaGroup>>>();
-  kept_groups.push_back(std::move(groups_));
+  kept.emplace_back(std::move(replicas_), std::move(transport_));
 }
 
-void Runtime::compile(int device) {
-  Worker& worker = *workers_[at(device)];
-  if (!options_.devices.empty()) {
-    worker.compute = options_.devices[at(device)]->make_stream();
-    worker.transfer = options_.devices[at(device)]->make_stream();
-    worker.times = std::make_unique<DeviceTimes>(*worker.compute);
-  }
-  for (int s = 0; s < stages(); ++s) {
-    for (Copy& copy : stages_[at(s)]) {
-      if (copy.device != device) continue;
-      std::vector<StageVariant> variants;
-      for (std::size_t v = 0; v < variants_.size(); ++v)
-        variants.push_back({variants_[v].training, slices_[v].get()});
-      copy.stage = std::make_unique<Stage>(
-          s, variants, options_.backend, capacity_[at(s)], options_.optimizer,
-          StageStreams{worker.compute.get(), worker.transfer.get()});
-      if (exchange_) allocate_received(copy, s);
-      if (remote_ && !exchange_) allocate_remote(copy, s);
-    }
-  }
-}
-
-void Runtime::work(int device) {
-  Worker& worker = *workers_[at(device)];
-  if (options_.sharing_devices > 0) {
-    become_device(options_.devices_before + device - first_device_here(), options_.sharing_devices,
-                  options_.threads, options_.pin);
+void Runtime::work(DeviceWorker& worker) {
+  const RuntimeOptions& options = setup_->options;
+  if (options.sharing_devices > 0) {
+    become_device(options.devices_before + worker.device() - setup_->first_device_here(),
+                  options.sharing_devices, options.threads, options.pin);
   } else {
-    become_device(device, static_cast<int>(workers_.size()), options_.threads, options_.pin);
+    become_device(worker.device(), setup_->devices(), options.threads, options.pin);
   }
   try {
-    compile(device);
+    worker.compile();
   } catch (...) {
     fail(std::current_exception());
   }
@@ -241,41 +137,14 @@ void Runtime::work(int device) {
       if (stopping_) return;
       done = round_;
     }
-    const double cpu = thread_cpu_seconds();
-    const auto& list = program_->device[at(device)];
-    std::size_t index = 0;
     try {
-      if (worker.times) worker.times->start(round_start_);
-      for (; index < list.size(); ++index) {
-        worker.at.store(static_cast<int>(index), std::memory_order_relaxed);
-        execute(worker, list[index]);
-        progress_.fetch_add(1, std::memory_order_relaxed);
-      }
-      index = list.empty() ? 0 : list.size() - 1;
-      worker.synchronize();
-      if (worker.times) worker.times->finish(worker.events);
-      if (exchange_) exchange_->finish(device);
-      worker.waits_for = Worker::kFinished;
-      if (shared_work_)
-        worker.worked_in_waits += shared_work_->finish(device, free_workspace(device));
+      worker.run_list(progress_);
     } catch (const ChannelAborted&) {
       // The stage that failed reports.
-    } catch (Error& error) {
-      error.add_frame(fmt::format("stage {} ran {}",
-                                  list[index].stage < 0 ? device : list[index].stage,
-                                  to_text(*program_, list[index])));
-      fail(std::make_exception_ptr(error));
     } catch (...) {
       fail(std::current_exception());
     }
-    if (exchange_) exchange_->finish(device);
-    try {
-      worker.synchronize();  // after a failure: nothing may still use memory that is given up
-    } catch (const Error&) {
-      // The first failure has been reported.
-    }
-    worker.waits_for = Worker::kFinished;
-    worker.cpu_seconds = thread_cpu_seconds() - cpu;
+    worker.end_list();
   }
 }
 
@@ -288,96 +157,47 @@ void Runtime::fail(std::exception_ptr error) {
 }
 
 void Runtime::abort_waits() {
-  for (const Link& link : links_) link.channel->abort();
-  for (const auto& group : groups_) {
-    if (group) group->abort();
+  Transport* transport = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    transport = transport_.get();
   }
-  barrier_->abort();
-  if (shared_work_) shared_work_->abort();
-  if (exchange_) exchange_->abort();
-  if (remote_) remote_->abort();
-}
-
-/// Where each edge's receive of each unit stands, to time it when its data are used.
-void Runtime::find_receives(const Program& program) {
-  receive_index_.assign(program.edges.size() * at(program.units), -1);
-  for (const auto& list : program.device) {
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (list[i].kind != Kind::kReceive) continue;
-      const Transfer& moved = program.transfers[at(list[i].transfer)];
-      receive_index_[at(moved.edge) * at(program.units) + at(moved.unit)] = static_cast<int>(i);
-    }
-  }
-}
-
-void Runtime::start_round(const Program& program) {
-  find_receives(program);
-  program_ = &program;
-  for (const Link& link : links_) link.channel->reset(program.units);
-  for (const auto& group : groups_) {
-    if (group) group->reset();
-  }
-  barrier_->reset();
-  if (shared_work_) shared_work_->reset();
-  if (exchange_) exchange_->start_round(program, /*keep=*/cut_ == nullptr);
-  round_units_.assign(at(program.units), nullptr);
-  if (stages_left_.size() < at(program.units))
-    stages_left_ = std::vector<std::atomic<int>>(at(program.units));
-  for (int unit = 0; unit < program.units; ++unit) {
-    stages_left_[at(unit)] = program.stages;
-    for (int s = 0; remote_ && s < program.stages; ++s)
-      stages_left_[at(unit)] -= is_here(program.device_of(s, unit)) ? 0 : 1;
-  }
-  for (auto& units : units_) {
-    if (units.size() < at(program.units)) units.resize(at(program.units));
-  }
-  for (auto& events : unit_events_) {
-    if (!options_.devices.empty() && events.size() < at(program.units))
-      events.resize(at(program.units));
-  }
-  group_version_ = versions_of_groups(program);
-  gradient_norm_ = 0;
-  skips_ = false;
-  for (int s = 0; s < stages(); ++s) {
-    for (int r = 0; r < program.replicas(s); ++r) {
-      Copy& copy = this->copy(s, r);
-      copy.accumulating = false;
-      copy.adding_left = units_to_add(s, r, cut_ ? cut_->units_done / program.group_size(s) : 0);
-      copy.forwards = copy.backwards = 0;
-      copy.forward_entry.assign(at(capacity_[at(s)].forward_entries), -1);
-      copy.gradient_entry.assign(at(capacity_[at(s)].gradient_entries), -1);
-    }
-  }
-  for (std::size_t d = 0; d < workers_.size(); ++d) {
-    if (!workers_[d]) continue;
-    workers_[d]->events.assign(program.device[d].size(), Event{});
-    workers_[d]->at = -1;
-    workers_[d]->worked_in_waits = 0;
-    workers_[d]->waits_for = Worker::kNobody;
-  }
+  if (transport) transport->abort();
+  round_state_->barrier.abort();
+  if (SharedWork* work = replicas_->shared_work()) work->abort();
 }
 
 RoundResult Runtime::run(const Program& program, UnitSource& source) {
-  cut_ = nullptr;
-  start_round(program);
-  return run_round(source);
+  return run_round(program, nullptr, source);
 }
 
 RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
-  cut_ = &cut;
-  start_round(cut.rest);
-  return run_round(source);
+  return run_round(cut.rest, &cut, source);
 }
 
-RoundResult Runtime::run_round(UnitSource& source) {
-  const Program& program = *program_;
-  source_ = &source;
-  if (remote_) start_remote_round();
+RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut, UnitSource& source) {
+  round_state_->start(program, cut, source);
+  replicas_->start_round(program, cut);
+  transport_->start_round(program, /*keep=*/cut == nullptr);
+  for (const auto& worker : workers_) {
+    if (worker) worker->start_round();
+  }
+  wait_for_devices();
+  if (error_) std::rethrow_exception(error_);
+  replicas_->end_round();
+  RoundResult result = result_of_round();
+  if (setup_->options.processes) finish_with_others(result);
+  if (!setup_->options.devices.empty()) time_receives(program, result.events);
+  return result;
+}
+
+/// Lets the devices' threads run their lists, and returns when all have ended them or given up.
+void Runtime::wait_for_devices() {
+  const bool is_shared = setup_->options.processes != nullptr;
   std::unique_lock lock(mutex_);
-  if (!remote_) error_ = nullptr;  // processes go down together
-  running_ = static_cast<int>(
-      std::count_if(workers_.begin(), workers_.end(), [](const auto& worker) { return !!worker; }));
-  round_start_ = steady_seconds();
+  if (!is_shared) error_ = nullptr;  // processes go down together
+  running_ = static_cast<int>(threads_.size());
+  round_state_->start_seconds = steady_seconds();
   ++round_;
   changed_.notify_all();
   std::uint64_t seen = progress_.load();
@@ -385,7 +205,7 @@ RoundResult Runtime::run_round(UnitSource& source) {
   while (running_ > 0) {
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; });
     if (running_ == 0) break;
-    if (remote_ && error_) {  // that came before the round
+    if (is_shared && error_) {  // that came before the round
       lock.unlock();
       abort_waits();
       lock.lock();
@@ -394,7 +214,7 @@ RoundResult Runtime::run_round(UnitSource& source) {
     if (progress != seen) {
       seen = progress;
       last_progress = steady_seconds();
-    } else if (steady_seconds() - last_progress > options_.timeout_seconds && !error_) {
+    } else if (steady_seconds() - last_progress > setup_->options.timeout_seconds && !error_) {
       std::string text = describe_hang();
       if (text.empty()) continue;
       lock.unlock();
@@ -402,35 +222,32 @@ RoundResult Runtime::run_round(UnitSource& source) {
       lock.lock();
     }
   }
+}
+
+RoundResult Runtime::result_of_round() {
+  RoundState& round = *round_state_;
   RoundResult result;
-  result.seconds = steady_seconds() - round_start_;
-  lock.unlock();
-  if (error_) std::rethrow_exception(error_);
-  for (int s = 0; s < stages(); ++s) {
-    for (Copy& copy : stages_[at(s)]) copy.base_version = block_of(copy, s, program.updates(s));
+  result.seconds = steady_seconds() - round.start_seconds;
+  result.gradient_norm = round.gradient_norm;
+  result.loss_scale = round.loss_scale.value;
+  result.skipped = round.skips;
+  if (round.program->gradient_sync) {
+    round.loss_scale =
+        after_step(round.loss_scale, setup_->options.loss_scaling, /*finite=*/!round.skips);
   }
-  result.gradient_norm = gradient_norm_;
-  result.loss_scale = loss_scale_.value;
-  result.skipped = skips_;
-  if (program.gradient_sync)
-    loss_scale_ = after_step(loss_scale_, options_.loss_scaling, /*finite=*/!skips_);
-  for (std::size_t d = 0; d < workers_.size(); ++d) {
-    const auto& worker = workers_[d];
-    result.events.push_back(worker ? worker->events : std::vector<Event>());
-    result.busy_seconds.push_back(
-        worker ? busy_seconds(program.device[d], worker->events) + worker->worked_in_waits : 0);
-    result.cpu_seconds.push_back(worker ? worker->cpu_seconds : 0);
-    result.worked_in_waits += worker ? worker->worked_in_waits : 0;
+  for (const auto& worker : workers_) {
+    result.events.push_back(worker ? worker->events() : std::vector<Event>());
+    result.busy_seconds.push_back(worker ? worker->busy_seconds() : 0);
+    result.cpu_seconds.push_back(worker ? worker->cpu_seconds() : 0);
+    result.worked_in_waits += worker ? worker->worked_in_waits() : 0;
   }
-  if (remote_) finish_with_others(result);
-  if (!options_.devices.empty()) time_receives(program, result.events);
   return result;
 }
 
 void Runtime::finish_with_others(RoundResult& result) {
   try {
-    remote_->finish_round();
-    share_results(result);
+    transport_->finish_round();
+    sharing_->share_results(result);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
@@ -439,44 +256,73 @@ void Runtime::finish_with_others(RoundResult& result) {
 }
 
 std::string Runtime::describe_hang() const {
+  const RuntimeOptions& options = setup_->options;
   const std::string waits = describe_waits();
   if (waits.empty()) return {};
-  const std::string begin = fmt::format("no progress for {:.0f} s; ", options_.timeout_seconds);
-  if (!remote_) return begin + waits;
-  const std::string others = options_.processes->describe_hang(options_.timeout_seconds);
+  const std::string begin = fmt::format("no progress for {:.0f} s; ", options.timeout_seconds);
+  if (!options.processes) return begin + waits;
+  const std::string others = options.processes->describe_hang(options.timeout_seconds);
   return others.empty() ? std::string() : begin + waits + "; " + others;
 }
 
 /// Whom every device here waits for; empty while one computes.
 std::string Runtime::describe_waits() const {
+  const RuntimeOptions& options = setup_->options;
   std::string text;
-  const auto last = [&](const Worker& worker) -> std::string {
-    const auto& list = program_->device[at(worker.device)];
-    const int index = worker.at.load();
-    if (worker.waits_for.load() == Worker::kFinished) return "the end of its list";
-    return index < 0 || index >= static_cast<int>(list.size())
-               ? "its start"
-               : to_text(*program_, list[at(index)]);
-  };
-  const auto add = [&](const std::string& one) { text += (text.empty() ? "" : "; ") + one; };
   for (const auto& worker : workers_) {
     if (!worker) continue;
-    const int waits = worker->waits_for.load();
-    if (waits == Worker::kNobody) return {};
-    if (waits == Worker::kFinished) continue;
-    if (waits == Worker::kEverybody) {
-      add(fmt::format("device {} is at {} and waits for all others", worker->device,
-                      last(*worker)));
+    const int waits = worker->waits_for();
+    if (waits == DeviceWorker::kNobody) return {};
+    if (waits == DeviceWorker::kFinished) continue;
+    std::string whom;
+    if (waits == DeviceWorker::kEverybody) {
+      whom = "all others";
     } else if (!workers_[at(waits)]) {
-      add(fmt::format("device {} is at {} and waits for device {} of {}", worker->device,
-                      last(*worker), waits,
-                      options_.processes->name_of(options_.process_of_device[at(waits)])));
+      whom = fmt::format("device {} of {}", waits,
+                         options.processes->name_of(options.process_of_device[at(waits)]));
     } else {
-      add(fmt::format("device {} is at {} and waits for device {}, which is at {}", worker->device,
-                      last(*worker), waits, last(*workers_[at(waits)])));
+      whom = fmt::format("device {}, which is at {}", waits, workers_[at(waits)]->describe_place());
     }
+    text += fmt::format("{}device {} is at {} and waits for {}", text.empty() ? "" : "; ",
+                        worker->device(), worker->describe_place(), whom);
   }
   return text.empty() ? "all devices are done" : text;
 }
+
+int Runtime::stages() const { return setup_->stages(); }
+
+const ArenaBytes& Runtime::memory(int stage) const { return sharing_->memory(stage); }
+
+bool Runtime::is_shared() const { return setup_->options.processes != nullptr; }
+
+std::vector<StageContent> Runtime::contents() const { return sharing_->contents(); }
+
+HostTensor Runtime::read(const std::string& name) const { return replicas_->read(name); }
+
+void Runtime::write(const std::string& name, const HostTensor& value) {
+  replicas_->write(name, value);
+}
+
+StageContent Runtime::content(int stage, int version) const {
+  return replicas_->content(stage, version);
+}
+
+void Runtime::exchange_averages() { replicas_->exchange_averages(); }
+
+const LossScale& Runtime::loss_scale() const { return round_state_->loss_scale; }
+
+void Runtime::set_loss_scale(const LossScale& scale) { round_state_->loss_scale = scale; }
+
+void Runtime::restore(int stage, const StageContent& content) {
+  replicas_->restore(stage, content);
+}
+
+HostTensor Runtime::read_gradient(const std::string& name) const {
+  return replicas_->read_gradient(name);
+}
+
+std::vector<KernelTimes> Runtime::take_kernel_times() { return replicas_->take_kernel_times(); }
+
+std::string Runtime::first_nonfinite() const { return sharing_->first_nonfinite(); }
 
 }  // namespace pipetrain

@@ -21,6 +21,11 @@ CommunicatedReplicas::CommunicatedReplicas(const std::vector<std::size_t>& sizes
     ready_.push_back(stream ? stream->device().make_point() : nullptr);
 }
 
+void CommunicatedReplicas::at_instruction(int replica, int instruction) {
+  const auto r = static_cast<std::size_t>(replica);
+  operations_[r] = exchange_.operation_at(devices_[r], instruction);
+}
+
 void CommunicatedReplicas::reduce(int replica, bool contributes) {
   const auto r = static_cast<std::size_t>(replica);
   Stream& stream = *streams_[r];

@@ -19,17 +19,14 @@ class CommunicatedReplicas final : public ReplicaGroup {
                        std::vector<int> devices, Exchange& exchange);
 
   bool in_streams() const override { return true; }
-  /// Which exchange the next reduce() of a replica is.
-  void expect(int replica, int operation) {
-    operations_[static_cast<std::size_t>(replica)] = operation;
-  }
+  void at_instruction(int replica, int instruction) override;
   void reduce(int replica, bool contributes) override;
 
  private:
   std::vector<Stream*> streams_;
   std::vector<int> devices_;
   Exchange& exchange_;
-  std::vector<int> operations_;                      // [replica]
+  std::vector<int> operations_;                      // [replica]: exchange of its next reduce()
   std::vector<std::unique_ptr<StreamPoint>> ready_;  // [replica]: its gradients are complete
   std::vector<DeviceMemory> zeros_;                  // [replica]: for one that has run no unit
   std::size_t largest_ = 0;

@@ -30,6 +30,8 @@ class ReplicaGroup {
   void bind(int replica, std::vector<std::span<float>> gradients);
   /// Says that the replica has added its last unit to a gradient.
   virtual void complete(int replica, std::size_t gradient);
+  /// Which instruction of its device's list a replica's next reduce() is.
+  virtual void at_instruction(int /*replica*/, int /*instruction*/) {}
   /// Waits for the others and replaces the gradients of this replica by the sum over those that
   /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
   /// calls it once a step. Throws ChannelAborted.

@@ -1,9 +1,7 @@
-// Links between stages of different processes. The stages use their channels as ever; a thread of
-// the process does the rest, and is the only one that moves values between processes:
+// The thread of a process that moves values between processes, and the only one that does:
 //
-//   stage ─send→ channel    memory of the stage ─→ message ─→ buffer of the edge    channel ─→
-//   stage
-//          ←release─ when it has left     |     into a free one, early     ─send→    ←release─
+//   RemoteLink ─send→ memory of the stage ─→ message ─→ receive buffer ─→ RemoteLink
+//        ←release─ when it has left        |      into a free one, early     ─send→
 //
 // It asks for what is done instead of waiting for it, and sleeps in between, so that cores are left
 // to the stages. It also tells the other processes that this one is there, and listens to them.
@@ -26,7 +24,7 @@
 
 namespace pipetrain {
 
-class RemoteLinks {
+class MessageThread {
  public:
   /// Units of one link that are told apart, by their tags: more than are ever under way.
   static constexpr int kUnits = 1'024;
@@ -34,11 +32,12 @@ class RemoteLinks {
   /// `failed` is called at most once a round, from the thread of this class, when another process
   /// has failed or messages have. `state`: whom this process waits for (nothing while somebody
   /// computes), and its progress.
-  RemoteLinks(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
-              std::function<std::pair<std::string, std::uint64_t>()> state, double timeout_seconds);
-  ~RemoteLinks();
-  RemoteLinks(const RemoteLinks&) = delete;
-  RemoteLinks& operator=(const RemoteLinks&) = delete;
+  MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
+                std::function<std::pair<std::string, std::uint64_t>()> state,
+                double timeout_seconds);
+  ~MessageThread();
+  MessageThread(const MessageThread&) = delete;
+  MessageThread& operator=(const MessageThread&) = delete;
 
   /// A unit that another process sends, and the pieces of the buffer that it is for.
   struct Arrival {
@@ -51,8 +50,7 @@ class RemoteLinks {
   /// they share its buffers.
   struct Inbox {
     int link = 0;
-    int device = 0;
-    Channel* channel = nullptr;
+    Channel* channel = nullptr;  // that tells the receiver
     std::vector<Arrival> arrivals;
     std::vector<bool> held;  // slots
     std::size_t posted = 0;  // arrivals
@@ -60,12 +58,14 @@ class RemoteLinks {
 
   /// All processes have such a thread now.
   void expect_signs_of_life();
-  /// Begins a round, whose receives are these.
-  void start_round(std::vector<Inbox> inboxes);
+  /// Begins a round: nothing is to be received.
+  void start_round();
+  /// Something is to be received in this round. Returns the inbox's number.
+  int add(Inbox inbox);
   /// A unit's values are to go; the channel's entry is released when they have gone.
   void send(int link, int unit, int peer, Channel& channel, std::vector<ExchangedPiece> pieces);
-  /// A unit that has come over a link is no longer read.
-  void release(int link, int unit);
+  /// What lies in a slot of an inbox is no longer read.
+  void release(int inbox, int slot);
   /// Waits until all has gone. Throws ChannelAborted.
   void finish_round();
   /// Gives the round up: nothing is sent or received any more, but messages that are under way may

@@ -1,4 +1,4 @@
-#include "pipeline/transport/remote_links.h"
+#include "pipeline/transport/message_thread.h"
 
 #include <sys/prctl.h>
 
@@ -11,9 +11,9 @@
 
 namespace pipetrain {
 
-RemoteLinks::RemoteLinks(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
-                         std::function<std::pair<std::string, std::uint64_t>()> state,
-                         double timeout_seconds)
+MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
+                             std::function<std::pair<std::string, std::uint64_t>()> state,
+                             double timeout_seconds)
     : group_(group),
       failed_(std::move(failed)),
       state_(std::move(state)),
@@ -22,7 +22,7 @@ RemoteLinks::RemoteLinks(ProcessGroup& group, std::function<void(std::exception_
   thread_ = std::thread([this] { work(); });
 }
 
-RemoteLinks::~RemoteLinks() {
+MessageThread::~MessageThread() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -32,27 +32,35 @@ RemoteLinks::~RemoteLinks() {
   group_.expect_signs_of_life(0);
 }
 
-void RemoteLinks::expect_signs_of_life() {
+void MessageThread::expect_signs_of_life() {
   group_.expect_signs_of_life(timeout_seconds_);
   const std::lock_guard lock(mutex_);
   expects_ = true;
 }
 
-int RemoteLinks::tag_of(int link, int unit) {
+int MessageThread::tag_of(int link, int unit) {
   return ProcessGroup::kFreeTag + link * kUnits + unit % kUnits;
 }
 
-void RemoteLinks::start_round(std::vector<Inbox> inboxes) {
+void MessageThread::start_round() {
+  const std::lock_guard lock(mutex_);
+  inboxes_.clear();
+}
+
+int MessageThread::add(Inbox inbox) {
+  int number = 0;
   {
     const std::lock_guard lock(mutex_);
-    inboxes_ = std::move(inboxes);
+    number = static_cast<int>(inboxes_.size());
+    inboxes_.push_back(std::move(inbox));
     wakes_ = true;
   }
   changed_.notify_all();
+  return number;
 }
 
-void RemoteLinks::send(int link, int unit, int peer, Channel& channel,
-                       std::vector<ExchangedPiece> pieces) {
+void MessageThread::send(int link, int unit, int peer, Channel& channel,
+                         std::vector<ExchangedPiece> pieces) {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) throw ChannelAborted();
@@ -73,27 +81,22 @@ void RemoteLinks::send(int link, int unit, int peer, Channel& channel,
   changed_.notify_all();
 }
 
-void RemoteLinks::release(int link, int unit) {
+void MessageThread::release(int inbox, int slot) {
   {
     const std::lock_guard lock(mutex_);
-    for (Inbox& inbox : inboxes_) {
-      if (inbox.link != link) continue;
-      for (const Arrival& arrival : inbox.arrivals) {
-        if (arrival.unit == unit) inbox.held[at(arrival.slot)] = false;
-      }
-    }
+    inboxes_[at(inbox)].held[at(slot)] = false;
     wakes_ = true;
   }
   changed_.notify_all();
 }
 
-void RemoteLinks::finish_round() {
+void MessageThread::finish_round() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || sending_ == 0; });
   if (aborted_) throw ChannelAborted();
 }
 
-void RemoteLinks::abort() {
+void MessageThread::abort() {
   {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -102,13 +105,13 @@ void RemoteLinks::abort() {
   changed_.notify_all();
 }
 
-bool RemoteLinks::aborted() const {
+bool MessageThread::aborted() const {
   const std::lock_guard lock(mutex_);
   return aborted_;
 }
 
 /// Posts every receive whose buffer is free, each inbox in its order.
-void RemoteLinks::post_receives() {
+void MessageThread::post_receives() {
   for (Inbox& inbox : inboxes_) {
     for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
       const Arrival& next = inbox.arrivals[inbox.posted];
@@ -131,7 +134,7 @@ void RemoteLinks::post_receives() {
 }
 
 /// Hands on what is done; whether something was.
-bool RemoteLinks::look_at_messages() {
+bool MessageThread::look_at_messages() {
   bool done = false;
   for (std::size_t m = 0; m < open_.size();) {
     Message& message = open_[m];
@@ -154,7 +157,7 @@ bool RemoteLinks::look_at_messages() {
   return done;
 }
 
-void RemoteLinks::say_alive() {
+void MessageThread::say_alive() {
   const double now = steady_seconds();
   if (now - said_alive_ < period_seconds_) return;
   bool stood_still = said_alive_ > 0 && now - said_alive_ > timeout_seconds_ / 2;
@@ -168,7 +171,7 @@ void RemoteLinks::say_alive() {
   group_.say_alive(waits_for, progress);
 }
 
-void RemoteLinks::work() {
+void MessageThread::work() {
   prctl(PR_SET_NAME, "messages");
   prctl(PR_SET_TIMERSLACK, 1UL);
   constexpr auto kShortest = std::chrono::microseconds(10);

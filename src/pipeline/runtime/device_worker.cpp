@@ -1,0 +1,330 @@
+// What each instruction of a program does.
+#include "pipeline/runtime/device_worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "optim/update.h"
+#include "pipeline/program/annotate.h"
+#include "pipeline/program/palette.h"
+#include "pipeline/transport/shared_work.h"
+
+namespace pipetrain {
+namespace {
+
+/// An instruction in a profiler of GPUs: "stage2/forward mb7".
+class NamedRange {
+ public:
+  NamedRange(Stream* stream, const Instruction& instruction) : stream_(stream) {
+    if (!stream_) return;
+    char name[64];
+    *fmt::format_to_n(name, sizeof name - 1, "stage{}/{} mb{}", instruction.stage,
+                      look_of(instruction.kind).word, instruction.unit)
+         .out = '\0';
+    stream_->begin_range(name);
+  }
+  ~NamedRange() {
+    if (stream_) stream_->end_range();
+  }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+
+ private:
+  Stream* stream_;
+};
+
+}  // namespace
+
+void DeviceWorker::compile() {
+  if (!setup_.options.devices.empty()) {
+    Device& device = *setup_.options.devices[at(device_)];
+    compute_ = device.make_stream();
+    transfer_ = device.make_stream();
+    times_ = std::make_unique<DeviceTimes>(*compute_);
+  }
+  replicas_.compile(device_, StageStreams{compute_.get(), transfer_.get()});
+}
+
+void DeviceWorker::synchronize() const {
+  if (!compute_) return;
+  transfer_->synchronize();
+  compute_->synchronize();
+}
+
+void DeviceWorker::start_round() {
+  events_.assign(round_.program->device[at(device_)].size(), Event{});
+  at_ = -1;
+  worked_in_waits_ = 0;
+  waits_for_ = kNobody;
+}
+
+void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
+  cpu_began_ = thread_cpu_seconds();
+  const auto& list = round_.program->device[at(device_)];
+  std::size_t index = 0;
+  try {
+    if (times_) times_->start(round_.start_seconds);
+    for (; index < list.size(); ++index) {
+      at_.store(static_cast<int>(index), std::memory_order_relaxed);
+      execute(list[index]);
+      progress.fetch_add(1, std::memory_order_relaxed);
+    }
+    index = list.empty() ? 0 : list.size() - 1;
+    synchronize();
+    if (times_) times_->finish(events_);
+    transport_.finish(device_);
+    waits_for_ = kFinished;
+    if (SharedWork* work = replicas_.shared_work())
+      worked_in_waits_ += work->finish(device_, replicas_.free_workspace(device_));
+  } catch (Error& error) {
+    if (!list.empty()) {
+      const int stage = list[index].stage;
+      error.add_frame(fmt::format("stage {} ran {}", stage < 0 ? device_ : stage,
+                                  to_text(*round_.program, list[index])));
+    }
+    throw;
+  }
+}
+
+void DeviceWorker::end_list() {
+  transport_.finish(device_);
+  try {
+    synchronize();  // after a failure: nothing may still use memory that is given up
+  } catch (const Error&) {
+    // The first failure has been reported.
+  }
+  waits_for_ = kFinished;
+  cpu_seconds_ = thread_cpu_seconds() - cpu_began_;
+}
+
+double DeviceWorker::busy_seconds() const {
+  const auto& list = round_.program->device[at(device_)];
+  double sum = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
+      sum += events_[i].end - events_[i].start;
+  }
+  return sum + worked_in_waits_;
+}
+
+std::string DeviceWorker::describe_place() const {
+  const auto& list = round_.program->device[at(device_)];
+  if (waits_for_.load() == kFinished) return "the end of its list";
+  const int index = at_.load();
+  return index < 0 || index >= static_cast<int>(list.size())
+             ? "its start"
+             : to_text(*round_.program, list[at(index)]);
+}
+
+/// Begins the work of the instruction in progress, once it has all it waits for.
+void DeviceWorker::begin_work() {
+  event().start = steady_seconds() - round_.start_seconds;
+  if (times_) times_->begin(at_.load(std::memory_order_relaxed));
+}
+
+void DeviceWorker::end_work() const {
+  if (times_) times_->end();
+}
+
+/// Waits in place of the kernels; false when they are to run.
+bool DeviceWorker::rehearse(const Instruction& instruction, double start) const {
+  if (setup_.options.rehearsal.empty()) return false;
+  wait_until(round_.start_seconds + start +
+             seconds_of(setup_.options.rehearsal[at(instruction.stage)], instruction.kind));
+  return true;
+}
+
+void DeviceWorker::execute(const Instruction& instruction) {
+  const NamedRange range(compute_.get(), instruction);
+  Event& event = this->event();
+  event.device = device_;
+  event.index = at_.load(std::memory_order_relaxed);
+  event.start = steady_seconds() - round_.start_seconds;
+  // Receives are timed by those who compute.
+  if (instruction.kind != Kind::kReceive) begin_work();
+  switch (instruction.kind) {
+    case Kind::kSend:
+      break;
+    case Kind::kReceive:
+      expect(instruction);
+      break;
+    case Kind::kGradientSync:
+      sync_gradients();
+      break;
+    default:
+      run_stage(instruction);
+  }
+  end_work();
+  event.end = steady_seconds() - round_.start_seconds;
+}
+
+void DeviceWorker::run_stage(const Instruction& instruction) {
+  StageReplica& replica = replicas_.on(instruction.stage, device_);
+  if (is_compute(instruction.kind)) {
+    StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
+    unit.slot = instruction.slot;
+    unit.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
+  }
+  if (instruction.kind == Kind::kForward) {
+    run_forward(instruction, replica);
+  } else if (instruction.kind == Kind::kRecompute) {
+    if (!rehearse(instruction, event().start))
+      replica.stage->recompute(round_.unit(instruction.stage, instruction.unit));
+  } else if (instruction.kind == Kind::kReduce) {
+    run_reduce(instruction, replica);
+  } else if (instruction.kind == Kind::kUpdate) {
+    if (!rehearse(instruction, event().start)) run_update(instruction, replica);
+  } else {
+    run_backward(instruction, replica);
+  }
+}
+
+void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& replica) {
+  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
+  start_unit(instruction, replica);
+  receive_all(instruction, /*gradient=*/false);
+  const int entry =
+      take_entry(instruction, /*gradient=*/false, replica.forwards, replica.forward_entry);
+  begin_work();
+  const bool evaluates = round_.program->rule == UpdateRule::kNone;
+  const bool replayed = round_.is_replayed(instruction.stage, instruction.unit);
+  const std::byte* out = nullptr;
+  if (!rehearse(instruction, event().start))
+    out = replica.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
+  end_work();
+  if (replica.stage->has_loss(unit.variant) && !compute_) {
+    MicroBatch& result = *round_.results[at(instruction.unit)];
+    result.loss_sum = replica.stage->loss_sum();
+    result.correct = replica.stage->correct();
+  }
+  if (applies_statistics_at_once(*round_.program, instruction.stage))
+    replica.stage->apply_statistics();
+  send(instruction, /*gradient=*/false, out);
+  if (evaluates) release_all(instruction, replica);
+}
+
+void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& replica) {
+  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
+  const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
+                           : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
+                                                                      : Stage::Pass::kWeight;
+  int entry = 0;
+  if (pass != Stage::Pass::kWeight) {
+    receive_all(instruction, /*gradient=*/true);
+    entry = take_entry(instruction, /*gradient=*/true, replica.backwards, replica.gradient_entry);
+  }
+  const bool adds = adds_gradient(instruction.kind);
+  if (adds) unit.completes = --replica.adding_left == 0;
+  begin_work();
+  const std::byte* out = nullptr;
+  if (!rehearse(instruction, event().start))
+    out = replica.stage->backward(unit, entry, pass, !replica.accumulating);
+  if (adds) replica.accumulating = true;
+  if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
+  // Behind the send, since nobody waits for them.
+  if (adds && setup_.options.rehearsal.empty()) {
+    replica.stage->complete_gradients(unit);
+    settle_gradients();
+  }
+  end_work();
+  if (adds) release_all(instruction, replica);
+}
+
+/// Once nothing more is added on the device: now its stages have to be done.
+void DeviceWorker::settle_gradients() {
+  bool adds_more = false;
+  replicas_.each_on(device_, [&](const StageReplica& replica, int) {
+    adds_more = adds_more || replica.adding_left > 0;
+  });
+  if (adds_more) return;
+  replicas_.each_on(device_, [](StageReplica& replica, int) { replica.stage->settle_gradients(); });
+}
+
+void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& replica) {
+  const Wait wait(*this, kEverybody);
+  ReplicaGroup& group = transport_.replica_group(instruction.stage);
+  if (!setup_.options.rehearsal.empty()) {
+    group.meet();
+    event().start = steady_seconds() - round_.start_seconds;
+    rehearse(instruction, event().start);
+    return;
+  }
+  group.at_instruction(round_.program->replica_on(instruction.stage, device_), at_);
+  replica.stage->reduce(replicas_.all(instruction.stage), replica.accumulating);
+}
+
+void DeviceWorker::run_update(const Instruction& instruction, StageReplica& replica) {
+  const Program& program = *round_.program;
+  const int stage = instruction.stage;
+  const int unit = std::max(instruction.unit, 0);
+  const int group = replicas_.group_of(instruction);
+  const bool asynchronous = is_asynchronous(program.rule);
+  const int from = replicas_.block_of(replica, stage, instruction.version - 1);
+  const int to = replicas_.block_of(replica, stage, instruction.version);
+  if (!program.gradient_sync) {
+    const int read = round_.group_version[at(stage)][at(group)];
+    replica.stage->finish_gradients(0, replicas_.block_of(replica, stage, read));
+  }
+  replica.accumulating = false;
+  if (round_.skips) return replica.stage->forget_statistics();
+  const double clipped =
+      program.gradient_sync ? clip_factor(round_.gradient_norm, setup_.options.clip_norm) : 1.0;
+  ++replica.updates;
+  const std::int64_t number = asynchronous
+                                  ? replica.updates
+                                  : round_.source->updates_before() + 1 - round_.loss_scale.skipped;
+  replica.stage->update(0, from, to, round_.source->learning_rate(unit), number,
+                        clipped / round_.loss_scale.value);
+  if (!applies_statistics_at_once(program, stage)) replica.stage->apply_statistics();
+  if (!asynchronous) return;
+  const int index = program.replica_on(stage, device_);
+  if (group + 1 < program.updates(stage))
+    replica.adding_left = replicas_.units_to_add(stage, index, group + 1);
+  round_.source->updated(stage, index, unit, instruction.version);
+}
+
+/// All stages: tied weights get each other's gradients, then the global norm is the same number
+/// everywhere.
+void DeviceWorker::sync_gradients() {
+  const auto meet = [&] {
+    synchronize();
+    const Wait wait(*this, kEverybody);
+    round_.barrier.arrive_and_wait();
+  };
+  const std::vector<Stage*> all = replicas_.first_here();
+  const bool speaks = device_ == setup_.first_device_here();
+  meet();  // all accumulators are complete
+  replicas_.each_on(device_,
+                    [&](StageReplica& replica, int) { replica.stage->fetch_remote(0, all); });
+  if (speaks) {
+    const Wait wait(*this, kEverybody);
+    sharing_.exchange_tied_gradients();
+  }
+  meet();  // and have been fetched
+  replicas_.each_on(device_, [&](StageReplica& replica, int stage) {
+    replica.stage->finish_gradients(0, replica.base_version);
+    if (&replica == &replicas_.of(stage).front())
+      replica.stage->squared_norms(0, round_.squared_norms);
+  });
+  meet();  // all norms are there
+  if (speaks) add_up_norms();
+  meet();
+}
+
+void DeviceWorker::add_up_norms() {
+  {
+    const Wait wait(*this, kEverybody);
+    sharing_.share_norms();
+  }
+  const double squared =
+      std::accumulate(round_.squared_norms.begin(), round_.squared_norms.end(), 0.0);
+  round_.gradient_norm = std::sqrt(squared) / round_.loss_scale.value;
+  // The sum is double's: it is finite exactly if all gradients, which are floats, are.
+  round_.skips = setup_.options.loss_scaling.skips && !std::isfinite(squared);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,135 @@
+// What one device of a runtime does: its thread interprets the device's list of instructions with
+// the stages that lie on it. Links carry what goes to and comes from other stages.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pipeline/runtime/device_times.h"
+#include "pipeline/runtime/process_sharing.h"
+#include "pipeline/runtime/round_state.h"
+#include "pipeline/runtime/stage_replicas.h"
+#include "pipeline/transport/exchange.h"
+#include "pipeline/transport/transport.h"
+
+namespace pipetrain {
+
+class DeviceWorker final : public LinkEnd {
+ public:
+  // What it waits for, where that is no device.
+  static constexpr int kNobody = -1;
+  static constexpr int kFinished = -2;
+  static constexpr int kEverybody = -3;  // in a barrier
+
+  DeviceWorker(int device, const RuntimeSetup& setup, StageReplicas& replicas, RoundState& round,
+               ProcessSharing& sharing, Transport& transport)
+      : device_(device),
+        setup_(setup),
+        replicas_(replicas),
+        round_(round),
+        sharing_(sharing),
+        transport_(transport) {}
+
+  // In its thread.
+
+  /// Makes the device's streams, if it is not the CPU, and compiles its stages.
+  void compile();
+  /// Runs the device's list of the round. `progress` is raised with each instruction. Errors carry
+  /// the frame "while stage S ran INSTRUCTION"; throws ChannelAborted when another device failed.
+  void run_list(std::atomic<std::uint64_t>& progress);
+  /// After the list or its failure: nothing uses the stages' memory any more.
+  void end_list();
+  /// Waits for the device.
+  void synchronize() const;
+
+  // Between rounds.
+
+  void start_round();
+  /// As the device's list.
+  const std::vector<Event>& events() const { return events_; }
+  double busy_seconds() const;  // in compute instructions, and pieces of them in waits
+  double worked_in_waits() const { return worked_in_waits_; }  // seconds
+  double cpu_seconds() const { return cpu_seconds_; }          // of the thread
+
+  // At any time.
+
+  /// A device, or one of the above.
+  int waits_for() const { return waits_for_.load(); }
+  /// The instruction in progress, for people.
+  std::string describe_place() const;
+
+  // As the end of links.
+
+  int device() const override { return device_; }
+  Stream* stream() const override { return compute_.get(); }
+  std::vector<ExchangedPiece> sent(int edge, int unit, const std::byte* base) const override;
+  std::size_t buffer_bytes(int edge) const override;
+  std::vector<ExchangedPiece> received(int edge, int unit, std::byte* buffer) const override;
+  void read_buffer(int edge, int unit, std::byte* buffer) override;
+  void read_sent(int edge, int unit, const std::byte* base, const StreamPoint* written) override;
+
+ private:
+  /// Notes whom the worker waits for as long as it exists.
+  class Wait;
+
+  // Instructions.
+  void execute(const Instruction& instruction);
+  void run_stage(const Instruction& instruction);
+  void run_forward(const Instruction& instruction, StageReplica& replica);
+  void run_backward(const Instruction& instruction, StageReplica& replica);
+  void settle_gradients();
+  void run_reduce(const Instruction& instruction, StageReplica& replica);
+  void run_update(const Instruction& instruction, StageReplica& replica);
+  bool rehearse(const Instruction& instruction, double start) const;
+  void sync_gradients();
+  void add_up_norms();
+  void begin_work();
+  void end_work() const;
+  Event& event() { return events_[at(at_.load(std::memory_order_relaxed))]; }
+
+  // What its stages hand over (device_worker_links.cpp).
+  void start_unit(const Instruction& instruction, const StageReplica& replica);
+  StreamPoint* record(const Instruction& instruction,
+                      std::unique_ptr<StreamPoint> RoundState::UnitEvents::*which);
+  void send(const Instruction& instruction, bool gradient, const std::byte* base);
+  void expect(const Instruction& instruction);
+  void receive_all(const Instruction& instruction, bool gradient);
+  void note_receive(int edge, int unit, double asked, double there_at);
+  int take_entry(const Instruction& instruction, bool gradient, int& count,
+                 std::vector<int>& holders);
+  void release_all(const Instruction& instruction, const StageReplica& replica);
+  void work_while(const std::function<bool()>& over);
+
+  const int device_;
+  const RuntimeSetup& setup_;
+  StageReplicas& replicas_;
+  RoundState& round_;
+  ProcessSharing& sharing_;
+  Transport& transport_;
+  std::unique_ptr<Stream> compute_, transfer_;  // null: the CPU
+  std::unique_ptr<DeviceTimes> times_;          // of the compute stream
+  std::vector<Event> events_;
+  double cpu_began_ = 0, cpu_seconds_ = 0;
+  double worked_in_waits_ = 0;
+  std::atomic<int> at_{-1};  // index of the instruction in progress
+  std::atomic<int> waits_for_{kNobody};
+};
+
+class DeviceWorker::Wait {
+ public:
+  Wait(DeviceWorker& worker, int device) : worker_(worker) {
+    worker_.waits_for_.store(device, std::memory_order_relaxed);
+  }
+  ~Wait() { worker_.waits_for_.store(kNobody, std::memory_order_relaxed); }
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+
+ private:
+  DeviceWorker& worker_;
+};
+
+}  // namespace pipetrain

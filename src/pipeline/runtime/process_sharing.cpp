@@ -1,0 +1,156 @@
+#include "pipeline/runtime/process_sharing.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "base/error.h"
+#include "pipeline/stage/content_bytes.h"
+#include "processes/process_group.h"
+
+namespace pipetrain {
+
+bool ProcessSharing::has(int process, int stage) const {
+  const std::vector<StageReplica>& replicas = replicas_.of(stage);
+  return std::any_of(replicas.begin(), replicas.end(), [&](const StageReplica& replica) {
+    return setup_.options.process_of_device[at(replica.device)] == process;
+  });
+}
+
+void ProcessSharing::exchange_tied_gradients() {
+  if (!setup_.options.processes) return;
+  // All go through the same list, and whoever has part in an entry of it does its part; the first
+  // entry that is not done can always be done.
+  const std::vector<StageSlice>& stages = setup_.slices[0]->stages;
+  for (int to = 0; to < replicas_.stages(); ++to) {
+    for (const int i : stages[at(to)].remote_accumulations) {
+      for (int from = 0; from < replicas_.stages(); ++from) {
+        const std::vector<int>& computed = stages[at(from)].accumulations;
+        if (std::find(computed.begin(), computed.end(), i) != computed.end())
+          hand_on_accumulator(i, from, to);
+      }
+    }
+  }
+}
+
+void ProcessSharing::hand_on_accumulator(int accumulation, int from, int to) {
+  ProcessGroup& group = *setup_.options.processes;
+  const int sender = setup_.process_of(from);
+  for (int process = 0; process < group.size(); ++process) {
+    if (!has(process, to) || has(process, from)) continue;
+    if (sender == group.rank()) {
+      group.send(replicas_.of(from).front().stage->read_accumulator(accumulation), process);
+    } else if (process == group.rank()) {
+      const std::string bytes = group.receive(sender);
+      for (StageReplica& replica : replicas_.of(to)) {
+        if (replica.stage) replica.stage->write_accumulator(accumulation, bytes);
+      }
+    }
+  }
+}
+
+void ProcessSharing::share_norms() {
+  if (!setup_.options.processes) return;
+  std::vector<double>& norms = round_.squared_norms;
+  const std::vector<std::string> all = setup_.options.processes->all_gather(
+      {reinterpret_cast<const char*>(norms.data()), norms.size() * sizeof(double)});
+  for (std::size_t p = 0; p < norms.size(); ++p) {
+    const int owner = setup_.slices[0]->owner[p];
+    if (owner < 0) continue;
+    std::string_view(all[at(setup_.process_of(owner))])
+        .substr(p * sizeof(double))
+        .copy(reinterpret_cast<char*>(&norms[p]), sizeof(double));
+  }
+}
+
+void ProcessSharing::share_memory() {
+  memory_.resize(at(replicas_.stages()));
+  ByteWriter here;
+  for (int s = 0; s < replicas_.stages(); ++s) {
+    const Stage* first = replicas_.of(s).front().stage.get();
+    if (first) memory_[at(s)] = first->memory();
+    here.put(memory_[at(s)]);
+  }
+  if (!setup_.options.processes) return;
+  const std::vector<std::string> all = setup_.options.processes->all_gather(here.take());
+  for (int s = 0; s < replicas_.stages(); ++s) {
+    std::string_view(all[at(setup_.process_of(s))])
+        .substr(at(s) * sizeof(ArenaBytes))
+        .copy(reinterpret_cast<char*>(&memory_[at(s)]), sizeof(ArenaBytes));
+  }
+}
+
+void ProcessSharing::share_results(RoundResult& result) {
+  ByteWriter here;
+  const std::vector<MicroBatch*>& units = round_.results;
+  here.put(static_cast<std::int32_t>(
+      std::count_if(units.begin(), units.end(), [](const MicroBatch* unit) { return !!unit; })));
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (!units[u]) continue;
+    here.put(static_cast<std::int32_t>(u));
+    here.put(units[u]->loss_sum);
+    here.put(units[u]->correct);
+  }
+  for (std::size_t d = 0; d < result.events.size(); ++d) {
+    if (!setup_.is_here(static_cast<int>(d))) continue;
+    here.put(static_cast<std::int32_t>(d));
+    here.put(result.busy_seconds[d]);
+    here.put(result.cpu_seconds[d]);
+    here.put(static_cast<std::uint64_t>(result.events[d].size()));
+    for (const Event& event : result.events[d]) here.put(event);
+  }
+  for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
+    ByteReader reader(bytes);
+    for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
+      MicroBatch& unit = round_.source->acquire(reader.get<std::int32_t>());
+      unit.loss_sum = reader.get<double>();
+      unit.correct = reader.get<double>();
+    }
+    while (!reader.at_end()) {
+      const std::size_t d = at(reader.get<std::int32_t>());
+      result.busy_seconds[d] = reader.get<double>();
+      result.cpu_seconds[d] = reader.get<double>();
+      result.events[d].resize(reader.get<std::uint64_t>());
+      for (Event& event : result.events[d]) event = reader.get<Event>();
+    }
+  }
+}
+
+std::vector<StageContent> ProcessSharing::contents() const {
+  std::vector<StageContent> all;
+  for (int s = 0; s < replicas_.stages(); ++s) {
+    if (!setup_.options.processes) {
+      all.push_back(replicas_.content(s, 0));
+      continue;
+    }
+    ProcessGroup& group = *setup_.options.processes;
+    const int process = setup_.process_of(s);
+    if (process == group.rank() && !group.leads()) group.send(bytes_of(replicas_.content(s, 0)), 0);
+    if (group.leads())
+      all.push_back(process == 0 ? replicas_.content(s, 0) : content_of(group.receive(process)));
+  }
+  return all;
+}
+
+std::string ProcessSharing::first_nonfinite() const {
+  const auto text = [](int stage, const std::string& name) {
+    return fmt::format("stage {}, {}", stage, name);
+  };
+  const auto [stage, name] = replicas_.first_nonfinite();
+  if (!setup_.options.processes) return stage < 0 ? std::string() : text(stage, name);
+  ByteWriter here;
+  if (stage >= 0) {
+    here.put(static_cast<std::int32_t>(stage));
+    here.put_text(name);
+  }
+  std::map<int, std::string> found;
+  for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
+    ByteReader reader(bytes);
+    if (reader.at_end()) continue;
+    const auto one = reader.get<std::int32_t>();
+    found.emplace(one, reader.get_text());
+  }
+  return found.empty() ? std::string() : text(found.begin()->first, found.begin()->second);
+}
+
+}  // namespace pipetrain

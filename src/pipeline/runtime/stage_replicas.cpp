@@ -1,0 +1,136 @@
+#include "pipeline/runtime/stage_replicas.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "pipeline/program/program_cut.h"
+#include "pipeline/transport/shared_work.h"
+#include "pipeline/transport/transport.h"
+
+namespace pipetrain {
+
+StageReplicas::StageReplicas(const RuntimeSetup& setup)
+    : setup_(setup), program_(setup.programs[0]), replicas_(at(setup.stages())) {
+  for (int s = 0; s < stages(); ++s) {
+    const std::vector<int>& devices = setup.placement(s);
+    of(s).resize(devices.size());
+    for (std::size_t r = 0; r < devices.size(); ++r) of(s)[r].device = devices[r];
+  }
+}
+
+StageReplicas::~StageReplicas() = default;
+
+std::vector<Stage*> StageReplicas::all(int stage) const {
+  std::vector<Stage*> out;
+  for (const StageReplica& replica : of(stage)) out.push_back(replica.stage.get());
+  return out;
+}
+
+std::vector<Stage*> StageReplicas::first_here() const {
+  std::vector<Stage*> out;
+  for (int s = 0; s < stages(); ++s) {
+    const auto found = std::find_if(of(s).begin(), of(s).end(),
+                                    [](const StageReplica& replica) { return !!replica.stage; });
+    out.push_back(found == of(s).end() ? nullptr : found->stage.get());
+  }
+  return out;
+}
+
+void StageReplicas::compile(int device, const StageStreams& streams) {
+  each_on(device, [&](StageReplica& replica, int s) {
+    std::vector<StageVariant> variants;
+    for (std::size_t v = 0; v < setup_.variants.size(); ++v)
+      variants.push_back({setup_.variants[v].training, setup_.slices[v].get()});
+    replica.stage =
+        std::make_unique<Stage>(s, variants, setup_.options.backend, setup_.capacity[at(s)],
+                                setup_.options.optimizer, streams);
+  });
+}
+
+void StageReplicas::join(Transport& transport, const std::vector<Stream*>& streams) {
+  const std::vector<Stage*> here = first_here();
+  for (int s = 0; s < stages(); ++s) {
+    if (of(s).size() == 1 || !here[at(s)]) continue;
+    std::vector<Stream*> of_replicas;
+    for (const StageReplica& replica : of(s)) of_replicas.push_back(streams[at(replica.device)]);
+    ReplicaGroup& group =
+        transport.group_replicas(s, here[at(s)]->gradient_sizes(), std::move(of_replicas));
+    for (std::size_t r = 0; r < of(s).size(); ++r) {
+      if (Stage* stage = of(s)[r].stage.get()) stage->join(group, static_cast<int>(r));
+    }
+  }
+}
+
+/// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
+void StageReplicas::share_work() {
+  const RuntimeOptions& options = setup_.options;
+  if (!options.devices.empty() || !options.rehearsal.empty() || options.processes ||
+      setup_.devices() == 1)
+    return;
+  shared_work_ = std::make_unique<SharedWork>(setup_.devices());
+  std::vector<std::size_t> workspaces;
+  for (const auto& replicas : replicas_)
+    workspaces.push_back(replicas.front().stage->workspace().bytes);
+  workspaces = shared_workspaces(std::move(workspaces), program_->placement);
+  for (std::size_t s = 0; s < replicas_.size(); ++s) {
+    // Replicas tell each other of every gradient as soon as it is complete.
+    if (replicas_[s].size() > 1) continue;
+    const StageReplica& replica = replicas_[s].front();
+    replica.stage->share(*shared_work_, replica.device, workspaces[s]);
+  }
+}
+
+Workspace StageReplicas::free_workspace(int device) const {
+  Workspace out;
+  for (const auto& replicas : replicas_) {
+    for (const StageReplica& replica : replicas) {
+      if (replica.device != device) continue;
+      const Workspace one = replica.stage->workspace();
+      if (one.bytes >= out.bytes) out = one;
+    }
+  }
+  return out;
+}
+
+void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
+  program_ = &program;
+  for (int s = 0; s < stages(); ++s) {
+    for (int r = 0; r < program.replicas(s); ++r) {
+      StageReplica& replica = of(s)[at(r)];
+      replica.accumulating = false;
+      replica.adding_left = units_to_add(s, r, cut ? cut->units_done / program.group_size(s) : 0);
+      replica.forwards = replica.backwards = 0;
+      replica.forward_entry.assign(at(setup_.capacity[at(s)].forward_entries), -1);
+      replica.gradient_entry.assign(at(setup_.capacity[at(s)].gradient_entries), -1);
+    }
+  }
+  if (shared_work_) shared_work_->reset();
+}
+
+void StageReplicas::end_round() {
+  for (int s = 0; s < stages(); ++s) {
+    for (StageReplica& replica : of(s))
+      replica.base_version = block_of(replica, s, program_->updates(s));
+  }
+}
+
+/// Versions of kSync rounds stay in one block.
+int StageReplicas::block_of(const StageReplica& replica, int stage, int version) const {
+  if (!is_asynchronous(program_->rule)) return replica.base_version;
+  return (replica.base_version + std::max(version, 0)) % setup_.capacity[at(stage)].versions;
+}
+
+int StageReplicas::group_of(const Instruction& instruction) const {
+  return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
+}
+
+int StageReplicas::units_to_add(int stage, int replica, int group) const {
+  const int size = program_->group_size(stage);
+  int count = 0;
+  for (int unit = group * size; unit < std::min((group + 1) * size, program_->units); ++unit) {
+    if (program_->replica_of(stage, unit) == replica) ++count;
+  }
+  return count;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,101 @@
+// The stages of a runtime with their replicas: those of this process compiled, of the others no
+// more than which device has them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/index.h"
+#include "pipeline/program/program.h"
+#include "pipeline/runtime/runtime_setup.h"
+#include "pipeline/stage/stage.h"
+#include "pipeline/stage/stage_content.h"
+
+namespace pipetrain {
+
+struct ProgramCut;
+class SharedWork;
+class Transport;
+
+struct StageReplica {
+  int device = 0;
+  std::unique_ptr<Stage> stage;  // null: another process has it
+  int base_version = 0;          // copy of the weights that holds version 0 of the round
+  bool accumulating = false;     // a unit of this step has already written the gradients
+  std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
+  int adding_left = 0;           // units still to be added before the next update
+  int forwards = 0, backwards = 0;                 // of the round so far
+  std::vector<int> forward_entry, gradient_entry;  // unit that holds each entry; -1: none
+};
+
+class StageReplicas {
+ public:
+  explicit StageReplicas(const RuntimeSetup& setup);
+  ~StageReplicas();
+  StageReplicas(const StageReplicas&) = delete;
+  StageReplicas& operator=(const StageReplicas&) = delete;
+
+  int stages() const { return static_cast<int>(replicas_.size()); }
+  std::vector<StageReplica>& of(int stage) { return replicas_[at(stage)]; }
+  const std::vector<StageReplica>& of(int stage) const { return replicas_[at(stage)]; }
+  /// The replica of a stage that a device holds.
+  StageReplica& on(int stage, int device) {
+    return replicas_[at(stage)][at(program_->replica_on(stage, device))];
+  }
+  const StageReplica& on(int stage, int device) const {
+    return replicas_[at(stage)][at(program_->replica_on(stage, device))];
+  }
+  /// Calls `body(replica, stage)` for everything on a device.
+  template <typename Body>
+  void each_on(int device, const Body& body) {
+    for (int s = 0; s < stages(); ++s) {
+      for (StageReplica& replica : of(s)) {
+        if (replica.device == device) body(replica, s);
+      }
+    }
+  }
+  /// Of each stage the first replica that is here; null: none is.
+  std::vector<Stage*> first_here() const;
+  std::vector<Stage*> all(int stage) const;
+
+  /// Compiles a device's stages; in its thread.
+  void compile(int device, const StageStreams& streams);
+  /// Makes replicas add up gradients by what the transport has for them. `streams`: by device.
+  void join(Transport& transport, const std::vector<Stream*>& streams);
+  /// Lets devices that wait run work of others, where their stages are in the same memory.
+  void share_work();
+  SharedWork* shared_work() const { return shared_work_.get(); }
+  /// The largest workspace of a device that runs no kernel just now.
+  Workspace free_workspace(int device) const;
+
+  void start_round(const Program& program, const ProgramCut* cut);
+  void end_round();
+  /// Which block of a replica's weights holds a version of the round.
+  int block_of(const StageReplica& replica, int stage, int version) const;
+  int group_of(const Instruction& instruction) const;
+  /// How many units a replica adds to its gradients for one update.
+  int units_to_add(int stage, int replica, int group) const;
+
+  // Weights and gradients by name, whichever stage holds them, and what whole stages remember: as
+  // in Runtime.
+  HostTensor read(const std::string& name) const;
+  void write(const std::string& name, const HostTensor& value);
+  HostTensor read_gradient(const std::string& name) const;
+  void exchange_averages();
+  StageContent content(int stage, int version) const;
+  void restore(int stage, const StageContent& content);
+  std::vector<KernelTimes> take_kernel_times();
+  /// The first stage here with a weight or gradient that is not finite, and its name; empty: all
+  /// are.
+  std::pair<int, std::string> first_nonfinite() const;
+
+ private:
+  const RuntimeSetup& setup_;
+  const Program* program_;
+  std::vector<std::vector<StageReplica>> replicas_;  // [stage][replica]
+  std::unique_ptr<SharedWork> shared_work_;          // null: devices that wait do nothing else
+};
+
+}  // namespace pipetrain

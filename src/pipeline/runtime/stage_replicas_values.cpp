@@ -1,0 +1,85 @@
+// Weights and gradients of a runtime by name, whichever stage holds them, and what whole stages
+// remember.
+#include <algorithm>
+
+#include "pipeline/runtime/stage_replicas.h"
+
+namespace pipetrain {
+
+HostTensor StageReplicas::read(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : replicas_) {
+    const StageReplica& first = replicas.front();
+    if (first.stage && first.stage->read(name, first.base_version, out)) break;
+  }
+  return out;
+}
+
+void StageReplicas::write(const std::string& name, const HostTensor& value) {
+  for (const auto& replicas : replicas_) {
+    for (const StageReplica& replica : replicas) {
+      if (replica.stage) replica.stage->write(name, value);
+    }
+  }
+}
+
+HostTensor StageReplicas::read_gradient(const std::string& name) const {
+  HostTensor out;
+  for (const auto& replicas : replicas_) {
+    const StageReplica& first = replicas.front();
+    if (first.stage && first.stage->read_gradient(name, out)) break;
+  }
+  return out;
+}
+
+void StageReplicas::exchange_averages() {
+  for (auto& replicas : replicas_) {
+    for (StageReplica& replica : replicas) {
+      if (replica.stage) replica.stage->exchange_averages(replica.base_version);
+    }
+  }
+}
+
+StageContent StageReplicas::content(int stage, int version) const {
+  const StageReplica& first = of(stage).front();
+  StageContent out = first.stage->content(block_of(first, stage, version));
+  out.updates = first.updates;
+  for (int older = std::max(0, version - setup_.capacity[at(stage)].versions + 1); older < version;
+       ++older)
+    out.stashed[older] = first.stage->parameters(block_of(first, stage, older));
+  return out;
+}
+
+void StageReplicas::restore(int stage, const StageContent& content) {
+  for (StageReplica& replica : of(stage)) {
+    replica.base_version = 0;
+    if (!replica.stage) continue;
+    replica.stage->set_content(content);
+    replica.updates = content.updates;
+    for (const auto& [version, parameters] : content.stashed)
+      replica.stage->set_parameters(version % setup_.capacity[at(stage)].versions, parameters);
+  }
+}
+
+std::vector<KernelTimes> StageReplicas::take_kernel_times() {
+  std::vector<KernelTimes> times(setup_.variants.size());
+  for (auto& replicas : replicas_) {
+    for (StageReplica& replica : replicas) {
+      for (std::size_t v = 0; replica.stage && v < times.size(); ++v)
+        replica.stage->take_kernel_times(static_cast<int>(v), times[v]);
+    }
+  }
+  return times;
+}
+
+std::pair<int, std::string> StageReplicas::first_nonfinite() const {
+  for (int s = 0; s < stages(); ++s) {
+    const StageReplica& first = of(s).front();
+    if (!first.stage) continue;
+    std::string name = first.stage->first_nonfinite(first.base_version);
+    if (!name.empty()) return {s, std::move(name)};
+  }
+  return {-1, std::string()};
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,41 @@
+// A link between devices that exchange values (exchange.h) into buffers of the receiver: memory is
+// free for the sender as soon as it has left.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/transport/exchange.h"
+#include "pipeline/transport/link.h"
+#include "pipeline/transport/receive_buffers.h"
+
+namespace pipetrain {
+
+class ExchangedLink final : public Link {
+ public:
+  ExchangedLink(int number, const LinkEdge& edge, Exchange& exchange)
+      : number_(number), edge_(edge), exchange_(exchange) {}
+
+  void allocate(const LinkEnd& receiver) override;
+  void start_round(LinkRound round) override;
+  void send(LinkEnd& sender, int unit, const std::byte* base, const StreamPoint* written) override;
+  void take(LinkEnd& sender, int unit) override;
+  /// Streams wait; their threads only until the exchange is issued.
+  bool is_released(int) override { return true; }
+  void expect(LinkEnd& receiver, int unit) override;
+  double receive(LinkEnd& receiver, int unit) override;
+  bool is_there(int) override { return true; }
+  void release(LinkEnd& receiver, int unit, const StreamPoint* read) override;
+
+ private:
+  int operation_of(int unit) const;
+  ReceiveBuffer& buffer_of(const LinkEnd& receiver, int unit);
+
+  const int number_;
+  const LinkEdge edge_;
+  Exchange& exchange_;  // aborts itself
+  ReceiveBuffers buffers_;
+  int program_edge_ = -1;
+  std::vector<int> slot_of_;  // [units]; -1: none is received here
+};
+
+}  // namespace pipetrain

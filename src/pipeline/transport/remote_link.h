@@ -1,0 +1,50 @@
+// A link between stages of different processes, by messages (message_thread.h) into buffers of the
+// receiver. Its channel is what the two stages see: at the sender an entry is released when its
+// message has left, at the receiver a unit is published when its message has come.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/transport/channel.h"
+#include "pipeline/transport/link.h"
+#include "pipeline/transport/message_thread.h"
+#include "pipeline/transport/receive_buffers.h"
+
+namespace pipetrain {
+
+class RemoteLink final : public Link {
+ public:
+  RemoteLink(int number, const LinkEdge& edge, std::vector<int> process_of_device,
+             MessageThread& messages)
+      : number_(number),
+        edge_(edge),
+        process_of_device_(std::move(process_of_device)),
+        messages_(messages) {}
+
+  void allocate(const LinkEnd& receiver) override;
+  void start_round(LinkRound round) override;
+  void abort() override { channel_.abort(); }
+  void send(LinkEnd& sender, int unit, const std::byte* base, const StreamPoint* written) override;
+  void take(LinkEnd& sender, int unit) override;
+  bool is_released(int unit) override { return channel_.is_released(unit); }
+  double receive(LinkEnd& receiver, int unit) override;
+  bool is_there(int unit) override { return channel_.is_there(unit); }
+  void release(LinkEnd& receiver, int unit, const StreamPoint* read) override;
+
+ private:
+  /// Where a unit is received.
+  struct Place {
+    int inbox = -1;
+    int slot = -1;
+  };
+  const int number_;
+  const LinkEdge edge_;
+  const std::vector<int> process_of_device_;
+  MessageThread& messages_;
+  Channel channel_;
+  ReceiveBuffers buffers_;
+  const Program* program_ = nullptr;
+  std::vector<Place> place_of_;  // [units]
+};
+
+}  // namespace pipetrain

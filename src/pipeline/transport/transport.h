@@ -1,0 +1,135 @@
+// Everything that moves values between the devices of one runtime: a link for each edge between
+// stages and each way that its devices are connected, and what the replicas of a stage add up their
+// gradients by. This is the one place that knows which kind serves whom.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "pipeline/program/program.h"
+#include "pipeline/transport/link.h"
+#include "pipeline/transport/replica_group.h"
+
+namespace pipetrain {
+
+class Collectives;
+class Device;
+class Exchange;
+class MessageThread;
+class ProcessGroup;
+
+struct TransportSettings {
+  /// Between which stages some network hands values over, each edge once.
+  std::vector<LinkEdge> edges;
+  /// By device of the programs; null: of another process; empty: all stages are in host memory.
+  std::vector<Device*> devices;
+  /// Which of the machine's devices each is; with `collectives`.
+  std::vector<int> ranks;
+  Collectives* collectives = nullptr;  // null: copies from device to device
+  ProcessGroup* processes = nullptr;   // null: this process runs all devices
+  std::vector<int> process_of_device;  // with processes
+  double latency_seconds = 0;          // of rehearsed links
+  double timeout_seconds = 60;
+  /// Called from threads of this object when an exchange, a message or another process has failed.
+  std::function<void(std::exception_ptr)> failed;
+  /// Whom this process waits for (nothing while somebody computes), and its progress.
+  std::function<std::pair<std::string, std::uint64_t>()> state;
+};
+
+class Transport {
+ public:
+  /// `program`: one of those that will be run; they place stages alike.
+  Transport(const Program& program, TransportSettings settings);
+  ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  /// Before the first round: allocates receive buffers. `ends`: by device; null: of another
+  /// process. They outlive the rounds.
+  void connect(std::vector<LinkEnd*> ends);
+  /// Makes what the replicas of a stage add up gradients by. `sizes` as for ReplicaGroup;
+  /// `streams`: where each replica computes; null: in host memory or in another process.
+  ReplicaGroup& group_replicas(int stage, const std::vector<std::size_t>& sizes,
+                               std::vector<Stream*> streams);
+  ReplicaGroup& replica_group(int stage) const { return *groups_[static_cast<std::size_t>(stage)]; }
+  /// All processes have made theirs: one that is not heard of has failed.
+  void expect_signs_of_life();
+
+  /// Begins a round. The program outlives it; `keep`: and this object.
+  void start_round(const Program& program, bool keep);
+  /// The thread of a device has done its part of the round, or given up; waits for what the device
+  /// still exchanges.
+  void finish(int device);
+  /// Waits until everything has been sent to other processes. Throws ChannelAborted.
+  void finish_round();
+  /// Wakes everybody who waits with ChannelAborted, now and until the next round.
+  void abort();
+  /// Ends the threads: nothing is sent any more, and streams no longer wait for other devices.
+  void close();
+  /// Whether messages that were under way when a round was given up may still use memory of stages.
+  bool may_still_move() const { return may_still_move_; }
+
+  /// Numbers of the edges that begin or end at a stage.
+  std::span<const int> edges_from(int stage, bool gradient) const {
+    return from_[static_cast<std::size_t>(2 * stage + (gradient ? 1 : 0))];
+  }
+  std::span<const int> edges_to(int stage, bool gradient) const {
+    return to_[static_cast<std::size_t>(2 * stage + (gradient ? 1 : 0))];
+  }
+  const LinkEdge& edge(int number) const { return edges_[static_cast<std::size_t>(number)].stages; }
+  /// The number of an edge between stages, or of one of the round's program; -1: no network hands
+  /// anything over it.
+  int edge_between(int from, int to, bool gradient) const;
+  int edge_of(int program_edge) const {
+    return edge_of_program_edge_[static_cast<std::size_t>(program_edge)];
+  }
+  /// What carries a unit over an edge in this round.
+  Link& link(int edge, int unit) const {
+    return *links_[static_cast<std::size_t>(link_of(edge, unit))];
+  }
+  /// Where the receive of a unit stands in the list of its device, which is of this process; -1:
+  /// nowhere.
+  int receive_index(int edge, int unit) const {
+    return receive_index_[static_cast<std::size_t>(edge) *
+                              static_cast<std::size_t>(program_->units) +
+                          static_cast<std::size_t>(unit)];
+  }
+
+ private:
+  struct EdgeLinks {
+    LinkEdge stages;
+    std::vector<int> link_of;  // [sender's replicas × receiver's replicas]: index into links_
+  };
+  void add_edge(const LinkEdge& stages);
+  std::unique_ptr<Link> make_across(int number, const LinkEdge& stages);
+  bool crosses(int from_device, int to_device) const;
+  int link_of(int edge, int unit) const;  // index into links_
+  std::vector<LinkRound> plan_round(const Program& program);
+
+  TransportSettings settings_;
+  const std::vector<std::vector<int>> placement_;
+  std::vector<EdgeLinks> edges_;
+  std::map<std::tuple<int, int, bool>, int> numbers_;  // of edges
+  std::vector<std::vector<int>> from_, to_;            // [2 × stage + gradient]
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stages]; null: one replica
+  std::vector<LinkEnd*> ends_;
+  bool may_still_move_ = false;
+
+  const Program* program_;
+  std::vector<int> edge_of_program_edge_;
+  std::vector<int> receive_index_;  // [edges × units]
+
+  std::unique_ptr<Exchange> exchange_;       // null: copies
+  std::unique_ptr<MessageThread> messages_;  // null: one process. It hands failures to the exchange
+};
+
+}  // namespace pipetrain
