@@ -31,9 +31,6 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
     stop();
     throw;
   }
-  std::vector<Stream*> streams;
-  for (const auto& worker : workers_) streams.push_back(worker ? worker->stream() : nullptr);
-  replicas_->join(*transport_, streams);
 }
 
 /// Makes the transport, whose threads may find failures from then on.
@@ -81,6 +78,9 @@ void Runtime::compile_all() {
   replicas_->share_work();
   sharing_->share_memory();
   transport_->expect_signs_of_life();
+  std::vector<Stream*> streams;
+  for (const auto& worker : workers_) streams.push_back(worker ? worker->stream() : nullptr);
+  replicas_->join(*transport_, streams);
 }
 
 /// Ends the devices' threads.
