@@ -6,10 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "base/vectors.h"
 #include "cli/commands/commands.h"
-#include "cli/output/doctor_measure.h"
-#include "device/nvidia_libraries.h"
 #include "device/plugin.h"
 #include "ops/conv.h"
 #include "passes/build.h"

@@ -2,7 +2,6 @@
 // instruction.
 #include <algorithm>
 
-#include "pipeline/schedule/schedule_lists.h"
 #include "pipeline/schedule/schedule_table.h"
 #include "pipeline/schedule/warm_up.h"
 

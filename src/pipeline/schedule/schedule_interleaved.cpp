@@ -1,7 +1,6 @@
 // Schedules that go round the devices several times: stage c * p + r is chunk c of device r.
 #include <algorithm>
 
-#include "pipeline/schedule/schedule_lists.h"
 #include "pipeline/schedule/schedule_table.h"
 
 namespace pipetrain::schedule {

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "pipeline/schedule/warm_up.h"
 
 namespace pipetrain::schedule {
 namespace {

@@ -4,7 +4,6 @@
 #include <array>
 #include <map>
 
-#include "pipeline/schedule/schedule_lists.h"
 #include "pipeline/schedule/schedule_table.h"
 
 namespace pipetrain::schedule {
