@@ -17,7 +17,7 @@ RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "
 
 
 GOLDEN = """
-pipetrain 0.1.0 · digits-cnn.onnx · 35418 trained numbers in ~
+pipetrain 0.1.0 · digits-cnn.onnx · 35418 trainable parameters in ~
 data models/digits.csv.gz: table of numbers (CSV, no header)
   labels from the last column (--label-column NAME or NUMBER to change)
   input "x" float32 (1, 8, 8): from "x" float32 (64), reshaped, not scaled
@@ -41,7 +41,7 @@ step 15/16 ~
 step 16/16 ~
 val      16  ep 2.00  loss # acc #  (64 samples, ~
 done     16 steps in ~
-         accuracy # on 64 held-out samples
+         accuracy # on 64 validation samples
 saved    run/trained.onnx  (run: run)
 """
 

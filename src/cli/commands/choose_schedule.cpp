@@ -31,8 +31,9 @@ std::string candidates_table(const FoundSchedules& found, std::size_t most) {
     if (++rows <= most || chosen) out += row(found.candidates[i], chosen);
   }
   return out +
-         fmt::format("{} of {} ways that were simulated are best for their memory · {:.1f} s\n",
-                     rows, found.candidates.size(), found.seconds);
+         fmt::format(
+             "{} of {} simulated configurations are Pareto-optimal in time and memory · {:.1f} s\n",
+             rows, found.candidates.size(), found.seconds);
 }
 
 }  // namespace

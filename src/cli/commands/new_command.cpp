@@ -92,8 +92,8 @@ int new_command(Options& options) {
   const std::uint64_t hole = with_weights ? 0 : model.onnx.write_hollow(path);
   if (with_weights) model.onnx.write(path);
   const std::string file = printable(path.string());
-  log_info("new", "wrote {}: {}, {} trained numbers, {}", file, network.name, model.trained_numbers,
-           model.signature);
+  log_info("new", "wrote {}: {}, {} trainable parameters, {}", file, network.name,
+           model.trained_numbers, model.signature);
   if (with_weights) {
     log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file,
              network.data);

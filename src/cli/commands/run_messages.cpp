@@ -18,7 +18,8 @@ void introduce_model(const Options& options, const PlannedNetwork& network) {
   std::int64_t parameters = 0;
   for (const Parameter& parameter : graph.parameters)
     parameters += graph.graph[parameter.value].type.count();
-  log_info("train", "pipetrain {} · {} · {} trained numbers in {} tensors · {} nodes · opset {}",
+  log_info("train",
+           "pipetrain {} · {} · {} trainable parameters in {} tensors · {} nodes · opset {}",
            PIPETRAIN_VERSION, fs::path(options.run.model.path).filename().string(), parameters,
            graph.parameters.size(), network.chain().order.size(), network.model().file.opset);
   for (const std::string& warning : network.model().file.warnings)
@@ -80,7 +81,7 @@ void tell_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
   const double predicted = network.predicted_step_seconds();
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
-             "done     {} steps in {:.1f} s · steady {} a step (predicted {}) · bubble {:.1f} % "
+             "done     {} steps in {:.1f} s · {}/step (predicted {}) · bubble {:.1f} % "
              "(predicted {:.1f} %){}",
              summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
              seconds_text(predicted), summary.steady_bubble * 100,
@@ -143,8 +144,8 @@ void tell_memory(const PipelineRun& run) {
     memory += comma + bytes_text(run.runtime().memory(s).total());
     predicted += comma + bytes_text(network.predicted_memory(s).total());
   }
-  log_info("train", "memory   {} for the stages (predicted {}), taken before the first step",
-           memory, predicted);
+  log_info("train", "memory   {} for the stages (predicted {}), allocated up front", memory,
+           predicted);
 }
 
 std::string resume_words(const fs::path& folder) {
@@ -163,13 +164,13 @@ void tell_end(const Options& options, const PlannedNetwork& network, const Train
   tell_shares(summary, account, recorder);
   if (summary.end == RunEnd::kStalled) {
     log_info("train",
-             "early    no better {} in {} evaluations; the best, {:.6g} after step {}, is "
+             "early stopping: no better {} in {} validations; the best, {:.6g} after step {}, is "
              "in {}",
              summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step,
              (folder / "checkpoints" / "best").string());
   }
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {
-    log_info("train", "         accuracy {:.2f} % on {} held-out samples",
+    log_info("train", "         accuracy {:.2f} % on {} validation samples",
              *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
   }
   tell_saved(options, output, folder);

@@ -145,7 +145,7 @@ std::string plan_table(const PlannedNetwork& network) {
   for (const StagePlan& stage : plan.stages)
     alone += (stage.forward_seconds + stage.backward_seconds) *
              static_cast<double>(network.micro_batches());
-  out += fmt::format("predicted step {} · bubble {:.1f} % · balance within {:.1f} % of the bound",
+  out += fmt::format("predicted step {} · bubble {:.1f} % · {:.1f} % above ideal balance",
                      seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
   if (plan.stages.size() > 1 && step > 0)
     out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
