@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "example_programs.h"
 #include "pipeline/schedule/schedule_table.h"
 #include "pipeline/simulate/simulate.h"
 #include "support/example_programs.h"
