@@ -126,7 +126,7 @@ class Images(Case):
         self.assertEqual([(row["file"], int(row["class"]), row["class_name"]) for row in table],
                          [(row["file"], row["class"], row["class_name"]) for row in rows])
         self.assertEqual(out.partition("\n")[0], "logits_0,logits_1,logits_2,file,class,class_name")
-        # A image that is left out does not shift the names; an untrained model has those of the folders.
+        # An image that is left out does not shift the names; an untrained model has those of the folders.
         (self.folder / files[3]).write_bytes(b"P6\n20 16\n255\n")
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--on-bad-sample", "skip")
         words = lambda rows: [(row["file"], row["class"], row["class_name"]) for row in rows]

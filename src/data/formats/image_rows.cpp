@@ -10,7 +10,7 @@ namespace pipetrain {
 
 namespace {
 
-// Where a image goes in the wanted size, and which part of it.
+// Where an image goes in the wanted size, and which part of it.
 struct Placing {
   ImageBox box;
   std::size_t top = 0, left = 0, height = 0, width = 0;

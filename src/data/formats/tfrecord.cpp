@@ -194,7 +194,7 @@ class ExampleColumns {
           {name, HostTensor::of<std::uint8_t>(shape, rows), path, ColumnRole::kInput, {}, {}, {}});
     }
     for (auto& [name, store] : images_) {
-      PT_CHECK(store->size() == records_, kData, "\"{}\": {} of {} records have a image \"{}\"",
+      PT_CHECK(store->size() == records_, kData, "\"{}\": {} of {} records have an image \"{}\"",
                printable(path), store->size(), records_, printable(name));
       out.columns.insert(out.columns.begin(),
                          {name, {}, path, ColumnRole::kInput, {}, {}, {}, make_image_rows(store)});

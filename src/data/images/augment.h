@@ -35,7 +35,7 @@ class Augmentation {
     std::uint64_t step = 0;
     std::uint64_t sample = 0;
   };
-  /// resized-crop's part of a image of this size; else the whole `box`.
+  /// resized-crop's part of an image of this size; else the whole `box`.
   ImageBox choose_box(const Occasion& occasion, const ImageBox& box, std::size_t height,
                       std::size_t width) const;
   /// All other operations, in the order of the list. Values are 0 … white where they are pixels;

@@ -1,4 +1,4 @@
-// How a camera was held: the orientation in a image's EXIF data (CIPA DC-008, tag 0x0112).
+// How a camera was held: the orientation in an image's EXIF data (CIPA DC-008, tag 0x0112).
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@ namespace pipetrain {
 
 namespace {
 
-// As Pillow's limit against files of a few bytes that claim a image of gigabytes.
+// As Pillow's limit against files of a few bytes that claim an image of gigabytes.
 constexpr std::size_t kMostPixels = std::size_t{178956970};
 
 std::uint8_t luma(const std::uint8_t* rgb) {
@@ -82,7 +82,7 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name, st
       out = decode_pnm(bytes, name);
       break;
     case ImageFormat::kNone:
-      PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not a image", name);
+      PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not an image", name);
       PT_FAIL(kData, "{} is no image that can be read: PNG, JPEG, BMP and PPM can", name);
   }
   return channels == 0 || channels == out.channels ? std::move(out) : with_channels(out, channels);

@@ -17,7 +17,7 @@ struct Image {
   std::vector<std::uint8_t> pixels;  // (height, width, channels)
 };
 
-/// The size that a image has at least after decoding, where it has it before. JPEG files are
+/// The size that an image has at least after decoding, where it has it before. JPEG files are
 /// decoded at 1/2, 1/4 or 1/8 if that is enough.
 struct LeastSize {
   std::size_t height = 0;  // 0: all of it
@@ -44,7 +44,7 @@ Image decode_jpeg(std::span<const std::byte> bytes, const std::string& name, boo
 Image decode_bmp(std::span<const std::byte> bytes, const std::string& name);
 Image decode_pnm(std::span<const std::byte> bytes, const std::string& name);
 
-/// Error kData for a image of no size or of an impossible one; else its memory.
+/// Error kData for an image of no size or of an impossible one; else its memory.
 void allocate_pixels(Image& image, const std::string& name);
 
 }  // namespace pipetrain

@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// What becomes of a image of another size.
+/// What becomes of an image of another size.
 enum class ImageFit {
   kCrop,     // scaled to cover the wanted size, the middle cut out
   kStretch,  // scaled in each direction

@@ -7,7 +7,7 @@
 
 namespace pipetrain {
 
-/// A part of a image, in pixels; need not begin at whole ones.
+/// A part of an image, in pixels; need not begin at whole ones.
 struct ImageBox {
   double left = 0;
   double top = 0;

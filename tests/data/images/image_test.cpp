@@ -154,7 +154,7 @@ TEST(Image, DamagedOnesAreErrorsThatNameThem) {
   expect_contains(data_error([&] { decode(wrong); }), "damaged PNG");
 }
 
-// Every cut and every changed byte: an error or a image, never more than that.
+// Every cut and every changed byte: an error or an image, never more than that.
 TEST(Image, SurvivesAnyDamage) {
   for (const std::string& file :
        {kPng, kBmp, kGreyJpeg, kColourJpeg, std::string("P3 1 1 9 1 2 3")}) {
