@@ -70,7 +70,7 @@ if(CUDNN_FRONTEND_INCLUDE)
   # Graphs are not written to files, and the headers for that take longest.
   target_compile_definitions(pipetrain_cudnn_graphs PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
-  list(FILTER CUDA_SOURCES EXCLUDE REGEX "conv_cuda|norm_cuda|sdpa_cuda|_graph_cuda")
+  list(FILTER CUDA_SOURCES EXCLUDE REGEX "/(conv|norm|sdpa)_cuda|_graph_cuda")
   message(STATUS "GPU plugin: no cudnn_frontend.h (PIPETRAIN_CUDNN_FRONTEND): convolutions go through the host")
 endif()
 # NCCL is loaded when a run asks for it; only its header is needed here.

@@ -9,10 +9,10 @@
 #include <limits>
 
 #include "ops/grid_cuda.h"
-#include "ops/row_launch_cuda.h"
+#include "ops/loss_launch_cuda.h"
 #include "ops/stored_access_cuda.h"
 
-namespace pipetrain::row {
+namespace pipetrain::loss {
 namespace {
 
 constexpr std::int64_t kShortRow = 512;  // classes of which a warp is enough
@@ -204,4 +204,4 @@ void launch_cross_entropy_gradient(const Entropy& shape, const Numbers& x,
   });
 }
 
-}  // namespace pipetrain::row
+}  // namespace pipetrain::loss

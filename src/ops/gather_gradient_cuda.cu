@@ -10,11 +10,12 @@
 //   sort           64 KB of keys, read and written twice               10 us, 2 launches
 //   sums           reads 12.6 MB, writes at most 25 MB; 6.3 M additions  9 us
 #include "ops/columns_cuda.h"
+#include "ops/gather_launch_cuda.h"
 #include "ops/gather_row_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/movement_launch_cuda.h"
 
-namespace pipetrain::movement {
+namespace pipetrain::gather {
 namespace {
 
 using Key = std::uint64_t;  // row << bits | position: no two are equal
@@ -205,9 +206,9 @@ void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const v
   const std::int64_t halves =
       shape.outer * shape.extent * shape.slice * (dx.stored == Stored::kFloat ? 2 : 1);
   if (halves % 4 == 0) {
-    launch_fill_elements(dx.data, 0, 8, halves / 4, queue);
+    movement::launch_fill_elements(dx.data, 0, 8, halves / 4, queue);
   } else {
-    launch_fill_elements(dx.data, 0, 2, halves, queue);
+    movement::launch_fill_elements(dx.data, 0, 2, halves, queue);
   }
   if (shape.count * halves == 0) return;
   const int bits = bits_for(shape.count);
@@ -233,4 +234,4 @@ void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const v
   }
 }
 
-}  // namespace pipetrain::movement
+}  // namespace pipetrain::gather

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "ops/movement_launch_cuda.h"
+#include "ops/gather_launch_cuda.h"
 
-namespace pipetrain::movement {
+namespace pipetrain::gather {
 
 /// Negative indices count from the end; what is out of range is taken from the nearest end.
 __device__ __forceinline__ std::int64_t row_at(const GatherShape& shape, const void* indices,
@@ -16,4 +16,4 @@ __device__ __forceinline__ std::int64_t row_at(const GatherShape& shape, const v
   return index < 0 ? 0 : index >= shape.extent ? shape.extent - 1 : index;
 }
 
-}  // namespace pipetrain::movement
+}  // namespace pipetrain::gather

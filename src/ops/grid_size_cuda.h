@@ -16,4 +16,10 @@ inline unsigned blocks_for(std::int64_t count, const CudaQueue& queue, int block
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
+/// Blocks that take a row each and then others, a grid apart.
+inline unsigned blocks_of_rows(std::int64_t rows, const CudaQueue& queue) {
+  const std::int64_t most = std::int64_t{16} * queue.multiprocessors;
+  return static_cast<unsigned>(rows < most ? rows : most);
+}
+
 }  // namespace pipetrain

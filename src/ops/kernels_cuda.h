@@ -21,14 +21,19 @@ struct CudaKernelEntry {
 };
 
 std::span<const CudaKernelEntry> attention_cuda_kernels();
+std::span<const CudaKernelEntry> batch_norm_cuda_kernels();
+std::span<const CudaKernelEntry> dropout_cuda_kernels();
 std::span<const CudaKernelEntry> elementwise_cuda_kernels();
 std::span<const CudaKernelEntry> fused_cuda_kernels();
+std::span<const CudaKernelEntry> gather_cuda_kernels();
+std::span<const CudaKernelEntry> layer_norm_cuda_kernels();
+std::span<const CudaKernelEntry> loss_cuda_kernels();
 std::span<const CudaKernelEntry> movement_cuda_kernels();
+std::span<const CudaKernelEntry> pool_cuda_kernels();
 std::span<const CudaKernelEntry> recurrent_cuda_kernels();
 std::span<const CudaKernelEntry> reduce_cuda_kernels();
 std::span<const CudaKernelEntry> reorder_cuda_kernels();
-std::span<const CudaKernelEntry> row_cuda_kernels();
-std::span<const CudaKernelEntry> spatial_cuda_kernels();
+std::span<const CudaKernelEntry> softmax_cuda_kernels();
 
 /// Own kernels by operator.
 const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels();

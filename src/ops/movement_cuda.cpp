@@ -1,11 +1,9 @@
-// Data movement and gathers on GPUs.
-#include <algorithm>
+// Data movement on GPUs.
 #include <cstring>
 
-#include "ops/element_types.h"
-#include "ops/gather.h"
 #include "ops/kernels_cuda.h"
 #include "ops/movement.h"
+#include "ops/movement_elements_cuda.h"
 #include "ops/movement_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
 #include "ops/type_switch.h"
@@ -15,30 +13,6 @@ namespace {
 
 using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
-
-/// What a movement does with its elements.
-enum class Elements {
-  kKept,       // copied as they are
-  kConverted,  // between stored types of floats
-  kUnknown,
-};
-
-Elements elements_of(const KernelRequest& request, std::size_t operands,
-                     Layout pictures = Layout::kRowMajor) {
-  if (pictures == Layout::kRowMajor && !is_row_major(request)) return Elements::kUnknown;
-  bool kept = true, floats = true;
-  const DType first = request.outputs[0].dtype;
-  const auto look = [&](const TensorType& type) {
-    if (type.dtype == DType::kUndefined) return;
-    kept = kept && type.dtype == first;
-    floats = floats && is_stored_float(type.dtype);
-  };
-  for (std::size_t i = 0; i < std::min(operands, request.inputs.size()); ++i)
-    look(request.inputs[i]);
-  for (const TensorType& type : request.outputs) look(type);
-  if (kept && size_of(first) <= 8) return Elements::kKept;
-  return floats ? Elements::kConverted : Elements::kUnknown;
-}
 
 /// A number as the bits of an element.
 std::uint64_t bits_of(double number, DType dtype) {
@@ -135,46 +109,10 @@ Made make_trilu(const KernelRequest& request, const CudaQueue& queue) {
   });
 }
 
-/// Gather as (outer, extent, slice) at one list of indices.
-GatherShape gather_shape(const KernelRequest& request, const Shape& data) {
-  const SliceGather gather =
-      slice_gather("Gather", request.node.attributes, data, request.inputs[1].shape);
-  return {gather.outer, gather.rows(), gather.slice, gather.count,
-          request.inputs[1].dtype == DType::kInt64};
-}
-
-Made make_gather(const KernelRequest& request, const CudaQueue& queue) {
-  const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  const Elements elements = elements_of(request, 1);
-  if (elements == Elements::kUnknown) return nullptr;
-  const GatherShape shape = gather_shape(request, request.inputs[0].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    if (elements == Elements::kKept) {
-      launch_gather(shape, in[0].data, in[1].data, out[0].data, size, queue);
-    } else {
-      launch_gather(shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
-    }
-  });
-}
-
-Made make_gather_gradient(const KernelRequest& request, const CudaQueue& queue) {
-  if (!takes_types(request) || !is_stored_float(request.outputs[0].dtype)) return nullptr;
-  const GatherShape shape = gather_shape(request, request.outputs[0].shape);
-  if (!sorts_indices(shape)) return nullptr;
-  return make_kernel(
-      [=](Tensors in, Tensors out, const RunContext& context) {
-        launch_gather_gradient(shape, numbers_at(in, 0), in[1].data, places_at(out, 0),
-                               context.workspace, queue);
-      },
-      static_cast<std::size_t>(gather_gradient_workspace(shape)));
-}
-
 constexpr CudaKernelEntry kKernels[] = {
-    {"Concat", make_movement},    {"Expand", make_movement},
-    {"Pad", make_movement},       {"Slice", make_movement},
-    {"SliceGrad", make_movement}, {"Split", make_movement},
+    {"Concat", make_movement},    {"Expand", make_movement},    {"Pad", make_movement},
+    {"Slice", make_movement},     {"SliceGrad", make_movement}, {"Split", make_movement},
     {"Transpose", make_movement}, {"Trilu", make_trilu},
-    {"Gather", make_gather},      {"GatherGrad", make_gather_gradient},
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 // bfloat16 is 12.6 MB, so that a transpose, a split of q, k, v's third or the gather of the tokens
 // moves 25 MB in 6 us; the divisions of a transpose of four axes, three for each of 6.3 M elements,
 // take about 40 us more.
-#include "ops/gather_row_cuda.h"
+#include "ops/element_size_cuda.h"
 #include "ops/grid_cuda.h"
 #include "ops/movement_launch_cuda.h"
 #include "ops/stored_access_cuda.h"
@@ -39,25 +39,6 @@ __global__ void keep_triangle(T nothing, From x, To y, std::int64_t rows, std::i
     const std::int64_t diagonal = i % columns - i / columns % rows;
     y[i] = (upper ? diagonal >= k : diagonal <= k) ? x[i] : nothing;
   }
-}
-
-template <class From, class To>
-__global__ void gather(GatherShape s, From data, const void* indices, To y) {
-  const std::int64_t count = s.outer * s.count * s.slice;
-  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
-    const std::int64_t tuple = i / s.slice;
-    const std::int64_t row = row_at(s, indices, tuple % s.count);
-    y[i] = data[(tuple / s.count * s.extent + row) * s.slice + i % s.slice];
-  }
-}
-
-/// Calls run(T()) with a type of `size` bytes.
-template <class Run>
-void with_size(int size, const Run& run) {
-  if (size == 1) run(std::uint8_t());
-  if (size == 2) run(std::uint16_t());
-  if (size == 4) run(std::uint32_t());
-  if (size == 8) run(std::uint64_t());
 }
 
 }  // namespace
@@ -103,24 +84,6 @@ void launch_trilu(const Numbers& x, const Places& y, std::int64_t rows, std::int
   if (count == 0) return;
   PT_LAUNCH(keep_triangle, blocks_for(count, queue), kBlock, queue.stream, 0.0f, x, y, rows,
             columns, upper, k, count);
-}
-
-void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
-                   int size, const CudaQueue& queue) {
-  const std::int64_t count = shape.outer * shape.count * shape.slice;
-  if (count == 0) return;
-  with_size(size, [&](auto zero) {
-    using T = decltype(zero);
-    PT_LAUNCH(gather, blocks_for(count, queue), kBlock, queue.stream, shape,
-              static_cast<const T*>(data), indices, static_cast<T*>(y));
-  });
-}
-
-void launch_gather(const GatherShape& shape, const Numbers& data, const void* indices,
-                   const Places& y, const CudaQueue& queue) {
-  const std::int64_t count = shape.outer * shape.count * shape.slice;
-  if (count == 0) return;
-  PT_LAUNCH(gather, blocks_for(count, queue), kBlock, queue.stream, shape, data, indices, y);
 }
 
 }  // namespace pipetrain::movement

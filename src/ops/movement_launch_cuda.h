@@ -1,5 +1,4 @@
-// Copies between strided tensors, and reading and adding at indices (C++17: nvcc compiles this
-// file).
+// Copies between strided tensors (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -33,23 +32,5 @@ void launch_trilu(const void* x, void* y, int size, std::int64_t rows, std::int6
                   bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue);
 void launch_trilu(const Numbers& x, const Places& y, std::int64_t rows, std::int64_t columns,
                   bool upper, std::int64_t k, std::int64_t count, const CudaQueue& queue);
-
-/// Slices of data (outer, extent, slice) at indices (count): y is (outer, count, slice).
-struct GatherShape {
-  std::int64_t outer, extent, slice, count;
-  bool wide;  // indices are int64, else int32
-};
-/// What is out of range is taken from the nearest end.
-void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
-                   int size, const CudaQueue& queue);
-void launch_gather(const GatherShape& shape, const Numbers& data, const void* indices,
-                   const Places& y, const CudaQueue& queue);
-/// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: the same
-/// index adds in the order of the indices. `workspace`: gather_gradient_workspace() bytes.
-void launch_gather_gradient(const GatherShape& shape, const Numbers& dy, const void* indices,
-                            const Places& dx, void* workspace, const CudaQueue& queue);
-std::int64_t gather_gradient_workspace(const GatherShape& shape);
-/// Whether an index and its position fit into one key.
-bool sorts_indices(const GatherShape& shape);
 
 }  // namespace pipetrain::movement

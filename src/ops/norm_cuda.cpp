@@ -8,12 +8,12 @@
 
 #include "graph/op.h"
 #include "ops/batch_norm.h"
+#include "ops/batch_norm_launch_cuda.h"
 #include "ops/elementwise_list_cuda.h"
 #include "ops/layer_norm.h"
 #include "ops/library_kernels_cuda.h"
 #include "ops/library_plans_cuda.h"
 #include "ops/norm_graph_cuda.h"
-#include "ops/spatial_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
 
 namespace pipetrain {
@@ -79,7 +79,7 @@ class NormKernel : public Kernel {
 class NormForward final : public NormKernel {
  public:
   /// Batch normalization clips y as `channels` say, behind the graph what that does not.
-  NormForward(const NormShapes& shapes, const spatial::Channels& channels, SharedGraph graph,
+  NormForward(const NormShapes& shapes, const batch_norm::Channels& channels, SharedGraph graph,
               cudnnHandle_t handle, const CudaQueue& queue)
       : NormKernel(shapes, std::move(graph), handle), queue_(queue) {
     using namespace elementwise;
@@ -107,9 +107,9 @@ class NormForward final : public NormKernel {
       elementwise::launch_unary(clip_, numbers_at(out, 0), places_at(out, 0), out[0].count(),
                                 queue_);
     if (batch && out.size() > 2 && out[2])
-      spatial::launch_variances(shapes_.channels, shapes_.epsilon,
-                                static_cast<const float*>(tensors.inverse), out[2].as<float>(),
-                                queue_);
+      batch_norm::launch_variances(shapes_.channels, shapes_.epsilon,
+                                   static_cast<const float*>(tensors.inverse), out[2].as<float>(),
+                                   queue_);
   }
   std::size_t workspace_bytes() const override {
     return workspace_with({statistic_bytes(), statistic_bytes()});
@@ -147,22 +147,22 @@ class NormInputGradient final : public NormKernel {
 
 class BatchNormGradient final : public NormKernel {
  public:
-  BatchNormGradient(const NormShapes& shapes, const spatial::Channels& channels, SharedGraph graph,
-                    cudnnHandle_t handle, const CudaQueue& queue)
+  BatchNormGradient(const NormShapes& shapes, const batch_norm::Channels& channels,
+                    SharedGraph graph, cudnnHandle_t handle, const CudaQueue& queue)
       : NormKernel(shapes, std::move(graph), handle), channels_(channels), queue_(queue) {}
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     if (!out[0]) {  // a norm of what is not trained; the library computes dx always
-      return spatial::launch_batch_norm_gradient(
+      return batch_norm::launch_batch_norm_gradient(
           channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
           numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), Places(), places_at(out, 1),
           places_at(out, 2), queue_);
     }
     WorkspaceParts parts(context.workspace);
     auto* const inverse = parts.next<float>(channel_bytes());
-    spatial::launch_inverse_deviations(channels_.channels, channels_.epsilon,
-                                       in[4].as<const float>(), inverse, queue_);
+    batch_norm::launch_inverse_deviations(channels_.channels, channels_.epsilon,
+                                          in[4].as<const float>(), inverse, queue_);
     NormTensors tensors{};
     tensors.dy = in[0].data;
     tensors.x = in[1].data;
@@ -176,10 +176,10 @@ class BatchNormGradient final : public NormKernel {
     if (shapes_.relu) {
       tensors.bias = in[5].data;
     } else if (channels_.clips) {
-      spatial::launch_batch_norm_passed(channels_, numbers_at(in, 0), numbers_at(in, 1),
-                                        numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
-                                        numbers_at(in, 5),
-                                        Places(passed, stored_as(in[0].type.dtype)), queue_);
+      batch_norm::launch_batch_norm_passed(channels_, numbers_at(in, 0), numbers_at(in, 1),
+                                           numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
+                                           numbers_at(in, 5),
+                                           Places(passed, stored_as(in[0].type.dtype)), queue_);
       tensors.dy = passed;
     }
     graph_->run(handle_, tensors, parts.next(0));
@@ -196,7 +196,7 @@ class BatchNormGradient final : public NormKernel {
     return static_cast<std::size_t>(shapes_.images * shapes_.channels * shapes_.positions) * size;
   }
 
-  spatial::Channels channels_;
+  batch_norm::Channels channels_;
   CudaQueue queue_;
 };
 
@@ -243,7 +243,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
   const Attributes& attributes = request.node.attributes;
   const Shape& x = request.inputs[first].shape;
   NormShapes shapes{kind, gradient, 0, 0, 1, 0, false, false, numbers_of(stored)};
-  spatial::Channels channels{};
+  batch_norm::Channels channels{};
   if (kind == NormKind::kBatch) {
     const BatchNormShape shape(x);
     const BatchNormLimits limits(attributes);

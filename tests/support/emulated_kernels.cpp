@@ -19,7 +19,7 @@
 #include "ops/matmul_epilogue.h"
 #include "ops/matmul_epilogue_cuda.h"
 #include "ops/registry.h"
-#include "ops/spatial_launch_cuda.h"
+#include "ops/batch_norm_launch_cuda.h"
 #include "optim/update_cuda.h"
 
 namespace pipetrain::test {
@@ -272,11 +272,11 @@ std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNo
   std::array<std::vector<float>, 3> out = {std::vector<float>(given.variance.size()),
                                            std::vector<float>(given.variance.size()),
                                            std::vector<float>(given.dy.size())};
-  spatial::launch_inverse_deviations(given.channels, given.epsilon, given.variance.data(),
+  batch_norm::launch_inverse_deviations(given.channels, given.epsilon, given.variance.data(),
                                      out[1].data(), kQueue);
-  spatial::launch_variances(given.channels, given.epsilon, out[1].data(), out[0].data(), kQueue);
+  batch_norm::launch_variances(given.channels, given.epsilon, out[1].data(), out[0].data(), kQueue);
   const float most = std::numeric_limits<float>::infinity();
-  const spatial::Channels shape{given.images,
+  const batch_norm::Channels shape{given.images,
                                 given.channels,
                                 given.positions,
                                 given.epsilon,
@@ -285,7 +285,7 @@ std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNo
                                 std::numeric_limits<float>::denorm_min(),
                                 true,
                                 given.channels_last};
-  spatial::launch_batch_norm_passed(shape, given.dy.data(), given.x.data(), given.scale.data(),
+  batch_norm::launch_batch_norm_passed(shape, given.dy.data(), given.x.data(), given.scale.data(),
                                     given.mean.data(), given.variance.data(), given.bias.data(),
                                     out[2].data(), kQueue);
   return out;

@@ -1,4 +1,4 @@
-// Pooling and batch normalization (C++17: nvcc compiles this file).
+// Batch normalization (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -6,27 +6,7 @@
 #include "device/queue_cuda.h"
 #include "ops/stored_cuda.h"
 
-namespace pipetrain::spatial {
-
-/// One axis of a pooling window; an average counts taps at positions [count_begin, count_end).
-struct PoolAxis {
-  std::int64_t input, kernel, stride, dilation, pad, output, count_begin, count_end;
-};
-/// (planes, height, width, inner): row-major pictures have images * channels planes and no inner
-/// ones, others an image a plane and channels innermost.
-struct Pool {
-  PoolAxis axes[3];
-  std::int64_t planes, inner;
-};
-/// `index`: place in the plane that each maximum comes from; may be null.
-void launch_max_pool(const Pool& pool, const Numbers& x, const Places& y, std::int32_t* index,
-                     const CudaQueue& queue);
-void launch_max_pool_gradient(const Pool& pool, const Numbers& dy, const std::int32_t* index,
-                              const Places& dx, const CudaQueue& queue);
-void launch_average_pool(const Pool& pool, const Numbers& x, const Places& y,
-                         const CudaQueue& queue);
-void launch_average_pool_gradient(const Pool& pool, const Numbers& dy, const Places& dx,
-                                  const CudaQueue& queue);
+namespace pipetrain::batch_norm {
 
 /// x: (images, channels, positions), or (images, positions, channels); y is clipped to [low, high].
 struct Channels {
@@ -60,4 +40,4 @@ void launch_batch_norm_passed(const Channels& shape, const Numbers& dy, const Nu
                               const Numbers& scale, const Numbers& mean, const Numbers& variance,
                               const Numbers& bias, const Places& passed, const CudaQueue& queue);
 
-}  // namespace pipetrain::spatial
+}  // namespace pipetrain::batch_norm

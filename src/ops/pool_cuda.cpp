@@ -1,11 +1,10 @@
-// Pooling and batch normalization on GPUs.
-#include "ops/batch_norm.h"
+// Pooling on GPUs.
 #include "ops/kernels_cuda.h"
 #include "ops/pool.h"
-#include "ops/spatial_launch_cuda.h"
+#include "ops/pool_launch_cuda.h"
 #include "ops/stored_tensor_cuda.h"
 
-namespace pipetrain::spatial {
+namespace pipetrain::pool {
 namespace {
 
 using Made = std::unique_ptr<Kernel>;
@@ -75,61 +74,16 @@ Made make_average_gradient(const KernelRequest& request, const CudaQueue& queue)
   });
 }
 
-Channels channels_of(const KernelRequest& request, const Shape& x) {
-  const BatchNormShape shape(x);
-  const BatchNormLimits limits(request.node.attributes);
-  return {shape.images,
-          shape.channels,
-          shape.positions,
-          static_cast<float>(batch_norm_epsilon(request.node.attributes)),
-          static_cast<float>(limits.low),
-          static_cast<float>(limits.high),
-          static_cast<float>(limits.passes_from),
-          limits.any(),
-          picture_layout(request) == Layout::kChannelsLast};
-}
-
-template <bool kTraining>
-Made make_batch_norm(const KernelRequest& request, const CudaQueue& queue) {
-  if (!floats(request)) return nullptr;
-  const Channels shape = channels_of(request, request.inputs[0].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    if constexpr (kTraining) {
-      launch_batch_norm(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
-                        places_at(out, 1), places_at(out, 2), places_at(out, 0), queue);
-    } else {
-      launch_batch_norm_inference(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
-                                  numbers_at(in, 3), numbers_at(in, 4), places_at(out, 0), queue);
-    }
-  });
-}
-
-template <bool kTraining>
-Made make_batch_norm_gradient(const KernelRequest& request, const CudaQueue& queue) {
-  if (!floats(request)) return nullptr;
-  const Channels shape = channels_of(request, request.inputs[1].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_batch_norm_gradient(shape, kTraining, numbers_at(in, 0), numbers_at(in, 1),
-                               numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
-                               numbers_at(in, 5), places_at(out, 0), places_at(out, 1),
-                               places_at(out, 2), queue);
-  });
-}
-
 constexpr CudaKernelEntry kKernels[] = {
     {"AveragePool", make_average},
     {"AveragePoolGrad", make_average_gradient},
-    {"BatchNorm", make_batch_norm<true>},
-    {"BatchNormGrad", make_batch_norm_gradient<true>},
-    {"BatchNormInference", make_batch_norm<false>},
-    {"BatchNormInferenceGrad", make_batch_norm_gradient<false>},
     {"MaxPool", make_max},
     {"MaxPoolGrad", make_max_gradient},
 };
 
 }  // namespace
-}  // namespace pipetrain::spatial
+}  // namespace pipetrain::pool
 
 namespace pipetrain {
-std::span<const CudaKernelEntry> spatial_cuda_kernels() { return spatial::kKernels; }
+std::span<const CudaKernelEntry> pool_cuda_kernels() { return pool::kKernels; }
 }  // namespace pipetrain
