@@ -135,8 +135,8 @@ def images():
              ("e.png", rgba, {}), ("f.bmp", rgba, {})]
     (folder / "images/one").mkdir(parents=True)
     (folder / "images/two").mkdir()
-    for i, (name, image, options) in enumerate(cases):
-        image.save(folder / "images" / ("one" if i < 3 else "two") / name, **options)
+    for i, (name, case, options) in enumerate(cases):
+        case.save(folder / "images" / ("one" if i < 3 else "two") / name, **options)
     palette.save(folder / "images/two/g.png")
     got = convert(folder / "images")
     same("images, lossless", got["x"][:6], np.stack([rgb] * 6))
