@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <regex>
 #include <string_view>
 
@@ -35,6 +36,20 @@ bool names_a_result(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
+bool all_equal(const std::vector<double>& values) {
+  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
+}
+
+/// The first numbers of a tensor: enough to see what they are, whatever its size.
+std::vector<double> leading_values(const HostTensor& value) {
+  constexpr std::int64_t kSample = 1 << 16;
+  const std::int64_t count = value.shape().count();
+  if (count <= kSample) return value.to_doubles();
+  HostTensor sample(TensorType{value.dtype(), Shape({kSample})});
+  std::memcpy(sample.view().data, value.view().data, sample.type().bytes());
+  return sample.to_doubles();
+}
+
 bool is_wide_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
 
 }  // namespace
@@ -54,7 +69,8 @@ bool is_gain(const std::string& name) {
 
 bool has_buffer_name(const std::string& name, const Shape& shape) {
   static const std::regex pattern(
-      "(.*_)?(masks?|ids|index|indices|coords?|coordinates|coords_table|mean|std|var|tracked|pe|"
+      "(.*_)?(masks?|ids|index|indices|coords?|coordinates|coords_table|coords_log|mean|std|var|"
+      "tracked|pe|"
       "filt|blur|window|mel|dct|freqs?|frequencies|slopes|cos|sin|cached|anchors?|grid|"
       "buffer)",
       std::regex::icase);
@@ -89,16 +105,12 @@ FoldedSources folded_sources(const std::string& list) {
 }
 
 bool is_uniform(const HostTensor& value) {
-  if (!value) return false;
-  const std::vector<double> values = value.to_doubles();
-  return std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
+  return value && all_equal(leading_values(value)) && all_equal(value.to_doubles());
 }
 
 bool has_pattern(const HostTensor& value) {
-  constexpr std::ptrdiff_t kSample = 1 << 16;
   if (!value || is_uniform(value)) return false;
-  std::vector<double> values = value.to_doubles();
-  if (std::ssize(values) > kSample) values.resize(kSample);
+  std::vector<double> values = leading_values(value);
   // Eight random numbers are sorted once in twenty thousand times.
   if (values.size() >= 8 && (std::is_sorted(values.begin(), values.end()) ||
                              std::is_sorted(values.rbegin(), values.rend())))

@@ -114,7 +114,7 @@ class Classifier {
                       const OnnxMetadata& metadata) const {
     if (is_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
     if (shape.rank() == 0 && !is_gain(name)) return {TensorUse::kFrozen, "scalar constant"};
-    if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name, 0)) {
+    if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name)) {
       return {TensorUse::kFrozen, "single-element constant"};
     }
     if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
@@ -125,40 +125,49 @@ class Classifier {
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
       return classify_folded(name, shape, value, folded_sources(folded->second));
     const bool buffer = has_buffer_name(name, shape);
-    if (const OnnxNode* node = reached_slot(name, 0)) {
+    if (const OnnxNode* node = reached_slot(name)) {
       if (is_neutral_normalization(*node, name, value))
         return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
-      if (buffer && !is_vector(shape) && !is_uniform(value))
+      const bool filter = buffer ? !is_uniform(value)
+                                 : name.find("Constant") != std::string::npos && has_pattern(value);
+      if (filter && !is_vector(shape))
         return taken_for_constant("weight of " + printable(node->op_type), shape);
       return {TensorUse::kTrained, "weight of " + printable(node->op_type)};
     }
     const bool learned = has_parameter_name(name) && !buffer;
-    const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
+    const OnnxNode* const layer = reached_slot(name, kAnyOperator);
     if (layer && learned)
       return {TensorUse::kTrained,
               "named like a parameter, reaches the weight of " + printable(layer->op_type)};
     if (layer && !buffer && may_be_learned(name, shape, value))
       return {TensorUse::kTrained, "part of the weight of " + printable(layer->op_type)};
-    if (const OnnxNode* node = arithmetic_with_data(name, 0, learned ? kAnyOperator : kMovement)) {
+    const bool constant = buffer || name.find("Constant") != std::string::npos;
+    const bool part = !buffer &&
+                      (belongs_to_module(name) ? is_vector(shape) : !slots_of(name).empty()) &&
+                      may_be_learned(name, shape, value);
+    if (const OnnxNode* node =
+            arithmetic_with_data(name, learned || part ? kAnyOperator : kMovement)) {
       if (has_parameter_name(name))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
-      const bool constant = buffer || name.find("Constant") != std::string::npos;
       if (is_vector(shape) && !has_torch_metadata_ && !constant)
         return {TensorUse::kTrained, "vector operand of " + node->op_type};
+      if (part) return {TensorUse::kTrained, "part of an operand of " + node->op_type};
+    }
+    if (layer)
+      return taken_for_constant("part of the weight of " + printable(layer->op_type), shape);
+    if (const OnnxNode* node = arithmetic_with_data(name, kAnyOperator)) {
       TensorRule rule{TensorUse::kFrozen, "constant operand of " + node->op_type};
       rule.doubtful =
           !constant && shape.count() > kFew && !is_uniform(value) && !has_pattern(value);
       return rule;
     }
-    if (layer)
-      return taken_for_constant("part of the weight of " + printable(layer->op_type), shape);
     return {TensorUse::kFrozen, "not in a weight position"};
   }
 
   /// Whether weight decay is meant for a tensor: not for vectors, biases and what norms hold.
   bool decays(const std::string& name, const Shape& shape) const {
     if (shape.rank() <= 1 || name.ends_with("bias")) return false;
-    if (const OnnxNode* node = reached_slot(name, 0)) {
+    if (const OnnxNode* node = reached_slot(name)) {
       if (node->op_type.find("Normalization") != std::string::npos || node->op_type == "PRelu")
         return false;
       // Biases that are stored as matrices: (1, N) of Gemm, (directions, N) of recurrent layers.
@@ -195,7 +204,7 @@ class Classifier {
       return {TensorUse::kTrained, "folded from " + printable(sources.parameters[0]) +
                                        (others > 0 ? fmt::format(" and {} more", others) : "")};
     }
-    const OnnxNode* const layer = reached_slot(name, 0, kAnyOperator);
+    const OnnxNode* const layer = reached_slot(name, kAnyOperator);
     const bool neutral = is_vector(shape) && is_neutral(value);
     if (!layer || neutral) return {TensorUse::kFrozen, "folded from constants"};
     // Parameters of the outermost module have names without a dot.
@@ -204,16 +213,23 @@ class Classifier {
     return taken_for_constant("folded weight of " + printable(layer->op_type), shape);
   }
 
-  /// Whether a tensor that reaches a weight through arithmetic may be a parameter: it is a
-  /// module's, or a matrix, and has no pattern; or it scales or shifts a norm over weights.
+  /// Whether a tensor in the arithmetic of weights may be a parameter. A module's vectors and what
+  /// has no pattern may; of uniform vectors the gains and shifts of norms that are not neutral.
   bool may_be_learned(const std::string& name, const Shape& shape, const HostTensor& value) const {
-    if (name.find("Constant") != std::string::npos || has_pattern(value)) return false;
-    if (belongs_to_module(name)) return true;
-    if (shape.rank() >= 2) return !is_uniform(value);
-    const std::vector<Use>& uses = uses_of(name);
-    return !is_neutral(value) && std::any_of(uses.begin(), uses.end(), [](const Use& use) {
-      return use.slot > 0 && is_parameter_slot(*use.node, use.slot);
-    });
+    if (name.find("Constant") != std::string::npos) return false;
+    if (belongs_to_module(name)) return is_vector(shape) || !has_pattern(value);
+    const std::vector<Use> slots = slots_of(name);
+    const bool shifts =
+        std::any_of(slots.begin(), slots.end(), [](const Use& use) { return use.slot > 0; });
+    if (is_uniform(value)) return shape.rank() == 1 && shifts && !is_neutral(value);
+    return !has_pattern(value) && (shape.rank() >= 2 || shape.count() >= kFew || shifts);
+  }
+
+  /// The uses of a tensor as a weight, of data or of other weights.
+  std::vector<Use> slots_of(const std::string& name) const {
+    std::vector<Use> slots = uses_of(name);
+    std::erase_if(slots, [](const Use& use) { return !is_parameter_slot(*use.node, use.slot); });
+    return slots;
   }
 
   const std::vector<Use>& uses_of(const std::string& name) const {
@@ -247,33 +263,36 @@ class Classifier {
     return passes_gradient(node, slot);
   }
 
-  const OnnxNode* reached_slot(const std::string& name, int depth, Way way = kMovement) const {
-    if (depth > kMaximumDepth) return nullptr;
-    for (const Use& use : uses_of(name)) {
-      if (is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot))
-        return use.node;
-      if (!passes(*use.node, use.slot, way) || meets_data(*use.node, use.slot)) continue;
-      for (const std::string& output : use.node->outputs) {
-        if (const OnnxNode* node = reached_slot(output, depth + 1, way)) return node;
-      }
-    }
-    return nullptr;
+  /// The layer of data whose weight the tensor is, or is a part of.
+  const OnnxNode* reached_slot(const std::string& name, Way way = kMovement) const {
+    std::set<std::string> seen;
+    return first_use(name, 0, way, seen, [this](const Use& use, int) {
+      return is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot);
+    });
   }
 
   /// The arithmetic node that combines the tensor with data. A class token that is expanded and
   /// concatenated with data counts as well.
-  const OnnxNode* arithmetic_with_data(const std::string& name, int depth, Way way) const {
-    if (depth > kMaximumDepth) return nullptr;
+  const OnnxNode* arithmetic_with_data(const std::string& name, Way way) const {
+    std::set<std::string> seen;
+    return first_use(name, 0, way, seen, [this](const Use& use, int depth) {
+      const bool combines = is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) ||
+                            (depth > 0 && use.node->op_type == "Concat");
+      return combines && meets_data(*use.node, use.slot);
+    });
+  }
+
+  /// The first use that `is_wanted`, of the tensor or of what is made of it without data, `depth`
+  /// nodes behind it.
+  template <typename Wanted>
+  const OnnxNode* first_use(const std::string& name, int depth, Way way,
+                            std::set<std::string>& seen, const Wanted& is_wanted) const {
+    if (depth > kMaximumDepth || !seen.insert(name).second) return nullptr;
     for (const Use& use : uses_of(name)) {
-      if (is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) &&
-          meets_data(*use.node, use.slot))
-        return use.node;
-      if (depth > 0 && use.node->op_type == "Concat" && meets_data(*use.node, use.slot))
-        return use.node;
-      if (passes(*use.node, use.slot, way) && !meets_data(*use.node, use.slot)) {
-        for (const std::string& output : use.node->outputs) {
-          if (const OnnxNode* node = arithmetic_with_data(output, depth + 1, way)) return node;
-        }
+      if (is_wanted(use, depth)) return use.node;
+      if (!passes(*use.node, use.slot, way) || meets_data(*use.node, use.slot)) continue;
+      for (const std::string& output : use.node->outputs) {
+        if (const OnnxNode* node = first_use(output, depth + 1, way, seen, is_wanted)) return node;
       }
     }
     return nullptr;

@@ -38,10 +38,10 @@ struct UntiedCopy {
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
 /// running statistics, scalars (but not a module's gain), PyTorch's own metadata, parameter slots
-/// of operators, operands of arithmetic. A tensor reaches a parameter slot through what moves its
-/// elements; through differentiable arithmetic on weights, such as weight normalization or W + B A,
-/// if it is named like a parameter, or is a module's or a matrix and neither its name nor its
-/// values are a constant's (`parameter_names.h`).
+/// of operators, operands of arithmetic. A tensor counts for a slot or an operand if only what
+/// moves its elements lies between; through differentiable arithmetic on weights, such as weight
+/// normalization or W + B A, if it is named like a parameter, or is a module's or a matrix and
+/// neither its name nor its values are a constant's (`parameter_names.h`).
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options);
 

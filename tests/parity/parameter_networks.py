@@ -190,11 +190,11 @@ TORCHVISION |= {
         image(32),
     ),
     "tv_fcn": lambda: (
-        Picked(torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None), "out"),
+        Picked(torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None), "out"),
         image(64),
     ),
     "tv_raft": lambda: (
-        Picked(torchvision.models.optical_flow.raft_small(num_flow_updates=2)),
+        Picked(torchvision.models.optical_flow.raft_small()),
         image(128, batch=1) * 2,
     ),
 }
@@ -211,7 +211,7 @@ TIMM |= {
     name: of_timm(name, size, **options)
     for name, size, options in (
         ("resnetv2_50", 64, {"layers": (1, 1, 1, 1)}),
-        ("resnetv2_50x1_bit", 64, {"layers": (1, 1, 1, 1)}),
+        ("resnetv2_50x1_bit", 64, {}),
         ("resnetv2_50d_evos", 64, {"layers": (1, 1, 1, 1)}),
         ("nf_regnet_b0", 64, {}),
         ("nfnet_l0", 64, {}),

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
@@ -171,6 +173,34 @@ TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
   EXPECT_EQ(words_on_doubtful(classify_tensors(parsed(builder), options)), "");
 }
 
+TEST(Parameters, PartsOfAComputedOperandAreTrained) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("y", DType::kFloat32, {});
+  // A bias computed from a table of positions, as in Swin's second version.
+  builder.initializer("relative_coords_table", scattered({6, 2}));
+  builder.initializer("onnx::MatMul_40", scattered({2, 5}));
+  builder.initializer("onnx::MatMul_41", scattered({5, 1}));
+  builder.initializer("time.decay", rising({6}));
+  builder.initializer("onnx::Exp_50", scattered({2, 6}));
+  builder.node("MatMul", {"relative_coords_table", "onnx::MatMul_40"}, {"hidden"});
+  builder.node("Relu", {"hidden"}, {"active"});
+  builder.node("MatMul", {"active", "onnx::MatMul_41"}, {"column"});
+  builder.node("Transpose", {"column"}, {"bias"});
+  builder.node("Add", {"x", "bias"}, {"a"});
+  builder.node("Exp", {"time.decay"}, {"decay"});
+  builder.node("Mul", {"a", "decay"}, {"b"});
+  builder.node("Exp", {"onnx::Exp_50"}, {"table"});
+  builder.node("Mul", {"b", "table"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  for (const char* name : {"onnx::MatMul_40", "onnx::MatMul_41", "time.decay"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  for (const char* name : {"relative_coords_table", "onnx::Exp_50"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+  EXPECT_FALSE(rules.at("relative_coords_table").doubtful);
+  EXPECT_TRUE(rules.at("onnx::Exp_50").doubtful);
+}
+
 TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
   OnnxBuilder builder = image_builder();
   const std::map<std::string, std::string> sources = {
@@ -226,12 +256,23 @@ TEST(Parameters, BuffersOfModulesAndConstantNormsStayFrozen) {
   builder.node("Add", {"b", "shift"}, {"c"});
   builder.node("LayerNormalization", {"c", "/norm/Constant_output_0"}, {"n"});
   builder.node("Conv", {"n", "aa.filt"}, {"d"}, {OnnxAttribute::of_int("group", 4)});
-  builder.node("Add", {"d", "table"}, {"e"});
+  HostTensor blur = scattered({4, 1, 3, 3});
+  for (float& v : blur.span<float>()) v = v < 0 ? 0.0625F : 0.125F;
+  builder.node("Constant", {}, {"/aa/Constant_8_output_0"},
+               {OnnxAttribute::of_tensor("value", blur)});
+  builder.node("Constant", {}, {"/pos_conv/Constant_output_0"},
+               {OnnxAttribute::of_tensor("value", scattered({4, 1, 3, 3}))});
+  for (const auto& [from, to, kernel] : {std::array{"d", "d1", "/aa/Constant_8_output_0"},
+                                         std::array{"d1", "d2", "/pos_conv/Constant_output_0"}})
+    builder.node("Conv", {from, kernel}, {to}, {OnnxAttribute::of_int("group", 4)});
+  builder.node("Add", {"d2", "table"}, {"e"});
   builder.node("Conv", {"e", "last.weight", "last.filt"}, {"y"});
   const auto rules = classify_tensors(parsed(builder), {});
-  for (const char* name : {"layer_scale", "shift", "last.weight", "last.filt"})
+  for (const char* name :
+       {"layer_scale", "shift", "last.weight", "last.filt", "/pos_conv/Constant_output_0"})
     EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
-  for (const char* name : {"norm.mean", "/norm/Constant_output_0", "aa.filt", "table"})
+  for (const char* name :
+       {"norm.mean", "/norm/Constant_output_0", "aa.filt", "table", "/aa/Constant_8_output_0"})
     EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
   for (const char* name : {"aa.filt", "table"}) EXPECT_TRUE(rules.at(name).doubtful) << name;
 }
