@@ -41,7 +41,7 @@ def families():
     for name, tests in {**FAMILIES, "rest": rest}.items():
         count = SHARDS.get(name, 1)
         out += [(name if count == 1 else f"{name}-{index}", "ops_tests", tests, f"{index}/{count}") for index in range(1, count + 1)]
-    return [*out, (OPTIMIZERS, "optim_tests", "GpuUpdate.*", "1/1")]
+    return [*out, (OPTIMIZERS, "optim_tests", "GpuUpdate.*:EveryOptimizer.FollowsItsFormulaOnTheGpu", "1/1")]
 
 
 def counted(log):
