@@ -28,7 +28,7 @@ class Layers(unittest.TestCase):
     def test_downward_and_own_includes_pass(self):
         code, text = check({
             "base/error.h": "", "pipeline/stage/stage.h": '#include "pipeline/transport/channel.h"\n#include "pipeline/stage/slice.h"\n',
-            "train/session.h": '#include "pipeline/runtime/runtime.h"\n#include <vector>\n', "ops/kernels_cuda.h": '#include "gpu/launch.h"\n',
+            "train/pipeline_run.h": '#include "pipeline/runtime/runtime.h"\n#include <vector>\n', "ops/kernels_cuda.h": '#include "gpu/launch.h"\n',
             "cuda/toolkit/gpu/launch.h": "#include <cuda_runtime.h>\n", "onnx_io/model.cpp": '#include "pt_onnx.pb.h"\n',
         })
         self.assertEqual((code, text), (0, ""))

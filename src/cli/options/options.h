@@ -89,7 +89,7 @@ enum class Numbers : unsigned char {
   kUnsaid,      // nobody has thought about it: a test refuses such an option of train
   kNone,        // none depends on it, or what it did is in the checkpoint
   kRecorded,    // they depend on it: checkpoints record it, and going on with another one is said
-  kOfSession,   // they depend on what the session makes of it, which records that itself
+  kOfRun,       // they depend on what the run makes of it (resume.cpp), which is recorded itself
   kOfContent,   // it says what the model or the data are, whose contents are compared
   kUnrecorded,  // they depend on it, but nothing says so where it changes
 };

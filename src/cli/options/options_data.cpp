@@ -80,7 +80,7 @@ void describe_order(Table& table, Options& options) {
   table
       .flag("--drop-last", options.run.optimization.drop_last,
             "leave out a last batch that is short", kTrainCommands)
-      .decides(Numbers::kOfSession);
+      .decides(Numbers::kOfRun);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands)
       .decides(Numbers::kOfContent);
 }

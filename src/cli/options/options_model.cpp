@@ -77,7 +77,7 @@ void describe_precision(Table& table, Options& options) {
                "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
                "some gradient is not finite, whose step is left out, doubled after 2000 steps",
                kTrainCommands)
-          .decides(Numbers::kOfSession);
+          .decides(Numbers::kOfRun);
   loss_scale.set = [&scale](const std::string& v) {
     scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
     PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
@@ -147,7 +147,7 @@ void describe_loss(Table& table, Options& options) {
           .choice("--loss", loss.loss,
                   {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
                   "loss; auto looks at output and labels", kModelCommands)
-          .decides(Numbers::kOfSession);
+          .decides(Numbers::kOfRun);
   Table inner;
   inner.text("--logits", loss.output, "NAME", "which model output it looks at", kModelCommands)
       .decides(Numbers::kUnrecorded)

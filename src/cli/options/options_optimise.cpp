@@ -198,19 +198,19 @@ void describe_optimization(Table& table, Options& options) {
   table.group = "Optimise";
   OptimizationConfig& optimization = options.run.optimization;
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .in_short_help = true;
   table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .aliases = {"--max-iters"};
   table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
   OptionSpec& optimizer = table
                               .choice("--optimizer", options.optimizer, optimizer_names(),
                                       optimizer_help(), kTrainCommands)
-                              .decides(Numbers::kOfSession);
+                              .decides(Numbers::kOfRun);
   optimizer.in_short_help = true;
   describe_optimizer(optimizer, options);
   table

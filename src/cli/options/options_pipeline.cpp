@@ -13,7 +13,7 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
   const auto rows = [&pipeline](Table& to, const char* commands) {
     to.integer("--virtual-stages", pipeline.chunks, 1,
                "stages of each device in interleaved schedules", commands)
-        .decides(Numbers::kOfSession);
+        .decides(Numbers::kOfRun);
     to.integer("--memory-units", pipeline.memory_units, 0,
                "of zb: micro-batches that a device may hold; 0: one a stage", commands)
         .decides(Numbers::kNone);
@@ -36,19 +36,19 @@ void describe_devices(Table& table, Options& options) {
           "stages, one a device; with --device cpu that many CPU stages; mpirun spreads them over "
           "processes",
           "train profile plan simulate eval predict verify schedule")
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
               "what the stages run on", kModelCommands)
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .environment = "PIPETRAIN_DEVICE";
   OptionSpec& ids = table
                         .add("--gpu-ids", "N,N,…",
                              "which GPUs, one a device; one may stand several times (0,0,0,0)",
                              "train eval profile plan")
-                        .decides(Numbers::kOfSession);
+                        .decides(Numbers::kOfRun);
   ids.set = [&pipeline](const std::string& v) {
     pipeline.gpu_ids.clear();
     for (std::size_t begin = 0; begin <= v.size();) {
@@ -119,7 +119,7 @@ void describe_pipeline(Table& table, Options& options) {
       table
           .add("--schedule", "NAME|FILE|auto",
                "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands)
-          .decides(Numbers::kOfSession);
+          .decides(Numbers::kOfRun);
   schedule.in_short_help = true;
   schedule.path = PathUse::kRead;
   schedule.names_file = names_schedule_file;
@@ -134,7 +134,7 @@ void describe_pipeline(Table& table, Options& options) {
                                   "devices of each stage, which share its micro-batches; auto: as "
                                   "the planner finds best",
                                   kScheduleCommands)
-                             .decides(Numbers::kOfSession);
+                             .decides(Numbers::kOfRun);
   replicas.set = [&pipeline](const std::string& v) {
     pipeline.replicas.clear();
     pipeline.plan_replicas = v == "auto";
@@ -157,18 +157,18 @@ void describe_pipeline(Table& table, Options& options) {
       .automatic("--micro-batches", pipeline.micro_batches,
                  "per update; auto: up to 8 of 8 samples or more",
                  "train profile plan simulate eval predict verify schedule")
-      .decides(Numbers::kOfSession)
+      .decides(Numbers::kOfRun)
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table
       .automatic("--micro-batch-size", pipeline.micro_batch_size,
                  "samples, instead of --micro-batches", kRunCommands)
-      .decides(Numbers::kOfSession);
+      .decides(Numbers::kOfRun);
   OptionSpec& threads = table
                             .automatic("--threads", pipeline.threads,
                                        "of each CPU stage; auto: cores / stages", kRunCommands,
                                        /*most=*/1024)
-                            .decides(Numbers::kOfSession);
+                            .decides(Numbers::kOfRun);
   Table thread_settings;
   thread_settings.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands)
       .decides(Numbers::kNone);
@@ -176,11 +176,11 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "a plan.json to follow",
             "train plan simulate")
-      .decides(Numbers::kOfSession);
+      .decides(Numbers::kOfRun);
   table
       .list("--split", pipeline.split, "NODE,NODE",
             "nodes at which stages begin, instead of planning", "train plan simulate")
-      .decides(Numbers::kOfSession);
+      .decides(Numbers::kOfRun);
   table
       .choice_of<Recompute>(
           "--recompute", pipeline.recompute,

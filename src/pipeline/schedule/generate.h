@@ -18,7 +18,7 @@ enum class Placement {
   kV,      // two stages a device: down the devices and back up
 };
 
-/// What a schedule is: for help texts, for the session that cuts the model, for planners.
+/// What a schedule is: for help texts, for those who cut the model, for planners.
 struct ScheduleDescription {
   std::string name;
   std::string summary;
@@ -28,7 +28,7 @@ struct ScheduleDescription {
   bool takes_warm_up = false;     // ScheduleOptions::warm
   bool takes_memory = false;      // ScheduleOptions::memory_units
   bool splits_backward = false;   // input and weight gradients are instructions of their own
-  bool balances_warm_up = false;  // the session sets the warm-up, from measured times
+  bool balances_warm_up = false;  // the warm-up is set from measured times
   /// What a stage holds, on replicas too; nothing where only a program tells.
   std::optional<MemoryRule> memory = {};
 };
