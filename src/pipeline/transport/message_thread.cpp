@@ -23,13 +23,18 @@ MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::except
 }
 
 MessageThread::~MessageThread() {
+  stop();
+  group_.expect_signs_of_life(0);
+}
+
+bool MessageThread::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
-  group_.expect_signs_of_life(0);
+  if (thread_.joinable()) thread_.join();
+  return aborted_ || !open_.empty();
 }
 
 void MessageThread::expect_signs_of_life() {
@@ -103,11 +108,6 @@ void MessageThread::abort() {
   }
   group_.interrupt();
   changed_.notify_all();
-}
-
-bool MessageThread::aborted() const {
-  const std::lock_guard lock(mutex_);
-  return aborted_;
 }
 
 /// Posts every receive whose buffer is free, each inbox in its order.

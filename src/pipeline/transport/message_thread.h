@@ -71,7 +71,9 @@ class MessageThread {
   /// Gives the round up: nothing is sent or received any more, but messages that are under way may
   /// still use their memory.
   void abort();
-  bool aborted() const;
+  /// Ends the thread. Returns whether messages may still be under way and use their memory: only now
+  /// is that known, since the thread itself may be giving the round up.
+  bool stop();
 
  private:
   struct Message {

@@ -179,8 +179,9 @@ void Transport::abort() {
 }
 
 void Transport::close() {
-  if (messages_) may_still_move_ = messages_->aborted();
-  messages_.reset();  // its thread hands failures on to the exchange
+  // Its thread hands failures on to the exchange.
+  if (messages_) may_still_move_ = messages_->stop();
+  messages_.reset();
   exchange_.reset();
 }
 
