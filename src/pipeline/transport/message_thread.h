@@ -71,8 +71,8 @@ class MessageThread {
   /// Gives the round up: nothing is sent or received any more, but messages that are under way may
   /// still use their memory.
   void abort();
-  /// Ends the thread. Returns whether messages may still be under way and use their memory: only now
-  /// is that known, since the thread itself may be giving the round up.
+  /// Ends the thread. Returns whether messages may still be under way and use their memory: only
+  /// now is that known, since the thread itself may be giving the round up.
   bool stop();
 
  private:
