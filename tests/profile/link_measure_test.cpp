@@ -72,11 +72,12 @@ TEST(LinkMeasure, ACopyBetweenThreadsReadsWhatTheOtherOneWrote) {
   EXPECT_EQ(post.boxes[1]->seen.size(), 1U);  // and the receiver's own
 }
 
-TEST(LinkMeasure, AnAllReduceTakesLongerForMoreBytes) {
-  const double little = measure_all_reduce(2, 1 << 12);
-  const double much = measure_all_reduce(2, 1 << 24);
-  EXPECT_GT(little, 0);
-  EXPECT_GT(much, little);
+// A lower bound alone: on a busy host anything takes longer, and even the barriers may take milliseconds.
+TEST(LinkMeasure, AnAllReduceTakesAtLeastAsLongAsMovingItsBytes) {
+  constexpr std::size_t kBytes = std::size_t{1} << 24;
+  constexpr double kFasterThanAnyCore = 2e11;  // bytes per second
+  EXPECT_GT(measure_all_reduce(2, 1 << 12), 0);
+  EXPECT_GT(measure_all_reduce(2, kBytes), kBytes / kFasterThanAnyCore);
 }
 
 TEST(LinkMeasure, ARingSendsAlmostTwiceTheBytes) {
