@@ -62,7 +62,7 @@ find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS ${PIPETRAIN_CUDNN_FRONTE
 if(CUDNN_FRONTEND_INCLUDE)
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "graphs_absent_cuda|_graph_cuda")
   # Compiled once, for the plugin and for tests; its headers take longer than all three files.
-  add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv_graph_cuda.cpp src/ops/norm_graph_cuda.cpp src/ops/sdpa_graph_cuda.cpp)
+  add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv/conv_graph_cuda.cpp src/ops/norm/norm_graph_cuda.cpp src/ops/attention/sdpa_graph_cuda.cpp)
   set_target_properties(pipetrain_cudnn_graphs PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD_BATCH_SIZE 0)
   target_include_directories(pipetrain_cudnn_graphs PUBLIC src src/cuda/toolkit)
   target_include_directories(pipetrain_cudnn_graphs SYSTEM PUBLIC ${CUDA_ROOT}/include ${CUDNN_FRONTEND_INCLUDE})
@@ -81,7 +81,7 @@ else()
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "nccl_cuda")
   message(STATUS "GPU plugin: no nccl.h (PIPETRAIN_NCCL_INCLUDE): GPUs exchange by copies only")
 endif()
-# What is compiled when a program runs (ops/fused_source.h) includes the kernels' own headers: their texts go into the plugin.
+# What is compiled when a program runs (ops/fused/fused_source.h) includes the kernels' own headers: their texts go into the plugin.
 set(KERNEL_HEADERS "")
 function(add_kernel_header FILE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FILE})
@@ -94,8 +94,8 @@ endfunction()
 add_kernel_header(src/cuda/nvrtc/standard.h cmath cstddef cstdint cstring limits type_traits)
 add_kernel_header(src/cuda/nvrtc/gpu/launch.h gpu/launch.h)
 add_kernel_header(src/cuda/toolkit/gpu/halves.h gpu/halves.h)
-foreach(NAME base/random.h device/queue_cuda.h ops/dropout_mask_cuda.h ops/elementwise_math.h ops/fused_access_cuda.h ops/fused_operands_cuda.h
-    ops/grid_cuda.h ops/grid_size_cuda.h base/host_device.h ops/stored_access_cuda.h ops/stored_cuda.h)
+foreach(NAME base/random.h device/queue_cuda.h ops/random/dropout_mask_cuda.h ops/elementwise/elementwise_math.h ops/fused/fused_access_cuda.h ops/fused/fused_operands_cuda.h
+    ops/cuda/grid_cuda.h ops/cuda/grid_size_cuda.h base/host_device.h ops/cuda/stored_access_cuda.h ops/cuda/stored_cuda.h)
   add_kernel_header(src/${NAME} ${NAME})
 endforeach()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/kernel_headers/kernel_headers.inc CONTENT "@KERNEL_HEADERS@" @ONLY)
@@ -125,7 +125,7 @@ set_source_files_properties(src/cuda/device_cuda.cpp PROPERTIES COMPILE_DEFINITI
 set_target_properties(pipetrain_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
   BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
 # Nothing is contracted in element-wise functions, here and where NVRTC compiles them, so that a fused program has its nodes' bits.
-set_source_files_properties(src/ops/elementwise_cuda.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")
+set_source_files_properties(src/ops/elementwise/elementwise_cuda.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")
 # A kernel whose registers spill does not compile.
 target_compile_options(pipetrain_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${WARNINGS}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -Werror all-warnings -Xptxas=-warn-spills,-Werror>")

@@ -18,9 +18,9 @@
 #include "device/libraries_cuda.h"
 #include "device/recorded_work.h"
 #include "graph/op.h"
-#include "ops/kernels_cuda.h"
-#include "ops/library_kernels_cuda.h"
-#include "ops/logged_kernel.h"
+#include "ops/cuda/kernels_cuda.h"
+#include "ops/cuda/library_kernels_cuda.h"
+#include "ops/kernel/logged_kernel.h"
 #include "optim/update.h"
 #include "optim/update_cuda.h"
 

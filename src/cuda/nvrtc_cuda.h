@@ -7,7 +7,8 @@
 
 namespace pipetrain {
 
-/// CUDA C++ to the machine code of one GPU. Kernels may include what ops/fused_access_cuda.h does.
+/// CUDA C++ to the machine code of one GPU. Kernels may include what ops/fused/fused_access_cuda.h
+/// does.
 class Nvrtc {
  public:
   /// Error (kResource) saying how to get NVRTC when it is not there.

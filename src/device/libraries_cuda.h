@@ -15,7 +15,7 @@ namespace pipetrain {
 void cublas_check(cublasStatus_t status, const char* what);
 void cudnn_check(cudnnStatus_t status, const char* what);
 
-/// Plans of one kind (ops/library_plans_cuda.h).
+/// Plans of one kind (ops/cuda/library_plans_cuda.h).
 class KeptPlans {
  public:
   virtual ~KeptPlans() = default;

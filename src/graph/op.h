@@ -70,7 +70,7 @@ enum OpFlags : unsigned {
 struct OpDef {
   std::string_view name;
   unsigned flags = kPlain;
-  /// Each of them is stated by every operator (tests/ops/op_traits_test.cpp).
+  /// Each of them is stated by every operator (tests/ops/registry/op_traits_test.cpp).
   OpTraits traits = {};
   /// Sets the output types; refuses wrong attributes or shapes with an Error (kModel).
   void (*infer)(InferContext&) = nullptr;

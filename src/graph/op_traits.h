@@ -54,7 +54,7 @@ struct PrecisionRule {
   constexpr bool moves() const { return kind == kFirst || kind == kAllFirst || kind == kJoined; }
 };
 
-/// What choose_layouts() makes of an operator's pictures.
+/// What choose_layouts() makes of an operator's feature maps.
 enum class LayoutRule : std::uint8_t {
   kUnstated,     // no operator's
   kRowMajor,     // row-major, all of them
@@ -82,7 +82,7 @@ struct PieceRule {
   bool axis = false;    // the attribute `axis`, the last one by default, must not be the first axis
 };
 
-/// Whether an operator can be a step of a fused chain (ops/fused.h), and over which types.
+/// Whether an operator can be a step of a fused chain (ops/fused/fused.h), and over which types.
 enum class Fusion : std::uint8_t {
   kUnstated,    // no operator's
   kNever,       //

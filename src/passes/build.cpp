@@ -88,11 +88,11 @@ TrainingGraph build_training_graph(const OnnxModel& model,
                                    const BuildOptions& options) {
   TrainingGraph training = differentiated(model, rules, options);
   // From here on the graph becomes what a device's kernels run fastest.
-  if (options.picture_layout != Layout::kRowMajor)
+  if (options.feature_map_layout != Layout::kRowMajor)
     fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
-  choose_precision(training, options.precision);     // before nodes are fused: they say how each
-                                                     // of their steps is rounded
-  choose_layouts(training, options.picture_layout);  // needs the types: Reorders keep them
+  choose_precision(training, options.precision);  // before nodes are fused: they say how each
+                                                  // of their steps is rounded
+  choose_layouts(training, options.feature_map_layout);  // needs the types: Reorders keep them
   if (options.with_gradients) {
     fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
     if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs

@@ -15,7 +15,7 @@ struct BuildOptions {
   LossOptions loss;
   bool with_gradients = true;  // false: forward and loss only
   /// Of the tensors around convolutions; reference kernels take row-major ones only.
-  Layout picture_layout = Layout::kRowMajor;
+  Layout feature_map_layout = Layout::kRowMajor;
   /// What products read and make is stored in: kFloat32, or in mixed precision a narrower type.
   DType precision = DType::kFloat32;
   // What is below needs gradients, and does nothing without: an evaluation is not worth another

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/execute.h"
 
 namespace pipetrain {

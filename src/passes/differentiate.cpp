@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/fused.h"
-#include "ops/registry.h"
+#include "ops/fused/fused.h"
+#include "ops/registry/registry.h"
 #include "passes/fuse.h"
 
 namespace pipetrain {

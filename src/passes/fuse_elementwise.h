@@ -1,7 +1,8 @@
-// Chains and DAGs of element-wise nodes become one node each (ops/fused.h), forward and backward.
+// Chains and DAGs of element-wise nodes become one node each (ops/fused/fused.h), forward and
+// backward.
 #pragma once
 
-#include "ops/fused.h"
+#include "ops/fused/fused.h"
 #include "passes/training_graph.h"
 
 namespace pipetrain {

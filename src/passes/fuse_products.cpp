@@ -5,7 +5,7 @@
 #include <set>
 
 #include "graph/op.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/fuse.h"
 
 namespace pipetrain {

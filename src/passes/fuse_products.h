@@ -1,5 +1,5 @@
 // For GPUs: what belongs to a product and lies around it becomes part of its node, so that the
-// library that multiplies can do it on the way (ops/matmul_epilogue.h).
+// library that multiplies can do it on the way (ops/matmul/matmul_epilogue.h).
 #pragma once
 
 #include "passes/training_graph.h"

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/reduce_plan.h"
-#include "ops/registry.h"
-#include "ops/reorder.h"
+#include "ops/reduce/reduce_plan.h"
+#include "ops/registry/registry.h"
+#include "ops/reorder/reorder.h"
 
 namespace pipetrain {
 namespace {
@@ -63,16 +63,16 @@ class LayoutPass {
       wanted[0] = graph_[node.inputs[0]].type.layout;
     } else if (follows(node)) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-        if (node.inputs[i] && is_picture(node, node.inputs[i])) wanted[i] = blocked_;
+        if (node.inputs[i] && is_feature_map(node, node.inputs[i])) wanted[i] = blocked_;
       }
       for (const ValueId id : node.outputs) {
-        if (is_picture(node, id)) graph_[id].type.layout = blocked_;
+        if (is_feature_map(node, id)) graph_[id].type.layout = blocked_;
       }
     }
     return wanted;
   }
 
-  /// Each picture of a convolution by itself: the first one of a network has 3 channels.
+  /// Each feature map of a convolution by itself: the first one of a network has 3 channels.
   void choose_convolution(const Node& node, std::vector<Layout>& wanted) {
     const std::string_view op = node.op->name;
     const bool weight_gradient = op == "ConvWeightGrad";
@@ -118,7 +118,7 @@ class LayoutPass {
   }
 
   /// Whether `id` is one of the node's tensors (N, C, H, W), not a number per channel and the like.
-  bool is_picture(const Node& node, ValueId id) const {
+  bool is_feature_map(const Node& node, ValueId id) const {
     if (graph_[id].type.shape.rank() != 4) return false;
     if (!(node.op->flags & kElementwise)) return true;
     return graph_[id].type.shape == graph_[node.outputs[0]].type.shape;
@@ -129,12 +129,12 @@ class LayoutPass {
     if (node.op->traits.layout != LayoutRule::kFollows && !takes_whole_blocks(node)) return false;
     bool any = false;
     for (const ValueId id : node.inputs) {
-      if (!id || !is_picture(node, id)) continue;
+      if (!id || !is_feature_map(node, id)) continue;
       if (!divides(id)) return false;
       any = any || is_blocked(id);
     }
     return any && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
-             return !fixed_.contains(id) && (!is_picture(node, id) || divides(id));
+             return !fixed_.contains(id) && (!is_feature_map(node, id) || divides(id));
            });
   }
 

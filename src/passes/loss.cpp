@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/causality.h"
 
 namespace pipetrain {

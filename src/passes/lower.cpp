@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "onnx_io/subgraph.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/control_flow.h"
 #include "passes/sequences.h"
 

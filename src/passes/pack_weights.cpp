@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "graph/op.h"
-#include "ops/conv.h"
-#include "ops/matmul.h"
-#include "ops/registry.h"
+#include "ops/conv/conv.h"
+#include "ops/matmul/matmul.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "graph/op.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace pipetrain {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <numbers>
 
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/graph_match.h"
 
 namespace pipetrain {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 namespace {

@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "graph/op.h"
-#include "ops/conv.h"
-#include "ops/gather.h"
-#include "ops/matmul.h"
+#include "ops/conv/conv.h"
+#include "ops/gather/gather.h"
+#include "ops/matmul/matmul.h"
 #include "passes/gather_gradients.h"
 #include "profile/profile.h"
 

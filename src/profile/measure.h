@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "optim/optimizer.h"
 #include "profile/profile.h"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/training_graph.h"
 #include "profile/sample_data.h"
 

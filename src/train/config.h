@@ -11,7 +11,7 @@
 
 #include "data/loading/open_data.h"
 #include "graph/op.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "partition/plan.h"

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "data/rows/class_labels.h"
 #include "device/plugin.h"
-#include "ops/conv.h"
+#include "ops/conv/conv.h"
 #include "processes/process_group.h"
 #include "train/export.h"
 #include "train/predict.h"
@@ -225,11 +225,11 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   options.precision = config_.model.precision;
   const bool on_gpu = !config_.pipeline.gpu_ids.empty();
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && !on_gpu;
-  if (on_cpu) options.picture_layout = convolution_layout();
+  if (on_cpu) options.feature_map_layout = convolution_layout();
   // Tensor cores, which strict floats do not use, multiply channels that lie together.
   const bool tensor_cores =
       config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
-  if (on_gpu && tensor_cores) options.picture_layout = Layout::kChannelsLast;
+  if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
     options.pack_weights = micro_batches_ > 1;
     options.gathered_micro_batches = asynchronous() ? 1 : micro_batches_;

@@ -28,14 +28,14 @@ class Layers(unittest.TestCase):
     def test_downward_and_own_includes_pass(self):
         code, text = check({
             "base/error.h": "", "pipeline/stage/stage.h": '#include "pipeline/transport/channel.h"\n#include "pipeline/stage/slice.h"\n',
-            "train/pipeline_run.h": '#include "pipeline/runtime/runtime.h"\n#include <vector>\n', "ops/kernels_cuda.h": '#include "gpu/launch.h"\n',
+            "train/pipeline_run.h": '#include "pipeline/runtime/runtime.h"\n#include <vector>\n', "ops/cuda/kernels_cuda.h": '#include "gpu/launch.h"\n',
             "cuda/toolkit/gpu/launch.h": "#include <cuda_runtime.h>\n", "onnx_io/model.cpp": '#include "pt_onnx.pb.h"\n',
         })
         self.assertEqual((code, text), (0, ""))
 
     def test_an_upward_include_fails(self):
-        self.refused("device/device.h", "ops/kernel.h", "device/ may not include ops/")
-        self.refused("ops/kernel.h", "cuda/device_cuda.h", "ops/ may not include cuda/")
+        self.refused("device/device.h", "ops/kernel/kernel.h", "device/ may not include ops/")
+        self.refused("ops/kernel/kernel.h", "cuda/device_cuda.h", "ops/ may not include cuda/")
 
     def test_an_upward_include_between_subdirectories_fails(self):
         self.refused("pipeline/program/check.h", "pipeline/simulate/simulate.h", "pipeline/program/ may not include pipeline/simulate/")

@@ -29,7 +29,7 @@
 #include "onnx_io/subgraph.h"
 #include "onnx_io/tensor_decode.h"
 #include "onnx_io/wire.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/sequences.h"

@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "ops/conv.h"
-#include "ops/conv_graph_cuda.h"
+#include "ops/conv/conv.h"
+#include "ops/conv/conv_graph_cuda.h"
 
 namespace {
 
 using pipetrain::ConvGraph;
-using pipetrain::ConvNumbers;
 using pipetrain::ConvPass;
+using pipetrain::ConvPrecision;
 using pipetrain::ConvShapes;
 using Dims = std::vector<std::int64_t>;
 
@@ -67,12 +67,12 @@ const Case kCases[] = {
 
 struct Numbers {
   const char* name;
-  ConvNumbers numbers;
+  ConvPrecision numbers;
 };
-const Numbers kNumbers[] = {{"float32", ConvNumbers::kFloat},
-                            {"tf32", ConvNumbers::kTensorFloat},
-                            {"bfloat16", ConvNumbers::kBFloat16},
-                            {"float16", ConvNumbers::kFloat16}};
+const Numbers kNumbers[] = {{"float32", ConvPrecision::kFloat},
+                            {"tf32", ConvPrecision::kTensorFloat},
+                            {"bfloat16", ConvPrecision::kBFloat16},
+                            {"float16", ConvPrecision::kFloat16}};
 
 struct Variant {
   Numbers numbers;
@@ -89,10 +89,10 @@ std::vector<Variant> variants() {
 }
 
 /// What a plan must not do whose graph has these numbers.
-std::set<int> forbidden(ConvNumbers numbers) {
+std::set<int> forbidden(ConvPrecision numbers) {
   std::set<int> out = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
                        CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION};
-  if (numbers == ConvNumbers::kFloat) {
+  if (numbers == ConvPrecision::kFloat) {
     out.insert({CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
                 CUDNN_NUMERICAL_NOTE_FFT, CUDNN_NUMERICAL_NOTE_WINOGRAD,
                 CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
@@ -102,7 +102,7 @@ std::set<int> forbidden(ConvNumbers numbers) {
 }
 
 /// What is wrong with the plans that were kept; empty when nothing is.
-std::string wrong(const pipetrain::PlanCount& plans, ConvNumbers numbers) {
+std::string wrong(const pipetrain::PlanCount& plans, ConvPrecision numbers) {
   for (const int note : forbidden(numbers)) {
     if (plans.notes.contains(note)) return "a plan has numerical note " + std::to_string(note);
   }
@@ -173,8 +173,8 @@ int main(int count, char** arguments) {
         ConvShapes shapes = shapes_of(c);
         shapes.numbers = numbers.numbers;
         shapes.channels_last = channels_last;
-        shapes.float_bias =
-            numbers.numbers == ConvNumbers::kFloat || numbers.numbers == ConvNumbers::kTensorFloat;
+        shapes.float_bias = numbers.numbers == ConvPrecision::kFloat ||
+                            numbers.numbers == ConvPrecision::kTensorFloat;
         ConvGraph graph(static_cast<ConvPass>(pass), shapes, pipetrain::kMostConvWorkspace);
         std::string reason;
         const pipetrain::PlanCount plans = graph.plans_for(device, &reason);

@@ -15,9 +15,9 @@
 #include "device/plugin.h"
 #include "gate_check.h"
 #include "graph/op.h"
-#include "ops/fused.h"
-#include "ops/kernel.h"
-#include "ops/registry.h"
+#include "ops/fused/fused.h"
+#include "ops/kernel/kernel.h"
+#include "ops/registry/registry.h"
 #include "pipeline/stage/stage_recordings.h"
 #include "support/temporary_directory.h"
 

@@ -18,9 +18,9 @@
 #include "device/plugin.h"
 #include "gate_check.h"
 #include "graph/op.h"
-#include "ops/host_kernel.h"
-#include "ops/kernel.h"
-#include "ops/registry.h"
+#include "ops/kernel/kernel.h"
+#include "ops/registry/host_kernel.h"
+#include "ops/registry/registry.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cuda/gate_check.h"
-#include "ops/matmul_descriptors_cuda.h"
-#include "ops/registry.h"
+#include "ops/matmul/matmul_descriptors_cuda.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 namespace {

@@ -6,9 +6,9 @@
 #include <iterator>
 #include <string>
 
-#include "ops/batch_norm.h"
-#include "ops/layer_norm.h"
-#include "ops/norm_graph_cuda.h"
+#include "ops/norm/batch_norm.h"
+#include "ops/norm/layer_norm.h"
+#include "ops/norm/norm_graph_cuda.h"
 
 namespace {
 
@@ -47,7 +47,7 @@ const Case kCases[] = {
 };
 
 /// As the operators have them.
-NormShapes shapes_of(const Case& c, bool gradient, NormShapes::Numbers numbers) {
+NormShapes shapes_of(const Case& c, bool gradient, NormShapes::Precision numbers) {
   NormShapes shapes{c.kind, gradient, 0, 0, 1, gradient ? 0 : 1e-5F, false, false, numbers};
   if (c.kind == kBatch) {
     const pipetrain::BatchNormShape x(c.x);
@@ -82,7 +82,7 @@ int main(int count, char** arguments) {
       if ((type == 0 || channels_last) && c.kind != kBatch) continue;
       if (channels_last && c.x.rank() != 4) continue;
       for (const bool gradient : {false, true}) {
-        NormShapes shapes = shapes_of(c, gradient, static_cast<NormShapes::Numbers>(type));
+        NormShapes shapes = shapes_of(c, gradient, static_cast<NormShapes::Precision>(type));
         shapes.channels_last = channels_last;
         if (channels_last && gradient && c.variant) shapes.bias = shapes.relu = true;
         NormGraph graph(shapes);

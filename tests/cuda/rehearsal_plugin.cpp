@@ -25,8 +25,8 @@
 #include "device/build_id.h"
 #include "device/plugin.h"
 #include "graph/op.h"
-#include "ops/logged_kernel.h"
-#include "ops/registry.h"
+#include "ops/kernel/logged_kernel.h"
+#include "ops/registry/registry.h"
 #include "support/emulated_kernels.h"
 #include "support/recorded_devices.h"
 

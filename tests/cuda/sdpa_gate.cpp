@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "ops/sdpa_graph_cuda.h"
+#include "ops/attention/sdpa_graph_cuda.h"
 
 namespace {
 

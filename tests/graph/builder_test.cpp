@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain {
 namespace {

@@ -21,7 +21,7 @@ HostTensor numbers(Shape shape, unsigned seed) {
 
 /// x (batch, 3, 12, 12) → stem (32) → two branches that are concatenated (64) → skip → pool → head.
 OnnxModel network() {
-  OnnxBuilder builder("pictures");
+  OnnxBuilder builder("convolutions");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
   const auto conv = [&](const std::string& name, const std::string& from, std::int64_t inputs,
@@ -74,7 +74,7 @@ OnnxModel network() {
 TrainingGraph build(const OnnxModel& model, Layout layout) {
   BuildOptions options;
   options.lower.micro_batch = 2;
-  options.picture_layout = layout;
+  options.feature_map_layout = layout;
   return build_training_graph(model, classify_tensors(model, {}), options);
 }
 

@@ -4,7 +4,7 @@
 
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
-#include "ops/gemm_cpu.h"
+#include "ops/matmul/gemm_cpu.h"
 #include "passes/build.h"
 #include "passes/execute.h"
 #include "support/op_check.h"
@@ -32,9 +32,9 @@ OnnxModel packed_network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-/// x (batch, 32, 8, 8) → 32 channels of 8x8 → pictures of 2x2 → 64 → 64 → 8 classes.
-OnnxModel packed_pictures() {
-  OnnxBuilder builder("pictures");
+/// x (batch, 32, 8, 8) → 32 channels of 8x8 → feature maps of 2x2 → 64 → 64 → 8 classes.
+OnnxModel packed_convolutions() {
+  OnnxBuilder builder("convolutions");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 32}, {"", 8}, {"", 8}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 8}});
   const auto conv = [&](const std::string& from, const std::string& to, Shape weight) {
@@ -61,7 +61,7 @@ TrainingGraph build(const OnnxModel& model, std::int64_t samples, int copies,
                     DType precision = DType::kFloat32) {
   BuildOptions options;
   options.lower.micro_batch = samples;
-  options.picture_layout = Layout::kBlocked8;
+  options.feature_map_layout = Layout::kBlocked8;
   options.precision = precision;
   TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
   if (copies > 0) {
@@ -123,7 +123,7 @@ TEST(PackWeights, OneCopyServesBothDirections) {
 }
 
 TEST(PackWeights, ConvolutionsOncePerWeightAndDirection) {
-  const TrainingGraph training = build(packed_pictures(), 4, 5);
+  const TrainingGraph training = build(packed_convolutions(), 4, 5);
   int copies = 0, forward = 0, backward = 0;
   for (const Node& node : training.graph.nodes) {
     if (node.op->name == "ConvPacked") ++forward;
@@ -147,7 +147,7 @@ TEST(PackWeights, SameLossAndGradients) {
       test::expect_same_bits(packed[i], plain[i], std::to_string(i));
   };
   check(packed_network(), 200, 3);
-  check(packed_pictures(), 16, 5);
+  check(packed_convolutions(), 16, 5);
 }
 
 // Where products of bfloat16 numbers have instructions: packed from the float weights, of which the
@@ -168,8 +168,8 @@ TEST(PackWeights, RoundsOnTheWay) {
   ASSERT_EQ(expected.size(), got.size());
   for (std::size_t i = 0; i < got.size(); ++i)
     test::expect_same_bits(got[i], expected[i], std::to_string(i));
-  const TrainingGraph pictures = build(packed_pictures(), 16, 2, DType::kBFloat16);
-  EXPECT_EQ(count(pictures, "Cast"), 3) << pictures.graph.to_text();  // of the convolutions
+  const TrainingGraph convolutions = build(packed_convolutions(), 16, 2, DType::kBFloat16);
+  EXPECT_EQ(count(convolutions, "Cast"), 3) << convolutions.graph.to_text();  // of the convolutions
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "graph/builder.h"
 #include "graph/op.h"
-#include "ops/host_kernel.h"
+#include "ops/registry/host_kernel.h"
 #include "optim/update.h"
 #include "passes/differentiate.h"
 #include "passes/linearise.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/kernel.h"
+#include "ops/kernel/kernel.h"
 
 namespace pipetrain::test {
 

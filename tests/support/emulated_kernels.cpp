@@ -14,12 +14,12 @@
 #include <utility>
 
 #include "device/kernel_compiler_cuda.h"
-#include "ops/fused_operands_cuda.h"
-#include "ops/kernels_cuda.h"
-#include "ops/matmul_epilogue.h"
-#include "ops/matmul_epilogue_cuda.h"
-#include "ops/registry.h"
-#include "ops/batch_norm_launch_cuda.h"
+#include "ops/cuda/kernels_cuda.h"
+#include "ops/fused/fused_operands_cuda.h"
+#include "ops/matmul/matmul_epilogue.h"
+#include "ops/matmul/matmul_epilogue_cuda.h"
+#include "ops/norm/batch_norm_launch_cuda.h"
+#include "ops/registry/registry.h"
 #include "optim/update_cuda.h"
 
 namespace pipetrain::test {
@@ -273,21 +273,21 @@ std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNo
                                            std::vector<float>(given.variance.size()),
                                            std::vector<float>(given.dy.size())};
   batch_norm::launch_inverse_deviations(given.channels, given.epsilon, given.variance.data(),
-                                     out[1].data(), kQueue);
+                                        out[1].data(), kQueue);
   batch_norm::launch_variances(given.channels, given.epsilon, out[1].data(), out[0].data(), kQueue);
   const float most = std::numeric_limits<float>::infinity();
   const batch_norm::Channels shape{given.images,
-                                given.channels,
-                                given.positions,
-                                given.epsilon,
-                                0,
-                                most,
-                                std::numeric_limits<float>::denorm_min(),
-                                true,
-                                given.channels_last};
+                                   given.channels,
+                                   given.positions,
+                                   given.epsilon,
+                                   0,
+                                   most,
+                                   std::numeric_limits<float>::denorm_min(),
+                                   true,
+                                   given.channels_last};
   batch_norm::launch_batch_norm_passed(shape, given.dy.data(), given.x.data(), given.scale.data(),
-                                    given.mean.data(), given.variance.data(), given.bias.data(),
-                                    out[2].data(), kQueue);
+                                       given.mean.data(), given.variance.data(), given.bias.data(),
+                                       out[2].data(), kQueue);
   return out;
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/kernel.h"
+#include "ops/kernel/kernel.h"
 #include "optim/optimizer.h"
 
 namespace pipetrain::test {
@@ -31,10 +31,10 @@ void emulated_update(std::int64_t step, double gradient_scale, double average_de
 bool is_emulated_update(const OptimizerSettings& settings);
 std::vector<double> emulated_sums_of_squares(std::span<const std::span<const float>> values);
 
-/// Kernels that are generated as source (ops/fused_source.h): between these two calls the sources
-/// that make_emulated_kernel() comes across are noted, and the steps' own kernels are made. Then
-/// all are compiled by the host's compiler, and what is made from now on is made from them. Returns
-/// how many there are. Throws std::runtime_error with the compiler's words.
+/// Kernels that are generated as source (ops/fused/fused_source.h): between these two calls the
+/// sources that make_emulated_kernel() comes across are noted, and the steps' own kernels are made.
+/// Then all are compiled by the host's compiler, and what is made from now on is made from them.
+/// Returns how many there are. Throws std::runtime_error with the compiler's words.
 void note_generated_kernels();
 int compile_generated_kernels();
 /// No generated kernel from now on.
@@ -51,9 +51,9 @@ struct AroundBatchNorm {
 };
 std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given);
 
-/// A product with what belongs to it (ops/matmul_epilogue.h) as a GPU computes it whose library has
-/// no kernel for both: the product alone, here by the reference kernel, and own kernels behind it.
-/// `own_bias`: the library's product has not even the bias.
+/// A product with what belongs to it (ops/matmul/matmul_epilogue.h) as a GPU computes it whose
+/// library has no kernel for both: the product alone, here by the reference kernel, and own kernels
+/// behind it. `own_bias`: the library's product has not even the bias.
 std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request, bool own_bias);
 /// Whether the library is asked for both first.
 bool library_is_asked(const KernelRequest& request);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "ops/fused.h"
-#include "ops/kernel.h"
+#include "ops/fused/fused.h"
+#include "ops/kernel/kernel.h"
 
 namespace pipetrain::test {
 

@@ -16,8 +16,8 @@
 #include "base/error.h"
 #include "graph/builder.h"
 #include "graph/graph.h"
-#include "ops/kernel.h"
-#include "ops/registry.h"
+#include "ops/kernel/kernel.h"
+#include "ops/registry/registry.h"
 
 namespace pipetrain::test {
 

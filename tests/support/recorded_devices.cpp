@@ -21,8 +21,8 @@
 
 #include "base/error.h"
 #include "device/recorded_work.h"
-#include "ops/logged_kernel.h"
-#include "ops/registry.h"
+#include "ops/kernel/logged_kernel.h"
+#include "ops/registry/registry.h"
 #include "optim/update.h"
 
 namespace pipetrain::test {

@@ -17,7 +17,7 @@
 
 #include "device/communicator.h"
 #include "device/device.h"
-#include "ops/kernel.h"
+#include "ops/kernel/kernel.h"
 
 namespace pipetrain::test {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "onnx_io/reader.h"
-#include "ops/fused_source.h"
+#include "ops/fused/fused_source.h"
 #include "passes/build.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/fuse_products.h"

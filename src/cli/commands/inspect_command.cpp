@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "cli/commands/commands.h"
 #include "device/plugin.h"
-#include "ops/conv.h"
+#include "ops/conv/conv.h"
 #include "passes/build.h"
 #include "passes/linearise.h"
 #include "profile/machine.h"
@@ -52,7 +52,7 @@ TrainingGraph build(const Options& options, const LoadedModel& model) {
   build.lower.mode = {true, options.run.model.batch_norm, options.run.model.dropout};
   build.loss = options.run.model.loss;
   build.precision = options.run.model.precision;
-  build.picture_layout = convolution_layout();
+  build.feature_map_layout = convolution_layout();
   return build_training_graph(model.model, model.rules, build);
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "passes/training_graph.h"

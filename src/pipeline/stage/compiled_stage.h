@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/kernel.h"
+#include "ops/kernel/kernel.h"
 #include "optim/optimizer.h"
 #include "pipeline/schedule/capacity.h"
 #include "pipeline/stage/slice.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "pipeline/stage/compiled_stage.h"
 #include "pipeline/stage/gathered_values.h"
 #include "pipeline/stage/micro_batch.h"

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "graph/op.h"
-#include "ops/adding_kernel.h"
+#include "ops/kernel/adding_kernel.h"
 #include "pipeline/stage/compiled_stage.h"
 #include "pipeline/stage/stage_executor.h"
 

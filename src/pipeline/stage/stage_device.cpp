@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/host_kernel.h"
+#include "ops/registry/host_kernel.h"
 
 namespace pipetrain {
 

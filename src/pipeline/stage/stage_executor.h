@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/kernel.h"
+#include "ops/kernel/kernel.h"
 #include "optim/update.h"
 #include "pipeline/stage/compiled_stage.h"
 #include "pipeline/stage/micro_batch.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/adding_kernel.h"
+#include "ops/kernel/adding_kernel.h"
 #include "pipeline/stage/stage_memory.h"
 #include "pipeline/transport/replica_group.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/page_block.h"
-#include "ops/registry.h"
+#include "ops/registry/registry.h"
 #include "pipeline/stage/stage_executor.h"
 
 namespace pipetrain {

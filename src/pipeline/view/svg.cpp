@@ -30,9 +30,9 @@ std::string tick_text(double seconds, bool unitless) {
   return unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
 }
 
-class Picture {
+class Drawing {
  public:
-  explicit Picture(const Gantt& gantt) : gantt_(gantt) {
+  explicit Drawing(const Gantt& gantt) : gantt_(gantt) {
     std::size_t rows = 0;
     for (const GanttPanel& panel : gantt.panels) {
       timelines_.push_back(timeline_of(*panel.program, *panel.events));
@@ -284,7 +284,7 @@ std::string xml_text(const std::string& text) {
   return result;
 }
 
-std::string gantt_svg(const Gantt& gantt) { return Picture(gantt).text(); }
+std::string gantt_svg(const Gantt& gantt) { return Drawing(gantt).text(); }
 
 std::vector<MemoryBar> memory_bars(const Plan& plan) {
   std::vector<MemoryBar> bars;

@@ -1,0 +1,443 @@
+// Float Attention. A thread takes one key head of one sample: keys and values are packed once, then
+// blocks of queries go through scores, softmax and sum while they are in the cache; nothing of size
+// T × T exists, keys that no query of a block sees are left out, and the backward pass computes the
+// shares again. What is summed in which order depends on shapes alone.
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/attention/attention.h"
+#include "ops/kernel/element_types.h"
+#include "ops/kernel/vector_math_cpu.h"
+#include "ops/matmul/packed_product_cpu.h"
+
+namespace pipetrain::attention {
+namespace {
+
+using packed::kColumns;
+using packed::Left;
+using Tensors = std::span<const Tensor>;
+
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr std::int64_t kMostRows = 48;  // queries of a block
+constexpr std::int64_t kFewestRows = 12;
+constexpr std::int64_t kBlockFloats = 1 << 16;  // scores of a block: half of a second cache
+constexpr std::int64_t kLaneFloats = 1 << 21;   // of all threads together
+constexpr std::int64_t kParallelFlops = 1 << 18;
+
+std::int64_t padded(std::int64_t count) { return packed::panels(count) * kColumns; }
+
+/// Sizes that follow from the geometry alone.
+struct Plan {
+  explicit Plan(const Geometry& geometry)
+      : g(geometry),
+        row_stride(padded(g.keys)),
+        rows(std::clamp(kBlockFloats / std::max<std::int64_t>(1, row_stride) / 6 * 6, kFewestRows,
+                        kMostRows)),
+        group(g.heads / g.key_heads) {}
+
+  /// Threads that have memory: no more than there are heads.
+  std::int64_t lanes(std::int64_t lane_floats) const {
+    const std::int64_t affordable = std::max<std::int64_t>(4, kLaneFloats / (lane_floats + 1));
+    return std::max<std::int64_t>(1, std::min(affordable, g.batch * g.key_heads));
+  }
+  bool parallel() const {
+    return g.batch * g.heads * g.queries * g.keys * (g.width + g.value_width) > kParallelFlops;
+  }
+
+  Geometry g;
+  std::int64_t row_stride;  // of a block of scores
+  std::int64_t rows;        // queries of a block
+  std::int64_t group;       // query heads of a key head
+};
+
+/// Calls work(lane's memory, sample, key head) for every key head, shared out over the threads.
+template <class Work>
+void for_each_key_head(const Plan& plan, std::int64_t lane_floats, float* memory, Work work) {
+  const std::int64_t count = plan.g.batch * plan.g.key_heads;
+  const std::int64_t lanes = plan.lanes(lane_floats);
+#pragma omp parallel if (plan.parallel())
+  {
+    const std::int64_t lane = omp_get_thread_num();
+    const std::int64_t step = std::min<std::int64_t>(lanes, omp_get_num_threads());
+    for (std::int64_t i = lane; lane < step && i < count; i += step) {
+      work(memory + lane * lane_floats, i / plan.g.key_heads, i % plan.g.key_heads);
+    }
+  }
+}
+
+/// Pieces of a thread's memory.
+class Pieces {
+ public:
+  explicit Pieces(float* memory) : next_(memory) {}
+  float* take(std::int64_t count) {
+    float* out = next_;
+    next_ += padded(count);
+    return out;
+  }
+
+ private:
+  float* next_;
+};
+
+/// A block of queries and the panels of keys that any of them sees.
+struct Block {
+  std::int64_t b, h;
+  std::int64_t first, rows;              // queries
+  std::int64_t first_panel, last_panel;  // keys, in panels of 16
+  const std::int64_t* lengths;
+
+  std::int64_t first_key() const { return first_panel * kColumns; }
+  std::int64_t keys(const Geometry& g) const {
+    return std::min(g.keys, last_panel * kColumns) - first_key();
+  }
+};
+
+Block block_of(const Plan& plan, std::int64_t b, std::int64_t h, std::int64_t first,
+               const std::int64_t* lengths) {
+  Block out{b, h, first, std::min(plan.rows, plan.g.queries - first), 0, 0, lengths};
+  std::int64_t begin = plan.g.keys, end = 0;
+  for (std::int64_t i = first; i < first + out.rows; ++i) {
+    const Geometry::Range range = plan.g.visible(b, i, lengths);
+    if (range.begin == range.end) continue;
+    begin = std::min(begin, range.begin);
+    end = std::max(end, range.end);
+  }
+  if (begin >= end) return out;
+  out.first_panel = begin / kColumns;
+  out.last_panel = packed::panels(end);
+  return out;
+}
+
+/// Panels (width, 16) of the keys as columns, and the same of the values.
+void pack_columns(const float* rows, std::int64_t stride, std::int64_t keys, std::int64_t width,
+                  float* panels) {
+  for (std::int64_t key = 0; key < keys; key += kColumns) {
+    packed::pack_transposed(rows, stride, keys, width, key, panels + key * width);
+  }
+}
+
+/// Panels (keys, 16) of the columns of a matrix (keys × width).
+void pack_rows(const float* rows, std::int64_t stride, std::int64_t keys, std::int64_t width,
+               float* panels) {
+  for (std::int64_t column = 0; column < width; column += kColumns) {
+    packed::pack(rows, stride, width, keys, column, panels + column * keys);
+  }
+}
+
+/// scores (rows × padded keys) = a block of vectors times packed columns.
+void multiply_columns(const Plan& plan, const Block& block, const float* vectors,
+                      std::int64_t stride, std::int64_t width, const float* columns,
+                      float* scores) {
+  for (std::int64_t panel = block.first_panel; panel < block.last_panel; ++panel) {
+    packed::multiply(block.rows, width, vectors, stride, columns + panel * kColumns * width,
+                     scores + (panel - block.first_panel) * kColumns, plan.row_stride);
+  }
+}
+
+/// out (rows × width, one vector a `stride`) = scores times packed rows, each row times its factor.
+void multiply_rows(const Plan& plan, const Block& block, const float* scores, const float* rows,
+                   std::int64_t width, const float* factors, float* tile, float* out,
+                   std::int64_t stride) {
+  const std::int64_t keys = block.keys(plan.g);
+  for (std::int64_t column = 0; column < width; column += kColumns) {
+    if (keys > 0) {
+      packed::multiply(block.rows, keys, scores, plan.row_stride,
+                       rows + column * plan.g.keys + block.first_key() * kColumns, tile);
+    } else {
+      std::fill_n(tile, block.rows * kColumns, 0.0f);
+    }
+    const std::int64_t count = std::min(kColumns, width - column);
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      const float factor = factors ? factors[i] : 1.0f;
+      float* to = out + i * stride + column;
+      for (std::int64_t e = 0; e < count; ++e) to[e] = tile[i * kColumns + e] * factor;
+    }
+  }
+}
+
+/// sums (keys × padded width) += scores' times the block's packed vectors.
+void add_transposed(const Plan& plan, const Block& block, const float* scores, const float* vectors,
+                    std::int64_t width, float* sums) {
+  const std::int64_t keys = block.keys(plan.g);
+  const std::int64_t stride = padded(width);
+  for (std::int64_t column = 0; column < width; column += kColumns) {
+    packed::multiply<Left::kTransposed>(keys, block.rows, scores, plan.row_stride,
+                                        vectors + column * block.rows,
+                                        sums + block.first_key() * stride + column, stride,
+                                        /*add=*/true);
+  }
+}
+
+/// The scores of query `row` of a block from its products: scaled, capped, masked, -inf where a key
+/// is hidden. Returns the largest. `ratios`, if wanted, gets score / softcap before the mask.
+float finish_scores(const Plan& plan, const Block& block, std::int64_t row, const Tensor& mask,
+                    float* __restrict scores, float* __restrict ratios) {
+  const Geometry& g = plan.g;
+  const std::int64_t i = block.first + row;
+  const std::int64_t base = block.first_key();
+  const Geometry::Range range = g.visible(block.b, i, block.lengths);
+  const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
+  const std::int64_t begin = std::clamp<std::int64_t>(range.begin - base, 0, width);
+  const std::int64_t end = std::clamp<std::int64_t>(range.end - base, begin, width);
+  std::fill_n(scores, begin, kHidden);
+  std::fill(scores + end, scores + width, kHidden);
+  const auto scale = static_cast<float>(g.scale);
+  if (g.softcap > 0) {
+    const auto cap = static_cast<float>(g.softcap);
+    const float inner = scale / cap;
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j) {
+      const float ratio = vector_math::tanh(scores[j] * inner);
+      if (ratios) ratios[j] = ratio;
+      scores[j] = ratio * cap;
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j) scores[j] *= scale;
+  }
+  if (mask) {
+    const std::int64_t first =
+        g.mask[0] * block.b + g.mask[1] * block.h + g.mask[2] * i + g.mask[3] * base;
+    if (mask.type.dtype == DType::kBool) {
+      const auto* __restrict shown = mask.as<std::uint8_t>() + first;
+      for (std::int64_t j = begin; j < end; ++j) {
+        scores[j] = shown[g.mask[3] * j] ? scores[j] : kHidden;
+      }
+    } else if (g.mask[3] == 1) {
+      const float* __restrict added = mask.as<float>() + first;
+#pragma omp simd
+      for (std::int64_t j = begin; j < end; ++j) scores[j] += added[j];
+    } else {
+      const float added = mask.as<float>()[first];
+      for (std::int64_t j = begin; j < end; ++j) scores[j] += added;
+    }
+  }
+  float maximum = kHidden;
+#pragma omp simd reduction(max : maximum)
+  for (std::int64_t j = begin; j < end; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
+  return maximum;
+}
+
+/// Scores become e^(score - shift), all 0 when the shift is -inf; returns their sum.
+float exponentiate(std::int64_t count, float shift, float* __restrict scores) {
+  if (shift == kHidden) {
+    std::fill_n(scores, count, 0.0f);
+    return 0;
+  }
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t j = 0; j < count; ++j) {
+    const float power = vector_math::exp_nonpositive(scores[j] - shift);
+    scores[j] = power;
+    sum += power;
+  }
+  return sum;
+}
+
+Tensor at_or_empty(Tensors tensors, std::size_t index) {
+  return index < tensors.size() ? tensors[index] : Tensor{};
+}
+
+// --- q, k, v, mask, lengths -> y, lse ---
+
+std::int64_t forward_floats(const Plan& plan) {
+  const Geometry& g = plan.g;
+  return padded(g.keys) * g.width + g.keys * padded(g.value_width) + plan.rows * plan.row_stride +
+         plan.rows * kColumns + padded(plan.rows) + 5 * kColumns;
+}
+
+void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
+  const Geometry& g = plan.g;
+  const float* q = in[0].as<float>();
+  const float* k = in[1].as<float>();
+  const float* v = in[2].as<float>();
+  const Tensor mask = at_or_empty(in, 3);
+  const std::int64_t* lengths = data_or_null<std::int64_t>(in, 4);
+  float* y = out[0].as<float>();
+  float* lse = data_or_null<float>(out, 1);
+  for_each_key_head(
+      plan, forward_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+        Pieces pieces(lane);
+        float* columns = pieces.take(padded(g.keys) * g.width);
+        float* values = pieces.take(g.keys * padded(g.value_width));
+        float* scores = pieces.take(plan.rows * plan.row_stride);
+        float* tile = pieces.take(plan.rows * kColumns);
+        float* factors = pieces.take(plan.rows);
+        pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
+        pack_rows(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, values);
+        for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
+          for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
+            const Block block = block_of(plan, b, h, first, lengths);
+            multiply_columns(plan, block, q + g.q.at(b, h, first), g.q.step, g.width, columns,
+                             scores);
+            const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
+            for (std::int64_t i = 0; i < block.rows; ++i) {
+              float* row = scores + i * plan.row_stride;
+              const float maximum = finish_scores(plan, block, i, mask, row, nullptr);
+              const float sum = exponentiate(width, maximum, row);
+              factors[i] = sum > 0 ? 1.0f / sum : 0.0f;
+              if (lse) {
+                lse[(b * g.heads + h) * g.queries + first + i] =
+                    sum > 0 ? maximum + vector_math::log(sum) : kHidden;
+              }
+            }
+            if (!y) continue;
+            multiply_rows(plan, block, scores, values, g.value_width, factors, tile,
+                          y + g.y.at(b, h, first), g.y.step);
+          }
+        }
+      });
+}
+
+// --- dy, q, k, v, mask, lengths, y, lse -> dq, dk, dv, dmask ---
+
+std::int64_t gradient_floats(const Plan& plan) {
+  const Geometry& g = plan.g;
+  return padded(g.keys) * (g.width + g.value_width) + 2 * g.keys * padded(g.width) +
+         g.keys * padded(g.value_width) + 3 * plan.rows * plan.row_stride +
+         plan.rows * (padded(g.width) + padded(g.value_width) + kColumns) + 9 * kColumns;
+}
+
+/// shares and dshares of one row become what the products need: shares stay, dshares become the
+/// gradient of the scaled scores.
+void score_gradient_row(std::int64_t count, float delta, float scale,
+                        const float* __restrict shares, const float* __restrict ratios,
+                        float* __restrict dscores, float* __restrict dmask,
+                        std::int64_t mask_count) {
+  if (!ratios && !dmask) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) {
+      dscores[j] = shares[j] * (dscores[j] - delta) * scale;
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < count; ++j) {
+    float d = shares[j] * (dscores[j] - delta);
+    if (dmask && j < mask_count) dmask[j] = d;
+    if (ratios && shares[j] != 0.0f) d *= 1.0f - ratios[j] * ratios[j];
+    dscores[j] = d * scale;
+  }
+}
+
+void copy_sums(const float* sums, std::int64_t keys, std::int64_t width, float* to,
+               std::int64_t stride) {
+  for (std::int64_t key = 0; key < keys; ++key) {
+    std::copy_n(sums + key * padded(width), width, to + key * stride);
+  }
+}
+
+void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
+  const Geometry& g = plan.g;
+  const float* dy = in[0].as<float>();
+  const float* q = in[1].as<float>();
+  const float* k = in[2].as<float>();
+  const float* v = in[3].as<float>();
+  const std::int64_t* lengths = data_or_null<std::int64_t>(in, 5);
+  const float* y = in[6].as<float>();
+  const float* lse = in[7].as<float>();
+  float* dq = data_or_null<float>(out, 0);
+  float* dk = data_or_null<float>(out, 1);
+  float* dv = data_or_null<float>(out, 2);
+  float* dmask = data_or_null<float>(out, 3);
+  if (dmask) std::fill_n(dmask, out[3].count(), 0.0f);
+  const auto scale = static_cast<float>(g.scale);
+  for_each_key_head(
+      plan, gradient_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+        Pieces pieces(lane);
+        float* key_columns = pieces.take(padded(g.keys) * g.width);
+        float* key_rows = pieces.take(g.keys * padded(g.width));
+        float* value_columns = pieces.take(padded(g.keys) * g.value_width);
+        float* key_sums = pieces.take(g.keys * padded(g.width));
+        float* value_sums = pieces.take(g.keys * padded(g.value_width));
+        float* shares = pieces.take(plan.rows * plan.row_stride);
+        float* dscores = pieces.take(plan.rows * plan.row_stride);
+        float* ratios = pieces.take(plan.rows * plan.row_stride);
+        float* query_panels = pieces.take(plan.rows * padded(g.width));
+        float* dy_panels = pieces.take(plan.rows * padded(g.value_width));
+        float* tile = pieces.take(plan.rows * kColumns);
+        if (g.softcap <= 0) ratios = nullptr;
+        pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_columns);
+        pack_rows(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_rows);
+        pack_columns(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, value_columns);
+        std::fill_n(key_sums, g.keys * padded(g.width), 0.0f);
+        std::fill_n(value_sums, g.keys * padded(g.value_width), 0.0f);
+        for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
+          for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
+            const Block block = block_of(plan, b, h, first, lengths);
+            const float* queries = q + g.q.at(b, h, first);
+            const float* dys = dy + g.y.at(b, h, first);
+            multiply_columns(plan, block, queries, g.q.step, g.width, key_columns, shares);
+            multiply_columns(plan, block, dys, g.y.step, g.value_width, value_columns, dscores);
+            const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
+            for (std::int64_t i = 0; i < block.rows; ++i) {
+              const std::int64_t at = i * plan.row_stride;
+              const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
+              float* ratio_row = ratios ? ratios + at : nullptr;
+              finish_scores(plan, block, i, in[4], shares + at, ratio_row);
+              exponentiate(width, lse[row], shares + at);
+              const float* dy_row = dys + i * g.y.step;
+              const float* y_row = y + g.y.at(b, h, first + i);
+              float delta = 0;
+#pragma omp simd reduction(+ : delta)
+              for (std::int64_t e = 0; e < g.value_width; ++e) delta += dy_row[e] * y_row[e];
+              score_gradient_row(width, delta, scale, shares + at, ratio_row, dscores + at,
+                                 dmask ? dmask + row * g.keys + block.first_key() : nullptr,
+                                 block.keys(g));
+            }
+            if (dq) {
+              multiply_rows(plan, block, dscores, key_rows, g.width, nullptr, tile,
+                            dq + g.q.at(b, h, first), g.q.step);
+            }
+            if (dk) {
+              pack_rows(queries, g.q.step, block.rows, g.width, query_panels);
+              add_transposed(plan, block, dscores, query_panels, g.width, key_sums);
+            }
+            if (dv) {
+              pack_rows(dys, g.y.step, block.rows, g.value_width, dy_panels);
+              add_transposed(plan, block, shares, dy_panels, g.value_width, value_sums);
+            }
+          }
+        }
+        if (dk) copy_sums(key_sums, g.keys, g.width, dk + g.k.at(b, kv, 0), g.k.step);
+        if (dv) copy_sums(value_sums, g.keys, g.value_width, dv + g.v.at(b, kv, 0), g.v.step);
+      });
+}
+
+bool is_float_request(const KernelRequest& request, std::size_t first) {
+  return is_row_major(request) && request.inputs[first].dtype == DType::kFloat32;
+}
+
+std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
+  if (!is_float_request(request, 0)) return nullptr;
+  const Plan plan(geometry_of(request, 0));
+  const std::int64_t floats = forward_floats(plan) * plan.lanes(forward_floats(plan));
+  return make_kernel(
+      [plan](Tensors in, Tensors out, const RunContext& context) {
+        forward(plan, in, out, reinterpret_cast<float*>(context.workspace));
+      },
+      static_cast<std::size_t>(floats) * sizeof(float));
+}
+
+std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
+  if (!is_float_request(request, 1)) return nullptr;
+  const Plan plan(geometry_of(request, 1));
+  const std::int64_t floats = gradient_floats(plan) * plan.lanes(gradient_floats(plan));
+  return make_kernel(
+      [plan](Tensors in, Tensors out, const RunContext& context) {
+        gradient(plan, in, out, reinterpret_cast<float*>(context.workspace));
+      },
+      static_cast<std::size_t>(floats) * sizeof(float));
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Attention", make_forward},
+    {"AttentionGrad", make_gradient},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain::attention

@@ -1,0 +1,151 @@
+// The import of Attention: past keys and values are put before the new ones, and the optional
+// output of the scores is built from operators of its own.
+#include <cmath>
+
+#include "base/error.h"
+#include "ops/attention/attention.h"
+
+namespace pipetrain::attention {
+namespace {
+
+ValueId prefix_of(GraphBuilder& builder, ValueId x, std::int64_t axis, std::int64_t count) {
+  return builder.add(
+      "Slice", {x},
+      {{"starts", Ints{0}}, {"ends", Ints{count}}, {"axes", Ints{axis}}, {"steps", Ints{1}}});
+}
+
+class Import {
+ public:
+  explicit Import(ImportContext& context)
+      : context_(context), builder_(context.builder()), attributes_(context.attributes()) {
+    rows_ = context.type(0).shape.rank() == 3;
+    heads_ = rows_ ? attributes_.integer("q_num_heads", 0) : context.type(0).shape[1];
+    key_heads_ = rows_ ? attributes_.integer("kv_num_heads", 0) : context.type(1).shape[1];
+    PT_CHECK(heads_ > 0 && key_heads_ > 0, kModel,
+             "Attention of inputs with 3 axes needs q_num_heads and kv_num_heads");
+  }
+
+  void run() {
+    ValueId k = context_.input(1);
+    ValueId v = context_.input(2);
+    const bool past = context_.has_input(4);
+    PT_CHECK(past == context_.has_input(5), kModel,
+             "Attention needs both past_key and past_value, or none of them");
+    std::int64_t offset = 0;
+    if (past) {
+      offset = context_.type(4).shape[2];
+      k = builder_.add("Concat", {context_.input(4), to_heads(k, key_heads_)},
+                       {{"axis", std::int64_t{2}}});
+      v = builder_.add("Concat", {context_.input(5), to_heads(v, key_heads_)},
+                       {{"axis", std::int64_t{2}}});
+    }
+    if (context_.output_count() > 1) context_.set_output(1, to_heads(k, key_heads_));
+    if (context_.output_count() > 2) context_.set_output(2, to_heads(v, key_heads_));
+    const ValueId mask = context_.has_input(3) ? context_.input(3) : ValueId{};
+    const ValueId all_keys = k;
+    if (mask) {  // a shorter mask hides the keys beyond it
+      const Shape shape = builder_.shape(mask);
+      const std::int64_t shown = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
+      const auto shorten = [&](ValueId x) {
+        const std::size_t axis = builder_.shape(x).rank() == 4 ? 2 : 1;
+        return shown > 1 && shown < builder_.shape(x)[axis]
+                   ? prefix_of(builder_, x, static_cast<std::int64_t>(axis), shown)
+                   : x;
+      };
+      k = shorten(k);
+      v = shorten(v);
+    }
+    const std::int64_t head_width = width(context_.input(0), heads_);
+    scale_ = attributes_.real("scale", 1 / std::sqrt(static_cast<double>(head_width)));
+    softcap_ = attributes_.real("softcap", 0);
+    Attributes out = {{"heads", heads_}, {"key_heads", key_heads_}, {"scale", scale_}};
+    if (softcap_ > 0) out.set("softcap", softcap_);
+    if (attributes_.flag("is_causal")) out.set("causal", std::int64_t{1});
+    if (offset > 0) out.set("offset", offset);
+    for (const auto& [from, to] :
+         {std::pair{"left_window_size", "left"}, std::pair{"right_window_size", "right"}}) {
+      if (attributes_.integer(from, -1) >= 0) out.set(to, attributes_.integer(from));
+    }
+    std::vector<ValueId> inputs = {context_.input(0), k, v, mask};
+    if (context_.has_input(6)) {
+      inputs.push_back(builder_.add("Cast", {context_.input(6)},
+                                    {{"to", static_cast<std::int64_t>(DType::kInt64)}}));
+      out.set("offset_from_lengths", std::int64_t{1});
+    }
+    context_.set_output(0, builder_.add("Attention", std::move(inputs), std::move(out)));
+    if (context_.output_count() > 3) context_.set_output(3, scores(all_keys, mask, offset));
+  }
+
+ private:
+  std::int64_t width(ValueId x, std::int64_t heads) const {
+    const Shape& shape = builder_.shape(x);
+    return shape.rank() == 4 ? shape[3] : shape[2] / heads;
+  }
+
+  /// (B, T, H D) or (B, H, T, D) -> (B, H, T, D)
+  ValueId to_heads(ValueId x, std::int64_t heads) {
+    const Shape shape = builder_.shape(x);
+    if (shape.rank() == 4) return x;
+    PT_CHECK(shape.rank() == 3 && shape[2] % heads == 0, kModel,
+             "Attention cannot share {} among {} heads", shape.text(), heads);
+    const ValueId split = builder_.reshape(x, {shape[0], shape[1], heads, shape[2] / heads});
+    return builder_.add("Transpose", {split}, {{"perm", Ints{0, 2, 1, 3}}});
+  }
+
+  /// qk_matmul_output (B, H, T, S): 0 products, 1 capped, 2 with the mask, 3 shares.
+  ValueId scores(ValueId k, ValueId mask, std::int64_t offset) {
+    const std::int64_t mode = attributes_.integer("qk_matmul_output_mode", 0);
+    const ValueId q = to_heads(context_.input(0), heads_);
+    const Shape of_q = builder_.shape(q);
+    k = to_heads(k, key_heads_);
+    const Shape of_k = builder_.shape(k);
+    const DType dtype = builder_.type(q).dtype;
+    // Query heads that share a key head stand beside each other.
+    const ValueId grouped =
+        builder_.reshape(q, {of_q[0], key_heads_, heads_ / key_heads_ * of_q[2], of_q[3]});
+    ValueId s = builder_.add("MatMul", {grouped, k},
+                             {{"trans_a", std::int64_t{0}}, {"trans_b", std::int64_t{1}}});
+    s = builder_.reshape(s, {of_q[0], heads_, of_q[2], of_k[2]});
+    s = builder_.add("Mul", {s, builder_.scalar(scale_, dtype)});
+    if (mode >= 1 && softcap_ > 0) {
+      const ValueId cap = builder_.scalar(softcap_, dtype);
+      s = builder_.add("Mul", {builder_.add("Tanh", {builder_.add("Div", {s, cap})}), cap});
+    }
+    if (mode < 2) return s;
+    const ValueId hidden = builder_.scalar(-std::numeric_limits<double>::infinity(), dtype);
+    if (mask && builder_.type(mask).dtype == DType::kBool) {
+      s = builder_.add("Where", {mask, s, hidden});
+    } else if (mask) {
+      s = builder_.add("Add", {s, mask});
+    }
+    if (attributes_.flag("is_causal")) {
+      HostTensor seen(TensorType{DType::kBool, {of_q[2], of_k[2]}});
+      for (std::int64_t i = 0; i < of_q[2]; ++i) {
+        for (std::int64_t j = 0; j < of_k[2]; ++j) {
+          seen.view().as<bool>()[i * of_k[2] + j] = j <= i + offset;
+        }
+      }
+      s = builder_.add("Where", {builder_.constant(std::move(seen)), s, hidden});
+    }
+    return mode == 3 ? builder_.add("Softmax", {s}, {{"axis", std::int64_t{-1}}}) : s;
+  }
+
+  ImportContext& context_;
+  GraphBuilder& builder_;
+  const Attributes& attributes_;
+  bool rows_ = false;
+  std::int64_t heads_ = 0;
+  std::int64_t key_heads_ = 0;
+  double scale_ = 1;
+  double softcap_ = 0;
+};
+
+constexpr ImportRule kAttentionImports[] = {
+    {"Attention", [](ImportContext& context) { Import(context).run(); }},
+};
+
+}  // namespace
+
+std::span<const ImportRule> imports() { return kAttentionImports; }
+
+}  // namespace pipetrain::attention

@@ -1,0 +1,57 @@
+// Attention over bfloat16 or float16, or its gradient, as a graph that cuDNN has fused kernels for.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/libraries_cuda.h"
+#include "ops/cuda/plan_count_cuda.h"
+
+namespace pipetrain {
+
+/// q, y: (batch, heads, queries, width)   k, v: (batch, key_heads, keys, width)
+struct SdpaShapes {
+  /// Elements between neighbours along an axis; numbers of a vector lie side by side.
+  struct Steps {
+    std::int64_t batch, head, step;
+    auto operator<=>(const Steps&) const = default;
+  };
+  std::int64_t batch, heads, key_heads, queries, keys, width;
+  Steps q, k, v, y;
+  float scale;
+  enum class Mask : std::uint8_t {
+    kNone,
+    kCausal,      // query i sees keys up to i
+    kCausalLast,  // the last query sees all keys
+  } mask;
+  bool half;  // float16, else bfloat16
+
+  auto operator<=>(const SdpaShapes&) const = default;
+};
+
+/// Memory of the tensors; float32 are `lse` (batch, heads, queries) and nothing else.
+struct SdpaTensors {
+  void *q, *k, *v, *y, *lse;
+  void *dy, *dq, *dk, *dv;  // of the gradient; null in the forward pass
+};
+
+class SdpaGraph {
+ public:
+  /// `keeps_lse`: the forward pass writes it.
+  SdpaGraph(const SdpaShapes& shapes, bool gradient, bool keeps_lse);
+  ~SdpaGraph();
+
+  /// As LibraryGraph has them.
+  PlanCount plans_for(const std::string& properties, std::string* reason);
+  bool build(cudnnHandle_t handle, std::string* reason);
+  std::size_t workspace_bytes() const;
+  void run(cudnnHandle_t handle, const SdpaTensors& tensors, void* workspace) const;
+
+ private:
+  struct Content;
+  std::unique_ptr<Content> content_;
+};
+
+}  // namespace pipetrain

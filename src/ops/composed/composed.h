@@ -1,0 +1,23 @@
+// The files that make up the family of operators that are compositions of others.
+#pragma once
+
+#include <span>
+
+#include "graph/builder.h"
+#include "ops/registry/registry.h"
+
+namespace pipetrain::composed {
+
+/// Sums, norms and comparisons: LpNormalization, MeanVarianceNormalization, LRN, Hardmax, OneHot …
+std::span<const ImportRule> arithmetic_imports();
+/// Rearrangements: CenterCropPad, Col2Im, Compress, ReverseSequence, MaxUnpool, AffineGrid.
+std::span<const ImportRule> movement_imports();
+/// Fourier transforms: DFT, STFT.
+std::span<const ImportRule> spectrum_imports();
+
+/// |x|^p, element by element.
+ValueId absolute_power(GraphBuilder& builder, ValueId x, double p);
+/// s^(1/p) for s >= 0. Where s is 0 the gradient, which does not exist, is 0 instead of infinite.
+ValueId root(GraphBuilder& builder, ValueId s, double p);
+
+}  // namespace pipetrain::composed

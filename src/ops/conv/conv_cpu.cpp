@@ -1,0 +1,497 @@
+// Convolutions on the CPU with oneDNN. Each is asked which memory formats it runs fastest in;
+// tensors that come in another format are reordered on the way in and out. The algorithm is direct
+// (or a GEMM, where oneDNN has no direct code), or between channel-blocked tensors Winograd by a
+// fixed rule of the shape: never the outcome of a race, since it decides the bits. Winograd's is
+// ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only, half as fast, and with input gradients
+// that are wrong where the paddings of an axis differ. Feature maps smaller than the window become
+// products of whole channels (small_feature_map_cpu.h); both read weights that were packed before,
+// too. A few channels of grey images have kernels of their own (few_channels_cpu.h).
+#include <omp.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "ops/conv/conv.h"
+#include "ops/conv/few_channels_cpu.h"
+#include "ops/conv/packed_convolution_cpu.h"
+#include "ops/conv/small_feature_map_cpu.h"
+#include "ops/conv/winograd_cpu.h"
+#include "ops/kernel/adding_kernel.h"
+#include "ops/kernel/element_types.h"
+#include "ops/kernel/onednn_cpu.h"
+#include "ops/kernel/vector8_cpu.h"
+
+namespace pipetrain {
+namespace {
+
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+/// oneDNN wants four dimensions at least: a sequence is a feature map of
+/// height 1.
+Shape at_least_4d(const Shape& shape) {
+  if (shape.rank() != 3) return shape;
+  return {shape[0], shape[1], 1, shape[2]};
+}
+
+TensorType as_4d(const TensorType& type) {
+  return {type.dtype, at_least_4d(type.shape), type.layout};
+}
+
+/// A convolution in oneDNN's terms: descriptors with the format left open, and what the node's own
+/// memory looks like.
+struct Problem {
+  dnnl::memory::desc x, w, b, y;  // format any; b is empty without bias
+  dnnl::memory::desc own_x, own_w, own_b, own_y;
+  dnnl::memory::dims strides, dilations, pad_begin, pad_end;
+};
+
+Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
+  const Shape flat = at_least_4d(w);
+  if (geometry.group == 1) return flat;
+  std::vector<std::int64_t> dims{geometry.group, geometry.outputs};
+  dims.insert(dims.end(), flat.begin() + 1, flat.end());
+  return Shape(std::move(dims));
+}
+
+/// Winograd pays for 3x3 windows of stride 1 with whole vectors of channels on both sides.
+bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
+  const std::string wish = attributes.text("algorithm", "auto");
+  if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
+  for (const WindowAxis& axis : geometry.window) {
+    if (axis.kernel != 3 || axis.stride != 1 || axis.dilation != 1) return false;
+    if (axis.pad_begin > 1 || axis.pad_end > 1) return false;
+  }
+  return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
+         (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
+}
+
+Problem make_problem(const KernelRequest& request, const TensorType& x, const TensorType& w,
+                     const TensorType& y, bool bias) {
+  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
+  Problem out;
+  const Shape weight = grouped_weight(geometry, w.shape);
+  out.x = onednn_any(at_least_4d(x.shape));
+  out.w = onednn_any(weight);
+  out.y = onednn_any(at_least_4d(y.shape));
+  out.own_x = onednn_desc(as_4d(x));
+  out.own_w = onednn_row_major(weight);
+  out.own_y = onednn_desc(as_4d(y));
+  if (bias) out.b = out.own_b = onednn_row_major(Shape{w.shape[0]});
+  if (geometry.window.size() == 1) {
+    out.strides = {1};
+    out.dilations = out.pad_begin = out.pad_end = {0};
+  }
+  for (const WindowAxis& axis : geometry.window) {
+    out.strides.push_back(axis.stride);
+    out.dilations.push_back(axis.dilation - 1);
+    out.pad_begin.push_back(axis.pad_begin);
+    out.pad_end.push_back(axis.pad_end);
+  }
+  return out;
+}
+
+dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p) {
+  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y,
+           p.strides, p.dilations, p.pad_begin, p.pad_end},
+          onednn_user_scratchpad(),
+          onednn_engine()};
+}
+
+bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
+
+/// Whether both operands are stored as bfloat16, and the result, too, unless it is a weight's
+/// gradient.
+bool is_bfloat16(const KernelRequest& request) {
+  const DType result =
+      request.node.op->name == "ConvWeightGrad" ? DType::kFloat32 : DType::kBFloat16;
+  return request.inputs[0].dtype == DType::kBFloat16 &&
+         request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result;
+}
+
+/// Channels of a block where both tensors lie in blocks of as many, otherwise 0.
+std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
+  if (x.layout != y.layout) return 0;
+  return x.layout == Layout::kBlocked8 ? 8 : x.layout == Layout::kBlocked16 ? 16 : 0;
+}
+
+/// The shape for our own Winograd kernels, where the rule wants Winograd and the layout is theirs.
+std::optional<WinogradShape> own_winograd(const KernelRequest& request, const TensorType& x,
+                                          const TensorType& w, const TensorType& y) {
+  const std::int64_t lanes = lanes_of(x, y);
+  if (lanes == 0) return {};
+  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
+  if (!use_winograd(request.node.attributes, geometry)) return {};
+  const WindowAxis& rows = geometry.window[0];
+  const WindowAxis& columns = geometry.window[1];
+  const WinogradShape shape{
+      geometry.batch, geometry.inputs, geometry.outputs, rows.input,        columns.input,
+      rows.output,    columns.output,  rows.pad_begin,   columns.pad_begin, lanes};
+  return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
+}
+
+/// The same for feature maps of few positions.
+std::optional<SmallFeatureMap> own_small_feature_map(const KernelRequest& request,
+                                                     const TensorType& x, const TensorType& w,
+                                                     const TensorType& y) {
+  const std::int64_t lanes = lanes_of(x, y);
+  if (lanes == 0) return {};
+  const std::string_view op = request.node.op->name;
+  const ConvolutionPass pass = op == "ConvWeightGrad" ? ConvolutionPass::kWeightGradient
+                               : op == "ConvInputGrad" || op == "ConvInputGradPacked"
+                                   ? ConvolutionPass::kInputGradient
+                                   : ConvolutionPass::kForward;
+  return small_feature_map(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass);
+}
+
+/// The same for row-major feature maps of a few channels.
+std::optional<FewChannels> own_few_channels(const KernelRequest& request, const TensorType& x,
+                                            const TensorType& w, const TensorType& y) {
+  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
+  return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
+template <class Element>
+std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        winograd_forward<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
+                                  data_or_null<float>(in, 2), out[0].as<Element>(),
+                                  context.workspace, threads);
+      },
+      winograd_workspace_bytes(shape, threads));
+}
+
+template <class Element>
+std::unique_ptr<Kernel> small_feature_map_forward_kernel(const SmallFeatureMap& shape,
+                                                         bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        small_feature_map_forward<Element>(
+            shape, in[0].as<Element>(), {in[1].as<Element>(), packed}, data_or_null<float>(in, 2),
+            out[0].as<Element>(), context.workspace, threads);
+      },
+      small_feature_map_workspace_bytes(shape, packed, threads));
+}
+
+/// Ours between channel-blocked tensors, null where there is none.
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &w = request.inputs[1], &y = request.outputs[0];
+  if (const auto shape = own_winograd(request, x, w, y)) {
+    return winograd_forward_kernel<Element>(*shape, /*packed=*/false);
+  }
+  if (const auto shape = own_small_feature_map(request, x, w, y);
+      shape && small_feature_map_packs(*shape)) {
+    return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_forward<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_forward<float>(request)) return kernel;
+  if (const auto shape =
+          own_few_channels(request, request.inputs[0], request.inputs[1], request.outputs[0])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          few_channels_forward(shape, in[0].as<float>(), in[1].as<float>(),
+                               data_or_null<float>(in, 2), out[0].as<float>(), context.workspace,
+                               threads);
+        },
+        few_channels_workspace_bytes(*shape, threads));
+  }
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+    const Problem p =
+        make_problem(request, request.inputs[0], request.inputs[1], request.outputs[0], bias);
+    const auto desc = forward_desc(p);
+    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
+    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
+    const bool direct_output = p.own_y == desc.dst_desc();
+    const auto y =
+        direct_output ? sequence.output(0, p.own_y) : sequence.temporary(desc.dst_desc());
+    const dnnl::convolution_forward primitive(desc);
+    if (bias) {
+      const auto b = sequence.convert(sequence.input(2, p.own_b), desc.bias_desc());
+      sequence.add(
+          primitive, desc,
+          {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_BIAS, b}, {DNNL_ARG_DST, y}});
+    } else {
+      sequence.add(primitive, desc, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
+    }
+    if (!direct_output) sequence.reorder(y, sequence.output(0, p.own_y));
+  });
+}
+
+template <class Element>
+std::unique_ptr<Kernel> winograd_input_kernel(const WinogradShape& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        winograd_input_gradient<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
+                                         out[0].as<Element>(), context.workspace, threads);
+      },
+      winograd_workspace_bytes(shape, threads));
+}
+
+template <class Element>
+std::unique_ptr<Kernel> small_feature_map_input_kernel(const SmallFeatureMap& shape, bool packed) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        small_feature_map_input_gradient<Element>(shape, in[0].as<Element>(),
+                                                  {in[1].as<Element>(), packed},
+                                                  out[0].as<Element>(), context.workspace, threads);
+      },
+      small_feature_map_workspace_bytes(shape, packed, threads));
+}
+
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request) {
+  const TensorType &dy = request.inputs[0], &w = request.inputs[1], &dx = request.outputs[0];
+  if (const auto shape = own_winograd(request, dx, w, dy)) {
+    return winograd_input_kernel<Element>(*shape, /*packed=*/false);
+  }
+  if (const auto shape = own_small_feature_map(request, dx, w, dy);
+      shape && small_feature_map_packs(*shape)) {
+    return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_input_gradient<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_input_gradient<float>(request)) return kernel;
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const Problem p =
+        make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
+                     /*bias=*/false);
+    const dnnl::convolution_backward_data::primitive_desc desc(
+        {algorithm::convolution_direct, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin,
+         p.pad_end},
+        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
+    const auto dy = sequence.convert(sequence.input(0, p.own_y), desc.diff_dst_desc());
+    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
+    const bool direct_output = p.own_x == desc.diff_src_desc();
+    const auto dx =
+        direct_output ? sequence.output(0, p.own_x) : sequence.temporary(desc.diff_src_desc());
+    sequence.add(dnnl::convolution_backward_data(desc), desc,
+                 {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}});
+    if (!direct_output) sequence.reorder(dx, sequence.output(0, p.own_x));
+  });
+}
+
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  const int threads = omp_get_max_threads();
+  if (const auto shape = own_winograd(request, x, dw, dy)) {
+    return make_adding_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context, bool add) {
+          winograd_weight_gradient<Element>(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+                                            out[0].as<float>(), data_or_null<float>(out, 1),
+                                            context.workspace, threads);
+        },
+        winograd_weight_gradient_workspace_bytes(*shape, threads));
+  }
+  auto shape = own_small_feature_map(request, x, dw, dy);
+  if (!shape) return nullptr;
+  const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
+  return make_adding_kernel(
+      [shape = std::move(*shape), threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                           const RunContext& context, bool add) {
+        small_feature_map_weight_gradient<Element>(
+            shape, in[0].as<Element>(), in[1].as<Element>(), add, out[0].as<float>(),
+            data_or_null<float>(out, 1), context.workspace, threads);
+      },
+      bytes);
+}
+
+/// Lets a kernel that only writes add: what it writes goes by the workspace, behind its own.
+class AddedWeightGradient final : public AddingKernel {
+ public:
+  AddedWeightGradient(std::unique_ptr<Kernel> kernel, const std::vector<TensorType>& outputs)
+      : kernel_(std::move(kernel)), written_(outputs.size()) {
+    std::size_t end = align(kernel_->workspace_bytes());
+    for (const TensorType& type : outputs) {
+      places_.push_back(end);
+      end += align(type.bytes());
+    }
+    bytes_ = end;
+  }
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    kernel_->run(in, out, context);
+  }
+  void run_adding(std::span<const Tensor> in, std::span<const Tensor> out,
+                  const RunContext& context) override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      written_[i] = out[i];
+      if (out[i].data) written_[i].data = context.workspace + places_[i];
+    }
+    kernel_->run(in, written_, context);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (!out[i].data) continue;
+      auto* __restrict to = out[i].as<float>();
+      const auto* __restrict from = written_[i].as<float>();
+      const std::int64_t count = out[i].type.count();
+      for (std::int64_t k = 0; k < count; ++k) to[k] += from[k];
+    }
+  }
+  std::size_t workspace_bytes() const override { return bytes_; }
+
+ private:
+  static std::size_t align(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  std::unique_ptr<Kernel> kernel_;
+  std::vector<Tensor> written_;
+  std::vector<std::size_t> places_;
+  std::size_t bytes_ = 0;
+};
+
+std::unique_ptr<Kernel> make_plain_weight_gradient(const KernelRequest& request) {
+  if (const auto shape =
+          own_few_channels(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
+    const int threads = omp_get_max_threads();
+    return make_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+          few_channels_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+                                       out[0].as<float>(), data_or_null<float>(out, 1),
+                                       context.workspace, threads);
+        },
+        few_channels_workspace_bytes(*shape, threads));
+  }
+  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
+    const bool bias = request.outputs.size() > 1;
+    const Problem p =
+        make_problem(request, request.inputs[0], request.outputs[0], request.inputs[1], bias);
+    const dnnl::convolution_backward_weights::primitive_desc desc(
+        {algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin,
+         p.pad_end},
+        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
+    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
+    const auto dy = sequence.convert(sequence.input(1, p.own_y), desc.diff_dst_desc());
+    const bool direct_output = p.own_w == desc.diff_weights_desc();
+    const auto dw =
+        direct_output ? sequence.output(0, p.own_w) : sequence.temporary(desc.diff_weights_desc());
+    const dnnl::convolution_backward_weights primitive(desc);
+    if (bias) {
+      const auto db = sequence.output(1, p.own_b);
+      sequence.add(primitive, desc,
+                   {{DNNL_ARG_SRC, x},
+                    {DNNL_ARG_DIFF_DST, dy},
+                    {DNNL_ARG_DIFF_WEIGHTS, dw},
+                    {DNNL_ARG_DIFF_BIAS, db}});
+    } else {
+      sequence.add(primitive, desc,
+                   {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, dw}});
+    }
+    if (!direct_output) sequence.reorder(dw, sequence.output(0, p.own_w));
+  });
+}
+
+std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
+  if (is_bfloat16(request)) return make_blocked_weight_gradient<BFloat16>(request);
+  if (!is_float32(request)) return nullptr;
+  if (auto kernel = make_blocked_weight_gradient<float>(request)) return kernel;
+  return std::make_unique<AddedWeightGradient>(make_plain_weight_gradient(request),
+                                               request.outputs);
+}
+
+// --- packed weights ---
+
+TensorType packed_weight_type(const KernelRequest& request) {
+  return {DType::kFloat32, Shape(request.node.attributes.ints("weight_shape"))};
+}
+
+std::unique_ptr<Kernel> make_packed_forward(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &y = request.outputs[0];
+  const TensorType w = packed_weight_type(request);
+  if (const auto shape = own_winograd(request, x, w, y)) {
+    return winograd_forward_kernel<float>(*shape, /*packed=*/true);
+  }
+  const auto shape = own_small_feature_map(request, x, w, y);
+  return shape ? small_feature_map_forward_kernel<float>(*shape, /*packed=*/true) : nullptr;
+}
+
+std::unique_ptr<Kernel> make_packed_input_gradient(const KernelRequest& request) {
+  const TensorType &dy = request.inputs[0], &dx = request.outputs[0];
+  const TensorType w = packed_weight_type(request);
+  if (const auto shape = own_winograd(request, dx, w, dy)) {
+    return winograd_input_kernel<float>(*shape, /*packed=*/true);
+  }
+  const auto shape = own_small_feature_map(request, dx, w, dy);
+  return shape ? small_feature_map_input_kernel<float>(*shape, /*packed=*/true) : nullptr;
+}
+
+WeightShape weight_shape(const Shape& w) { return {w[0], w[1], w.count(2, w.rank())}; }
+
+std::unique_ptr<Kernel> make_pack(const KernelRequest& request) {
+  const WeightShape shape = weight_shape(request.inputs[0].shape);
+  const bool input_gradient = request.node.attributes.flag("input_gradient");
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        pack_convolution(shape, input_gradient, in[0].as<float>(), out[0].as<float>(), threads);
+      });
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Conv", make_forward},
+    {"ConvInputGrad", make_input_gradient},
+    {"ConvWeightGrad", make_weight_gradient},
+    {"ConvPacked", make_packed_forward},
+    {"ConvInputGradPacked", make_packed_input_gradient},
+    {"PackConvolution", make_pack},
+};
+
+}  // namespace
+
+std::int64_t packed_weight_floats(const Shape& w, bool input_gradient) {
+  return packed_convolution_floats(weight_shape(w), input_gradient);
+}
+
+bool convolution_packing_pays(const KernelRequest& request) {
+  const bool input_gradient = request.node.op->name == "ConvInputGrad";
+  const TensorType& w = request.inputs[1];
+  const TensorType& x = input_gradient ? request.outputs[0] : request.inputs[0];
+  const TensorType& y = input_gradient ? request.inputs[0] : request.outputs[0];
+  if (!is_float32(request) || w.dtype != DType::kFloat32) return false;
+  if (const auto shape = own_winograd(request, x, w, y)) return winograd_has_few_tiles(*shape);
+  return own_small_feature_map(request, x, w, y).has_value();
+}
+
+bool convolution_takes_bfloat16(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  if ((op != "Conv" && op != "ConvInputGrad" && op != "ConvWeightGrad") || !is_bfloat16(request))
+    return false;
+  const TensorType& x = op == "ConvInputGrad" ? request.outputs[0] : request.inputs[0];
+  const TensorType& w = op == "ConvWeightGrad" ? request.outputs[0] : request.inputs[1];
+  const TensorType& y = op == "Conv"            ? request.outputs[0]
+                        : op == "ConvInputGrad" ? request.inputs[0]
+                                                : request.inputs[1];
+  if (own_winograd(request, x, w, y)) return true;
+  const auto shape = own_small_feature_map(request, x, w, y);
+  return shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape));
+}
+
+bool conv_weight_gradient_adds(const KernelRequest& request) {
+  if (!is_float32(request) && !is_bfloat16(request)) return false;
+  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  return own_winograd(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy);
+}
+
+Layout convolution_layout() { return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8; }
+
+std::span<const KernelEntry> conv_cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain

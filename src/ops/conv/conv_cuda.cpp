@@ -1,0 +1,200 @@
+// Convolutions by cuDNN.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "graph/op.h"
+#include "ops/conv/conv.h"
+#include "ops/conv/conv_graph_cuda.h"
+#include "ops/cuda/library_kernels_cuda.h"
+#include "ops/cuda/library_plans_cuda.h"
+#include "ops/cuda/stored_tensor_cuda.h"
+#include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/reduce/reduce_launch_cuda.h"
+#include "ops/reorder/reorder_launch_cuda.h"
+
+namespace pipetrain {
+namespace {
+
+ConvShapes shapes_of(const ConvGeometry& geometry, const Shape& x, const Shape& w, const Shape& y) {
+  ConvShapes shapes{x.dims(), w.dims(), y.dims(), {}, {}, {}, {}, false};
+  for (const WindowAxis& axis : geometry.window) {
+    shapes.pad_begin.push_back(axis.pad_begin);
+    shapes.pad_end.push_back(axis.pad_end);
+    shapes.stride.push_back(axis.stride);
+    shapes.dilation.push_back(axis.dilation);
+  }
+  return shapes;
+}
+
+/// What a plan depends on.
+struct ConvKey {
+  ConvPass pass;
+  ConvShapes shapes;
+  auto operator<=>(const ConvKey&) const = default;
+};
+using ConvPlans = LibraryPlans<ConvGraph, ConvKey>;
+
+/// A graph with its plan. One that takes more workspace than it should is better than none.
+std::shared_ptr<const ConvGraph> build_graph(const ConvKey& key, cudnnHandle_t handle,
+                                             std::string* reason) {
+  for (const std::int64_t most : {kMostConvWorkspace, std::numeric_limits<std::int64_t>::max()}) {
+    auto graph = std::make_shared<ConvGraph>(key.pass, key.shapes, most);
+    if (graph->build(handle, reason)) return graph;
+  }
+  return nullptr;
+}
+
+/// Of the workspace: for a bias in the type of the operands, and for a result on its way to float32
+/// or, of a weight's gradient, to row-major.
+struct ConvStaging {
+  std::size_t bias_bytes, result_bytes;
+  Stored operands;
+  reorder::Matrices weights;  // no matrices: a result keeps its order
+};
+
+class ConvKernel final : public Kernel {
+ public:
+  ConvKernel(ConvPass pass, const ConvShapes& shapes, const ConvStaging& staging,
+             std::shared_ptr<const ConvGraph> graph, const CudaQueue& queue)
+      : pass_(pass),
+        bias_bytes_(staging.bias_bytes),
+        narrow_bytes_(staging.result_bytes),
+        stored_(staging.operands),
+        weights_(staging.weights),
+        graph_(std::move(graph)),
+        handle_(queue.libraries->cudnn()),
+        queue_(queue) {
+    // The gradient of the bias: dy summed over all but its channels.
+    bias_.kept_dimensions = 1;
+    bias_.kept_sizes[0] = bias_.kept = shapes.y[1];
+    bias_.reduced_dimensions = 2;
+    std::int64_t positions = 1;
+    for (std::size_t d = 2; d < shapes.y.size(); ++d) positions *= shapes.y[d];
+    bias_.kept_strides[0] = shapes.channels_last ? 1 : positions;
+    bias_.reduced_sizes[0] = shapes.y[0];
+    bias_.reduced_strides[0] = shapes.y[1] * positions;
+    bias_.reduced_sizes[1] = positions;
+    bias_.reduced_strides[1] = shapes.channels_last ? shapes.y[1] : 1;
+    bias_.reduced = shapes.y[0] * positions;
+    bias_.innermost_is_reduced = !shapes.channels_last;
+  }
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    std::byte* const workspace = context.workspace + bias_bytes_ + narrow_bytes_;
+    void* result = out[0].data;
+    if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
+    if (pass_ == ConvPass::kWeightGradient) {
+      // The node has x before dy.
+      if (out[0]) graph_->run(handle_, in[1].data, in[0].data, nullptr, result, workspace);
+    } else {
+      void* bias = in.size() > 2 ? in[2].data : nullptr;
+      if (bias_bytes_ > 0) {
+        elementwise::launch_restore(numbers_at(in, 2), FloatView(context.workspace, stored_),
+                                    in[2].count(), queue_);
+        bias = context.workspace;
+      }
+      graph_->run(handle_, in[0].data, in[1].data, bias, result, workspace);
+    }
+    if (weights_.matrices > 0 && out[0]) {
+      reorder::launch_transpose(weights_, ConstFloatView(result, stored_), places_at(out, 0),
+                                queue_);
+    } else if (narrow_bytes_ > 0 && out[0]) {
+      elementwise::launch_restore(ConstFloatView(result, stored_), places_at(out, 0),
+                                  out[0].count(), queue_);
+    }
+    if (pass_ == ConvPass::kWeightGradient && out.size() > 1 && out[1])
+      reduce::launch_reduce(reduce::Reduction::kSum, bias_, numbers_at(in, 1), places_at(out, 1),
+                            reinterpret_cast<float*>(context.workspace), queue_);
+  }
+  std::size_t workspace_bytes() const override {
+    const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
+    return std::max(bias_bytes_ + narrow_bytes_ + graph_->workspace_bytes(), bias);
+  }
+
+ private:
+  ConvPass pass_;
+  std::size_t bias_bytes_, narrow_bytes_;
+  Stored stored_;
+  reorder::Matrices weights_;
+  std::shared_ptr<const ConvGraph> graph_;
+  cudnnHandle_t handle_;
+  CudaQueue queue_;
+  reduce::ReduceWalk bias_;
+};
+
+/// Whether a weight lies in memory alike in both layouts.
+bool lies_both_ways(const Shape& w) { return w[1] == 1 || w.count(2, w.rank()) == 1; }
+
+/// Feature maps and weight row-major; or feature maps channels last and a weight that an operand
+/// is, too, or can be taken for. A weight's gradient is row-major always.
+bool takes_layouts(const KernelRequest& request, ConvPass pass, const Shape& w) {
+  const Layout layout = request.inputs[0].layout;
+  if (layout != Layout::kRowMajor && layout != Layout::kChannelsLast) return false;
+  const TensorType& second = request.inputs[1];
+  const TensorType& result = request.outputs[0];
+  if (pass == ConvPass::kWeightGradient)
+    return second.layout == layout &&
+           (result.dtype == DType::kUndefined || result.layout == Layout::kRowMajor);
+  return result.layout == layout && (second.layout == layout || lies_both_ways(w));
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue) {
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      if (type.dtype == DType::kUndefined) continue;
+      if (!is_stored_float(type.dtype) || type.count() == 0) return nullptr;
+    }
+  }
+  const DType operands = request.inputs[0].dtype, stored = request.outputs[0].dtype;
+  if (request.inputs[1].dtype != operands) return nullptr;
+  if (stored != operands && stored != DType::kFloat32 && stored != DType::kUndefined)
+    return nullptr;
+  const std::string_view op = request.node.op->name;
+  const ConvPass pass = op == "Conv"            ? ConvPass::kForward
+                        : op == "ConvInputGrad" ? ConvPass::kInputGradient
+                                                : ConvPass::kWeightGradient;
+  const Shape& first = request.inputs[0].shape;
+  const Shape& second = request.inputs[1].shape;
+  const Shape& result = request.outputs[0].shape;
+  const Shape& x = pass == ConvPass::kInputGradient ? result : first;
+  const Shape& w = pass == ConvPass::kWeightGradient ? result : second;
+  const Shape& y = pass == ConvPass::kForward         ? result
+                   : pass == ConvPass::kInputGradient ? first
+                                                      : second;
+  if (!takes_layouts(request, pass, w)) return nullptr;
+  ConvShapes shapes = shapes_of(conv_geometry(request.node.attributes, x, w), x, w, y);
+  shapes.bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
+  shapes.numbers = operands == DType::kBFloat16  ? ConvPrecision::kBFloat16
+                   : operands == DType::kFloat16 ? ConvPrecision::kFloat16
+                   : queue.tensor_floats         ? ConvPrecision::kTensorFloat
+                                                 : ConvPrecision::kFloat;
+  // For narrow operands cuDNN has biases and results of their type only.
+  const auto aligned = [&](std::int64_t count) {
+    return (static_cast<std::size_t>(count) * size_of(operands) + 255) / 256 * 256;
+  };
+  const bool narrow = operands != DType::kFloat32;
+  shapes.float_bias = shapes.float_result = !narrow;
+  shapes.channels_last = request.inputs[0].layout == Layout::kChannelsLast;
+  const bool turns =
+      pass == ConvPass::kWeightGradient && shapes.channels_last && !lies_both_ways(w);
+  ConvStaging staging{};
+  staging.operands = stored_as(operands);
+  if (narrow && shapes.bias) staging.bias_bytes = aligned(w[0]);
+  if ((narrow && stored == DType::kFloat32) || turns)
+    staging.result_bytes = aligned(result.count());
+  // From (M, kernel, C) to (M, C, kernel).
+  if (turns) staging.weights = {w[0], w.count(2, w.rank()), w[1]};
+  const ConvPlans::Found found = queue.libraries->plans<ConvPlans>().find(
+      {pass, shapes}, [&](const ConvKey& key, std::string* reason) {
+        return build_graph(key, queue.libraries->cudnn(), reason);
+      });
+  if (found.graph) return std::make_unique<ConvKernel>(pass, shapes, staging, found.graph, queue);
+  if (found.is_new) warn_of_missing_plan(request, "runs on the CPU", found.reason);
+  return nullptr;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,61 @@
+// A convolution, or one of its gradients, as a graph that cuDNN chooses a plan for.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/libraries_cuda.h"
+#include "ops/cuda/plan_count_cuda.h"
+
+namespace pipetrain {
+
+enum class ConvPass : std::uint8_t { kForward, kInputGradient, kWeightGradient };
+
+/// How a graph stores and multiplies; sums are float32 in all of them.
+enum class ConvPrecision : std::uint8_t {
+  kFloat,        // strictly float32
+  kTensorFloat,  // float32 whose operands may be rounded to TF32
+  kBFloat16,     // operands and activations
+  kFloat16,
+};
+
+/// x: (N, C, spatial…)   w: (M, C / group, kernel…)   y: (N, M, …), all of them row-major or all of
+/// them with axis 1 innermost.
+struct ConvShapes {
+  std::vector<std::int64_t> x, w, y;
+  std::vector<std::int64_t> pad_begin, pad_end, stride, dilation;
+  bool bias = false;  // (M), added by the forward pass
+  ConvPrecision numbers = ConvPrecision::kFloat;
+  /// Whether bias and result are stored in float32 where operands are narrow.
+  bool float_bias = true, float_result = false;
+  bool channels_last = false;
+
+  auto operator<=>(const ConvShapes&) const = default;
+};
+
+/// Bytes of workspace for one convolution: enough to turn large operands over, and little beside a
+/// GPU's memory. Each stage has one workspace, as large as its hungriest kernel needs.
+constexpr std::int64_t kMostConvWorkspace = std::int64_t{1} << 30;
+
+class ConvGraph {
+ public:
+  ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace);
+  ~ConvGraph();
+
+  /// As LibraryGraph has them.
+  PlanCount plans_for(const std::string& properties, std::string* reason);
+  bool build(cudnnHandle_t handle, std::string* reason);
+  std::size_t workspace_bytes() const;
+  /// `first`, `second`: x and w; dy and w; dy and x. `bias` may be null.
+  void run(cudnnHandle_t handle, void* first, void* second, void* bias, void* out,
+           void* workspace) const;
+
+ private:
+  struct Content;
+  std::unique_ptr<Content> content_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,69 @@
+// Where the threads of own kernels stand, and sums over a block (C++17: nvcc compiles this file).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cuda/grid_size_cuda.h"
+
+namespace pipetrain {
+
+/// First element of a thread, and the step to its next.
+__device__ __forceinline__ std::int64_t first_of_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ std::int64_t step_of_thread() {
+  return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+}
+
+struct SumOf {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+/// NaN wins.
+struct MaxOf {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return b > a || b != b ? b : a;
+  }
+};
+struct MinOf {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return b < a || b != b ? b : a;
+  }
+};
+
+/// The value of the thread whose lane differs in the bits of `mask`.
+template <class T>
+__device__ __forceinline__ T from_lane(T value, int mask) {
+  if constexpr (sizeof(T) == 8) {
+    long long bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    bits = __shfl_xor_sync(PT_FULL_WARP, bits, mask);
+    std::memcpy(&value, &bits, sizeof bits);
+    return value;
+  } else {
+    return __shfl_xor_sync(PT_FULL_WARP, value, mask);
+  }
+}
+
+/// Combines the values of all threads of a block of kThreads, in an order of its own; every thread
+/// gets the result. All threads must come here.
+template <int kThreads, class T, class F>
+__device__ T over_block(T value, F combine) {
+  static_assert(kThreads % 32 == 0 && kThreads <= 1024);
+  __shared__ T parts[kThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = combine(value, from_lane(value, distance));
+  __syncthreads();  // who is behind may still read the parts of the last call
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = parts[0];
+  for (int i = 1; i < kThreads / 32; ++i) value = combine(value, parts[i]);
+  return value;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,33 @@
+// The kernels of GPUs that NVIDIA's libraries bring: matrix products, convolutions,
+// attention, norms.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "device/queue_cuda.h"
+#include "ops/kernel/kernel.h"
+
+namespace pipetrain {
+
+/// A kernel of cuBLASLt or cuDNN; null when they have none for the node.
+std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const CudaQueue& queue);
+
+std::unique_ptr<Kernel> make_matmul_cuda(const KernelRequest& request, const CudaQueue& queue);
+std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request,
+                                                    const CudaQueue& queue);
+std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
+/// Attention over narrow types.
+std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
+/// Norms by the statistics of what they normalize, but weight gradients of layer norms.
+std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
+
+/// What a node does without a plan that has a kernel of our own.
+inline constexpr std::string_view kByOwnKernel = "runs with our own kernel";
+/// Warns that cuDNN has no plan for a node, for the first line of `reason`. `instead`: what the
+/// node does without one, such as "runs on the CPU".
+void warn_of_missing_plan(const KernelRequest& request, std::string_view instead,
+                          std::string_view reason);
+
+}  // namespace pipetrain

@@ -1,0 +1,23 @@
+// The files that make up the element-wise family.
+#pragma once
+
+#include <span>
+
+#include "ops/registry/registry.h"
+
+namespace pipetrain::elementwise {
+
+std::span<const ImportRule> imports();
+std::span<const KernelEntry> reference_kernels();
+std::span<const KernelEntry> cpu_kernels();
+
+/// Makers of kernels that the tables above name; null where there is none for the types.
+std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request);
+std::unique_ptr<Kernel> make_reference_where(const KernelRequest& request);
+std::unique_ptr<Kernel> make_reference_cast(const KernelRequest& request);
+std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request);
+std::unique_ptr<Kernel> make_cpu_gradient(const KernelRequest& request);
+std::unique_ptr<Kernel> make_cpu_broadcast(const KernelRequest& request);
+std::unique_ptr<Kernel> make_cpu_where(const KernelRequest& request);
+
+}  // namespace pipetrain::elementwise

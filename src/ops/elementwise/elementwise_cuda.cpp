@@ -1,0 +1,194 @@
+// Element-wise operators on GPUs: which function of the lists a node is.
+#include "graph/op.h"
+#include "ops/cuda/kernels_cuda.h"
+#include "ops/cuda/stored_tensor_cuda.h"
+#include "ops/elementwise/elementwise_functors.h"
+#include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/kernel/broadcast_plan.h"
+#include "ops/kernel/element_types.h"
+
+namespace pipetrain::elementwise {
+namespace {
+
+using Made = std::unique_ptr<Kernel>;
+using In = std::span<const Tensor>;
+
+bool all_float(const KernelRequest& request) {
+  for (const auto* types : {&request.inputs, &request.outputs}) {
+    for (const TensorType& type : *types) {
+      if (!is_stored_float(type.dtype)) return false;
+    }
+  }
+  return lies_alike(request);
+}
+
+Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request)) return nullptr;
+  Coded function;
+  visit_unary<float, StandardMath>(request.node.op->name, request.node.attributes, [&](auto f) {
+    if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
+      function = encode(f, UnaryFunctions());
+  });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_unary(function, numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
+  });
+}
+
+Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request)) return nullptr;
+  Coded function;
+  visit_gradient<float, StandardMath>(request.node.op->name, request.node.attributes,
+                                      [&](auto f) { function = encode(f, GradientFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_gradient(function, numbers_at(in, 0), numbers_at(in, 1), places_at(out, 0),
+                      out[0].count(), queue);
+  });
+}
+
+/// The plan as kernels take it; none when it has too many dimensions.
+bool strided(const KernelRequest& request, Strided& out) {
+  const BroadcastPlan plan = plan_broadcast(request.outputs[0], request.inputs);
+  if (plan.dims.size() > kMostDimensions) return false;
+  out.dimensions = static_cast<int>(plan.dims.size());
+  for (std::size_t d = 0; d < plan.dims.size(); ++d) {
+    out.sizes[d] = plan.dims[d];
+    for (std::size_t k = 0; k < plan.strides.size(); ++k) out.strides[k][d] = plan.strides[k][d];
+  }
+  return true;
+}
+
+Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  if (!all_float(request) || !strided(request, plan)) return nullptr;
+  Coded function;
+  visit_arithmetic<float>(request.node.op->name, request.node.attributes,
+                          [&](auto f) { function = encode(f, ArithmeticFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_arithmetic(function, plan, numbers_at(in, 0), numbers_at(in, 1), places_at(out, 0),
+                        out[0].count(), queue);
+  });
+}
+
+Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  if (!is_stored_float(request.inputs[0].dtype) || !is_stored_float(request.inputs[1].dtype) ||
+      !lies_alike(request) || !strided(request, plan))
+    return nullptr;
+  Coded function;
+  visit_comparison<float>(request.node.op->name,
+                          [&](auto f) { function = encode(f, ComparisonFunctions()); });
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_comparison(function, plan, numbers_at(in, 0), numbers_at(in, 1),
+                        out[0].as<std::uint8_t>(), out[0].count(), queue);
+  });
+}
+
+Made make_where(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
+  if (size > 8 || request.inputs[1].dtype != request.outputs[0].dtype ||
+      request.inputs[2].dtype != request.outputs[0].dtype || !lies_alike(request) ||
+      !strided(request, plan))
+    return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_where(plan, in[0].as<std::uint8_t>(), in[1].data, in[2].data, out[0].data, size,
+                   out[0].count(), queue);
+  });
+}
+
+Made converting(Convert convert, const CudaQueue& queue) {
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_convert(convert, numbers_at(in, 0), out[0].data, out[0].count(), queue);
+  });
+}
+
+Made widening(ToFloat from, const CudaQueue& queue) {
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_to_float(from, in[0].data, places_at(out, 0), out[0].count(), queue);
+  });
+}
+
+Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
+  using enum DType;
+  const DType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
+  if (is_stored_float(from) && is_stored_float(to)) {
+    return make_kernel([=](In in, In out, const RunContext&) {
+      if (out[0].count() > 0)
+        launch_restore(numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
+    });
+  }
+  if (from == kBool && is_stored_float(to)) return widening(ToFloat::kFromBool, queue);
+  if (from == kInt64 && is_stored_float(to)) return widening(ToFloat::kFromInt64, queue);
+  if (from == kInt32 && is_stored_float(to)) return widening(ToFloat::kFromInt32, queue);
+  if (is_stored_float(from) && to == kBool) return converting(Convert::kFloatToBool, queue);
+  if (is_stored_float(from) && to == kInt64) return converting(Convert::kFloatToInt64, queue);
+  if (from == kInt64 && to == kBool) return converting(Convert::kInt64ToBool, queue);
+  if (from == kInt32 && to == kInt64) return converting(Convert::kInt32ToInt64, queue);
+  if (from == kBool && to == kInt64) return converting(Convert::kBoolToInt64, queue);
+  return nullptr;
+}
+
+Made make_not(const KernelRequest&, const CudaQueue& queue) {
+  return converting(Convert::kNot, queue);
+}
+
+/// At once: the output may lie where one of the summands lies.
+Made make_sum(const KernelRequest& request, const CudaQueue& queue) {
+  if (!all_float(request) || request.inputs.size() > kMostSummands) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    Summands summands;
+    for (std::size_t k = 0; k < in.size(); ++k) summands.x[summands.count++] = numbers_at(in, k);
+    if (out[0].count() > 0) launch_sum(summands, places_at(out, 0), out[0].count(), queue);
+  });
+}
+
+constexpr CudaKernelEntry kKernels[] = {
+// clang-format off
+#define PT_ENTRY(Operator, ...) {#Operator, make_unary},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+    PT_UNARY(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator "Grad", make_gradient},
+    PT_UNARY_WITH_GRADIENT(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_arithmetic},
+    PT_ARITHMETIC(PT_ENTRY)
+#undef PT_ENTRY
+#define PT_ENTRY(Operator, ...) {#Operator, make_comparison},
+    PT_COMPARISONS(PT_ENTRY)
+#undef PT_ENTRY
+    {"Cast", make_cast},
+    {"Not", make_not},
+    {"Sum", make_sum},
+    {"Where", make_where},
+    // clang-format on
+};
+
+}  // namespace
+}  // namespace pipetrain::elementwise
+
+namespace pipetrain {
+
+std::span<const CudaKernelEntry> elementwise_cuda_kernels() { return elementwise::kKernels; }
+
+void launch_add(float* to, const float* from, std::int64_t count, const CudaQueue& queue) {
+  using namespace elementwise;
+  Strided flat;
+  flat.dimensions = 1;
+  flat.sizes[0] = count;
+  flat.strides[0][0] = flat.strides[1][0] = 1;
+  launch_arithmetic(encode(Add<float>(), ArithmeticFunctions()), flat, to, from, to, count, queue);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,120 @@
+// The element-wise functions that kernels are made of, as lists: a function object travels from the
+// host to nvcc's side as its place in the list and its parameters (C++17: nvcc compiles this file).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "device/queue_cuda.h"
+#include "ops/cuda/stored_cuda.h"
+#include "ops/elementwise/elementwise_list.h"
+#include "ops/elementwise/elementwise_math.h"
+
+namespace pipetrain::elementwise {
+
+template <class... F>
+struct Functions {};
+
+/// A list whose rows begin with a comma each.
+template <class None, class... F>
+using Listed = Functions<F...>;
+
+#define PT_FUNCTION(Function, ...) , Function<float, StandardMath>
+#define PT_GRADIENT(Function, ...) , Function##Grad<float, StandardMath>
+#define PT_BINARY(Function, ...) , Function<float>
+#define PT_COMPARISON(Function) , Function<float>
+using UnaryFunctions = Listed<void PT_UNARY_WITH_GRADIENT(PT_FUNCTION)
+                                  PT_UNARY_VARIANTS(PT_FUNCTION) PT_UNARY(PT_FUNCTION)>;
+using GradientFunctions =
+    Listed<void PT_UNARY_WITH_GRADIENT(PT_GRADIENT) PT_UNARY_VARIANTS(PT_GRADIENT)>;
+using ArithmeticFunctions = Listed<void PT_ARITHMETIC(PT_BINARY)>;
+using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
+#undef PT_FUNCTION
+#undef PT_GRADIENT
+#undef PT_BINARY
+#undef PT_COMPARISON
+
+/// A function object, wherever it was made.
+struct Coded {
+  int place = -1;  // in its list; -1: in none
+  float parameters[2] = {};
+};
+
+/// Empty function objects carry nothing.
+template <class F>
+constexpr std::size_t kParameterBytes = std::is_empty_v<F> ? 0 : sizeof(F);
+
+template <class F, class... List>
+Coded encode(const F& function, Functions<List...>) {
+  static_assert(kParameterBytes<F> <= sizeof(Coded::parameters) && std::is_trivially_copyable_v<F>);
+  Coded coded;
+  int place = 0;
+  ((std::is_same_v<F, List> ? (coded.place = place, true) : (++place, false)) || ...);
+  std::memcpy(coded.parameters, &function, kParameterBytes<F>);
+  return coded;
+}
+
+template <class F>
+F decode(const Coded& coded) {
+  F function{};
+  std::memcpy(&function, coded.parameters, kParameterBytes<F>);
+  return function;
+}
+
+/// Calls visit(f) with the function object that `coded` stands for.
+template <class... List, class Visit>
+void visit_coded(const Coded& coded, Functions<List...>, const Visit& visit) {
+  int place = 0;
+  ((coded.place == place++ ? (visit(decode<List>(coded)), true) : false) || ...);
+}
+
+/// How operands lie over the output: as BroadcastPlan, with room for what is left after merging.
+constexpr int kMostDimensions = 6;
+struct Strided {
+  int dimensions = 0;
+  std::int64_t sizes[kMostDimensions] = {};
+  std::int64_t strides[3][kMostDimensions] = {};
+};
+
+void launch_unary(const Coded& function, const ConstFloatView& x, const FloatView& y,
+                  std::int64_t count, const CudaQueue& queue);
+void launch_gradient(const Coded& function, const ConstFloatView& dy, const ConstFloatView& x,
+                     const FloatView& dx, std::int64_t count, const CudaQueue& queue);
+void launch_arithmetic(const Coded& function, const Strided& plan, const ConstFloatView& a,
+                       const ConstFloatView& b, const FloatView& y, std::int64_t count,
+                       const CudaQueue& queue);
+void launch_comparison(const Coded& function, const Strided& plan, const ConstFloatView& a,
+                       const ConstFloatView& b, std::uint8_t* y, std::int64_t count,
+                       const CudaQueue& queue);
+/// y = condition ? a : b, elements of `size` bytes (1, 2, 4 or 8).
+void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
+                  void* y, int size, std::int64_t count, const CudaQueue& queue);
+/// The sum of several tensors of one size, rounded once.
+constexpr int kMostSummands = 16;
+struct Summands {
+  ConstFloatView x[kMostSummands];
+  int count = 0;
+};
+void launch_sum(const Summands& summands, const FloatView& y, std::int64_t count,
+                const CudaQueue& queue);
+
+/// Between floats of any stored types.
+void launch_restore(const ConstFloatView& x, const FloatView& y, std::int64_t count,
+                    const CudaQueue& queue);
+enum class Convert {
+  kFloatToBool,
+  kFloatToInt64,
+  kInt64ToBool,
+  kInt32ToInt64,
+  kBoolToInt64,
+  kNot,
+};
+/// `x` holds floats where the name says so.
+void launch_convert(Convert convert, const ConstFloatView& x, void* y, std::int64_t count,
+                    const CudaQueue& queue);
+enum class ToFloat { kFromBool, kFromInt64, kFromInt32 };
+void launch_to_float(ToFloat from, const void* x, const FloatView& y, std::int64_t count,
+                     const CudaQueue& queue);
+
+}  // namespace pipetrain::elementwise

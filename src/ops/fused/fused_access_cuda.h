@@ -1,0 +1,25 @@
+// All that the source of a generated kernel includes (ops/fused/fused_source.h).
+#pragma once
+
+#include <cstring>
+
+#include "ops/cuda/grid_cuda.h"
+#include "ops/cuda/stored_access_cuda.h"
+#include "ops/elementwise/elementwise_math.h"
+#include "ops/fused/fused_operands_cuda.h"
+
+namespace pipetrain {
+
+/// What is read again of a value that was stored.
+__device__ __forceinline__ float restored(float value, Stored stored) {
+  return widened(narrowed(value, stored), stored);
+}
+
+/// ConstFloatView that no literal can be written for.
+__device__ __forceinline__ float number(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,283 @@
+// Gathers of whole slices, shared out to the threads. The gradient splits the columns, not the
+// indices, so that every sum is added in index order whatever the number of threads; of a table
+// that several micro-batches look up it writes only the rows that they use.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/op.h"
+#include "ops/gather/gather.h"
+#include "ops/kernel/adding_kernel.h"
+#include "ops/kernel/element_types.h"
+#include "ops/kernel/narrow_cpu.h"
+
+namespace pipetrain {
+namespace {
+
+using Tensors = std::span<const Tensor>;
+constexpr std::int64_t kParallelElements = 1 << 15;
+
+std::size_t index_bytes(const SliceGather& gather) {
+  return sizeof(std::int64_t) * static_cast<std::size_t>(gather.tuples());
+}
+
+/// The data slice that result slice `index` is copied from.
+std::int64_t source_of(const SliceGather& gather, const std::int64_t* rows, std::int64_t index) {
+  const std::int64_t outer = index / gather.count;
+  return outer * gather.rows() + rows[gather.shared ? index % gather.count : index];
+}
+
+std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const SliceGather gather = slice_gather(request.node.op->name, request.node.attributes,
+                                          request.inputs[0].shape, request.inputs[1].shape);
+  const std::size_t bytes =
+      size_of(request.inputs[0].dtype) * static_cast<std::size_t>(gather.slice);
+  return make_kernel(
+      [gather, bytes](Tensors in, Tensors out, const RunContext& context) {
+        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_rows(gather, in[1], rows);
+        const auto* data = in[0].as<std::byte>();
+        auto* result = out[0].as<std::byte>();
+        const std::int64_t slices = gather.outer * gather.count;
+#pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
+        for (std::int64_t i = 0; i < slices; ++i) {
+          const auto from = static_cast<std::size_t>(source_of(gather, rows, i));
+          std::memcpy(result + static_cast<std::size_t>(i) * bytes, data + from * bytes, bytes);
+        }
+      },
+      index_bytes(gather));
+}
+
+/// A gradient's slice and the row of the result that it is added to.
+struct RowOfSlice {
+  std::int64_t row, slice;
+  bool operator<(const RowOfSlice& other) const {
+    return row != other.row ? row < other.row : slice < other.slice;
+  }
+};
+
+/// A gradient stored in float, or narrow: then what widens it.
+struct Slices {
+  const void* data;
+  std::int64_t slice;  // elements
+  void (*widen)(const std::uint16_t*, float*, std::int64_t);
+
+  /// Elements [begin, begin + count) of a slice; `room` is for as many.
+  const float* at(std::int64_t index, std::int64_t begin, std::int64_t count, float* room) const {
+    const std::int64_t place = index * slice + begin;
+    if (!widen) return static_cast<const float*>(data) + place;
+    widen(static_cast<const std::uint16_t*>(data) + place, room, count);
+    return room;
+  }
+};
+
+/// Adds the slices of one row, in their order, and the sum to the row.
+void add_slices(const RowOfSlice* from, const RowOfSlice* end, const Slices& dy,
+                float* __restrict row, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kColumns = 256;
+  float sums[kColumns], room[kColumns];
+  for (std::int64_t begin = first; begin < last; begin += kColumns) {
+    const std::int64_t count = std::min(kColumns, last - begin);
+    std::fill_n(sums, count, 0.0F);
+    for (const RowOfSlice* one = from; one < end; ++one) {
+      const float* __restrict x = dy.at(one->slice, begin, count, room);
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) sums[i] += x[i];
+    }
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) row[begin + i] += sums[i];
+  }
+}
+
+class SlicesGradient final : public RowAddingKernel {
+ public:
+  SlicesGradient(const SliceGather& gather, DType gradient) : gather_(gather) {
+    if (gradient == DType::kBFloat16) widen_ = widen_bfloat16;
+    if (gradient == DType::kFloat16) widen_ = widen_float16;
+  }
+
+  std::size_t workspace_bytes() const override {
+    return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices());
+  }
+  std::int64_t rows() const override { return gather_.outer * gather_.rows(); }
+  void share(TouchedRows& rows) override { touched_ = &rows; }
+
+  void run(Tensors in, Tensors out, const RunContext& context) override {
+    add(in, out, context, /*anew=*/true);
+  }
+  void run_adding(Tensors in, Tensors out, const RunContext& context) override {
+    add(in, out, context, /*anew=*/false);
+  }
+
+ private:
+  std::int64_t slices() const { return gather_.outer * gather_.count; }
+
+  void add(Tensors in, Tensors out, const RunContext& context, bool anew) {
+    auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+    resolve_rows(gather_, in[1], rows);
+    auto* sorted = reinterpret_cast<RowOfSlice*>(context.workspace + index_bytes(gather_));
+    for (std::int64_t i = 0; i < slices(); ++i) sorted[i] = {source_of(gather_, rows, i), i};
+    std::sort(sorted, sorted + slices());
+    auto* sum = out[0].as<float>();
+    if (anew) clear(sum, out[0].count());
+    for (std::int64_t i = 0; touched_ && i < slices(); ++i) touched_->add(sorted[i].row);
+    const std::int64_t threads = omp_get_max_threads();
+    const std::int64_t share = (gather_.slice + threads - 1) / threads;
+    const std::int64_t columns = std::max<std::int64_t>(16, (share + 15) / 16 * 16);
+    const std::int64_t blocks = (gather_.slice + columns - 1) / columns;
+    const Slices dy{in[0].data, gather_.slice, widen_};
+#pragma omp parallel for schedule(static) if (in[0].count() > kParallelElements)
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t last = std::min(gather_.slice, (block + 1) * columns);
+      for (std::int64_t i = 0; i < slices();) {
+        std::int64_t end = i + 1;
+        while (end < slices() && sorted[end].row == sorted[i].row) ++end;
+        add_slices(sorted + i, sorted + end, dy, sum + sorted[i].row * gather_.slice,
+                   block * columns, last);
+        i = end;
+      }
+    }
+  }
+
+  void clear(float* sum, std::int64_t count) {
+    const bool few = touched_ && !touched_->all();
+    if (few) {
+      for (const std::int64_t row : touched_->list())
+        std::fill_n(sum + row * gather_.slice, gather_.slice, 0.0F);
+    } else {
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+      for (std::int64_t i = 0; i < count; ++i) sum[i] = 0;
+    }
+    if (touched_) touched_->clear();
+  }
+
+  SliceGather gather_;
+  void (*widen_)(const std::uint16_t*, float*, std::int64_t) = nullptr;
+  TouchedRows* touched_ = nullptr;
+};
+
+std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
+  if (!gather_gradient_adds(request)) return nullptr;
+  const std::string_view op = request.node.op->name == "GatherGrad" ? "Gather" : "GatherND";
+  return std::make_unique<SlicesGradient>(
+      slice_gather(op, request.node.attributes, request.outputs[0].shape, request.inputs[1].shape),
+      request.inputs[0].dtype);
+}
+
+template <class T>
+void gather_elements(const std::int64_t* offsets, Tensors in, Tensors out) {
+  const T* __restrict x = in[0].as<T>();
+  T* __restrict y = out[0].as<T>();
+  const std::int64_t count = out[0].count();
+#pragma omp parallel for schedule(static) if (count > kParallelElements)
+  for (std::int64_t i = 0; i < count; ++i) y[i] = x[offsets[i]];
+}
+
+std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
+  if (!is_row_major(request)) return nullptr;
+  const std::size_t size = size_of(request.inputs[0].dtype);
+  if (size != 4 && size != 8) return nullptr;
+  const auto loop = size == 4 ? gather_elements<std::uint32_t> : gather_elements<std::uint64_t>;
+  return make_kernel(
+      [loop, gather = element_gather(request.node.attributes, request.inputs[0].shape,
+                                     request.inputs[1].shape)](Tensors in, Tensors out,
+                                                               const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        loop(offsets, in, out);
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+// In one thread: sums are added in the order of the indices.
+std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
+  if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  return make_kernel(
+      [gather = element_gather(request.node.attributes, request.outputs[0].shape,
+                               request.inputs[1].shape)](Tensors in, Tensors out,
+                                                         const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        float* sum = out[0].as<float>();
+        std::fill_n(sum, out[0].count(), 0.0F);
+        for (std::int64_t i = 0; i < in[0].count(); ++i) sum[offsets[i]] += in[0].as<float>()[i];
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+/// Writes or adds `count` numbers.
+void place(bool add, const float* __restrict from, float* __restrict to, std::int64_t count) {
+  if (!add) return static_cast<void>(std::copy_n(from, count, to));
+  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+/// "none" or "add"; the rarer reductions run with the reference kernel.
+bool places(const KernelRequest& request) {
+  const std::string reduction = request.node.attributes.text("reduction", "none");
+  return is_row_major(request) && request.inputs[0].dtype == DType::kFloat32 &&
+         (reduction == "none" || reduction == "add");
+}
+
+// Both scatters run in one thread: of several updates with one target the last one stays.
+std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
+  if (!places(request)) return nullptr;
+  const bool add = request.node.attributes.text("reduction", "none") == "add";
+  return make_kernel(
+      [add, gather = element_gather(request.node.attributes, request.inputs[0].shape,
+                                    request.inputs[1].shape)](Tensors in, Tensors out,
+                                                              const RunContext& context) {
+        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_elements(gather, in[1], offsets);
+        const float* updates = in[2].as<float>();
+        float* y = out[0].as<float>();
+        std::copy_n(in[0].as<float>(), out[0].count(), y);
+        const std::int64_t count = in[1].count();
+        for (std::int64_t i = 0; i < count; ++i) {
+          y[offsets[i]] = add ? y[offsets[i]] + updates[i] : updates[i];
+        }
+      },
+      sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
+}
+
+std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
+  if (!places(request)) return nullptr;
+  const bool add = request.node.attributes.text("reduction", "none") == "add";
+  const SliceGather gather =
+      slice_gather("GatherND", {}, request.inputs[0].shape, request.inputs[1].shape);
+  return make_kernel(
+      [gather, add](Tensors in, Tensors out, const RunContext& context) {
+        auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
+        resolve_rows(gather, in[1], rows);
+        std::copy_n(in[0].as<float>(), out[0].count(), out[0].as<float>());
+        for (std::int64_t i = 0; i < gather.outer * gather.count; ++i) {
+          place(add, in[2].as<float>() + i * gather.slice,
+                out[0].as<float>() + source_of(gather, rows, i) * gather.slice, gather.slice);
+        }
+      },
+      index_bytes(gather));
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"Gather", make_slices},
+    {"GatherElements", make_elements},
+    {"GatherElementsGrad", make_elements_gradient},
+    {"GatherGrad", make_slices_gradient},
+    {"GatherND", make_slices},
+    {"GatherNDGrad", make_slices_gradient},
+    {"ScatterElements", make_scatter_elements},
+    {"ScatterND", make_scatter_nd},
+};
+
+}  // namespace
+
+bool gather_gradient_adds(const KernelRequest& request) {
+  const DType dy = request.inputs[0].dtype;
+  return is_row_major(request) && request.outputs[0].dtype == DType::kFloat32 &&
+         (dy == DType::kFloat32 || dy == DType::kBFloat16 || dy == DType::kFloat16);
+}
+
+std::span<const KernelEntry> gather_cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain

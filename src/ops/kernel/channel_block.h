@@ -1,0 +1,14 @@
+// How many channels of a feature map lie next to each other in memory.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/graph.h"
+
+namespace pipetrain {
+
+/// 1, 8, 16 or all of them. A feature map (N, C, H, W) lies in memory as
+/// (N, C / block, H, W, block).
+std::int64_t channel_block(const TensorType& type);
+
+}  // namespace pipetrain

@@ -1,0 +1,147 @@
+// ONNX's own loss nodes, for files whose output is the loss. The common forms become the fused
+// SoftmaxCrossEntropy; class weights and unreduced losses are composed of simple operators.
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "graph/builder.h"
+#include "ops/loss/loss.h"
+
+namespace pipetrain {
+namespace {
+
+/// scores: (N, C, d…)     labels: (N, d…)
+class LossImport {
+ public:
+  explicit LossImport(ImportContext& context)
+      : context_(context), builder_(context.builder()), shape_(context.type(0).shape) {
+    PT_CHECK(shape_.rank() >= 2, kModel, "{} scores must be (N, C, …), got {}", context.op_type(),
+             shape_.text());
+    std::vector<std::int64_t> dims = shape_.dims();
+    dims.erase(dims.begin() + 1);
+    PT_CHECK(context.type(1).shape == Shape(dims), kModel, "{} labels must be {}, got {}",
+             context.op_type(), Shape(dims).text(), context.type(1).shape.text());
+    reduction_ = context.attributes().text("reduction", "mean");
+    PT_CHECK(reduction_ == "mean" || reduction_ == "sum" || reduction_ == "none", kModel,
+             "{} reduction must be none, sum or mean, got \"{}\"", context.op_type(),
+             printable(reduction_));
+    if (context.attributes().has("ignore_index")) {
+      ignore_index_ = context.attributes().integer("ignore_index");
+    }
+    labels_ = cast(context.input(1), DType::kInt64);
+  }
+
+  ValueId log_probabilities() {
+    return builder_.add("LogSoftmax", {context_.input(0)}, {{"axis", std::int64_t{1}}});
+  }
+
+  bool is_fusible() const { return reduction_ != "none" && !context_.has_input(2); }
+
+  /// The loss of scores, through the fused operator.
+  ValueId fused() {
+    ValueId rows = context_.input(0);
+    if (shape_.rank() > 2) {
+      Ints perm = {0};
+      for (std::size_t i = 2; i < shape_.rank(); ++i) perm.push_back(static_cast<std::int64_t>(i));
+      perm.push_back(1);
+      rows = builder_.add("Transpose", {rows}, {{"perm", perm}});
+    }
+    const std::int64_t count = builder_.shape(labels_).count();
+    rows = builder_.reshape(rows, Shape{count, shape_[1]});
+    const ValueId labels = builder_.reshape(labels_, Shape{count});
+    const std::int64_t ignored = ignore_index_.value_or(std::numeric_limits<std::int64_t>::min());
+    const ValueId sum =
+        builder_.add("SoftmaxCrossEntropy", {rows, labels}, {{"ignore_index", ignored}});
+    return reduction_ == "sum" ? sum : builder_.add("Div", {sum, total_weight(is_counted())});
+  }
+
+  /// The loss of log-probabilities, element by element.
+  ValueId composed(ValueId log_probabilities) {
+    const ValueId counted = is_counted();
+    const ValueId zero = builder_.constant(HostTensor::scalar<std::int64_t>(0));
+    const ValueId safe =
+        ignore_index_ ? builder_.add("Where", {not_ignored(), labels_, zero}) : labels_;
+    std::vector<std::int64_t> dims = shape_.dims();
+    dims[1] = 1;
+    const ValueId picked =
+        builder_.add("GatherElements", {log_probabilities, builder_.reshape(safe, Shape(dims))},
+                     {{"axis", std::int64_t{1}}});
+    ValueId weight = counted;
+    if (context_.has_input(2)) {
+      const ValueId own =
+          builder_.add("Gather", {context_.input(2), safe}, {{"axis", std::int64_t{0}}});
+      weight = weight ? builder_.add("Mul", {own, weight}) : own;
+    }
+    ValueId loss = builder_.add("Neg", {builder_.reshape(picked, builder_.shape(labels_))});
+    if (weight) loss = builder_.add("Mul", {loss, weight});
+    if (reduction_ == "none") return loss;
+    const ValueId sum = total(loss);
+    return reduction_ == "sum" ? sum : builder_.add("Div", {sum, total_weight(weight)});
+  }
+
+ private:
+  DType dtype() const { return builder_.type(context_.input(0)).dtype; }
+
+  ValueId cast(ValueId x, DType to) {
+    if (builder_.type(x).dtype == to) return x;
+    return builder_.add("Cast", {x}, {{"to", static_cast<std::int64_t>(to)}});
+  }
+
+  ValueId not_ignored() {
+    const ValueId ignored =
+        builder_.constant(HostTensor::scalar<std::int64_t>(ignore_index_.value()));
+    return builder_.add("Not", {builder_.add("Equal", {labels_, ignored})});
+  }
+
+  /// 1 where a label counts and 0 where it is ignored; absent when all count.
+  ValueId is_counted() { return ignore_index_ ? cast(not_ignored(), dtype()) : ValueId{}; }
+
+  ValueId total(ValueId x) {
+    Ints axes;
+    for (std::size_t i = 0; i < builder_.shape(x).rank(); ++i) {
+      axes.push_back(static_cast<std::int64_t>(i));
+    }
+    return builder_.add("ReduceSum", {x}, {{"axes", axes}, {"keepdims", std::int64_t{0}}});
+  }
+
+  /// The sum of the weights; without any, the number of labels.
+  ValueId total_weight(ValueId weight) {
+    if (weight) return total(weight);
+    return builder_.scalar(static_cast<double>(builder_.shape(labels_).count()), dtype());
+  }
+
+  ImportContext& context_;
+  GraphBuilder& builder_;
+  Shape shape_;
+  std::string reduction_;
+  std::optional<std::int64_t> ignore_index_;
+  ValueId labels_;
+};
+
+void import_softmax_cross_entropy(ImportContext& context) {
+  LossImport loss(context);
+  if (context.output_count() > 1 || !loss.is_fusible()) {
+    const ValueId log_probabilities = loss.log_probabilities();
+    context.set_output(1, log_probabilities);
+    if (!loss.is_fusible()) {
+      context.set_output(0, loss.composed(log_probabilities));
+      return;
+    }
+  }
+  context.set_output(0, loss.fused());
+}
+
+void import_negative_log_likelihood(ImportContext& context) {
+  context.set_output(0, LossImport(context).composed(context.input(0)));
+}
+
+constexpr ImportRule kLossImports[] = {
+    {"NegativeLogLikelihoodLoss", import_negative_log_likelihood},
+    {"SoftmaxCrossEntropyLoss", import_softmax_cross_entropy},
+};
+
+}  // namespace
+
+std::span<const ImportRule> loss_imports() { return kLossImports; }
+
+}  // namespace pipetrain

@@ -1,0 +1,536 @@
+#include "ops/matmul/gemm_cpu.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "ops/kernel/narrow_cpu.h"
+#include "ops/matmul/gemm_packing_cpu.h"
+#include "ops/matmul/gemm_tiles_cpu.h"
+#include "ops/matmul/gemm_transposed_cpu.h"
+
+namespace pipetrain {
+namespace {
+
+using namespace gemm_panels;
+
+constexpr std::int64_t kColumnBlock = 1024;       // columns of b packed together, at most
+constexpr std::int64_t kBlockCells = 256 * 1024;  // cells of b packed together, at most
+// Up to so many cells a panel of a stays in the first cache while all columns pass: then c is
+// written in the order of its rows, which is what takes the time.
+constexpr std::int64_t kFewCells = 64;
+
+/// Rows of a packed together: they stay in the L2.
+std::int64_t row_block() { return has_avx512() ? 144 : 72; }
+
+/// Terms of a sum per pass, in multiples of a panel's columns: `most`, unless `only` are all of
+/// them, since c is then written once.
+struct Pass {
+  std::int64_t most, only;
+};
+template <class Source>
+Pass pass_of();
+/// A panel of b stays in the L1, or with AVX-512, which takes panels in twos, comes from the L2 in
+/// time.
+template <>
+Pass pass_of<Floats>() {
+  return has_avx512() ? Pass{384, 512} : Pass{192, 256};
+}
+template <>
+Pass pass_of<Pairs>() {
+  return {1024, 2048};
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// Equal pieces of at most `most`, multiples of `unit` but for the last: a short rest would be all
+/// overhead.
+std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) {
+  const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most);
+  return std::max(unit, round_up((count + pieces - 1) / pieces, unit));
+}
+
+template <class Source>
+std::int64_t depth_of(std::int64_t k) {
+  const Pass pass = pass_of<Source>();
+  return balanced(k, k <= pass.only ? pass.only : pass.most, kColumns);
+}
+
+/// What one thread computes: a rectangle of c. Nobody waits for anybody, at the price of packing an
+/// operand once per thread that shares it.
+struct Part {
+  std::int64_t top, bottom, left, right;
+};
+
+/// How threads share c out: by rows and by columns, so that the largest part is the least work,
+/// packing included (about as much as eight multiplications an element).
+struct Grid {
+  std::int64_t rows, columns;  // of parts
+  std::int64_t height, width;  // of a part
+};
+Grid grid_of(const GemmShape& shape, int threads) {
+  constexpr std::int64_t kPacking = 8;
+  Grid best{};
+  std::int64_t least = 0;
+  for (std::int64_t rows = 1; rows <= threads; ++rows) {
+    if (threads % rows != 0) continue;
+    const std::int64_t columns = threads / rows;
+    const std::int64_t height = round_up((shape.m + rows - 1) / rows, kRows);
+    const std::int64_t width = round_up((shape.n + columns - 1) / columns, kColumns);
+    const std::int64_t work = height * width + kPacking * (height + width);
+    if (best.rows > 0 && work >= least) continue;
+    best = {rows, columns, height, width};
+    least = work;
+  }
+  return best;
+}
+Part part_of(const GemmShape& shape, const Grid& grid, int thread) {
+  const std::int64_t row = thread / grid.columns, column = thread % grid.columns;
+  return {std::min(shape.m, row * grid.height), std::min(shape.m, (row + 1) * grid.height),
+          std::min(shape.n, column * grid.width), std::min(shape.n, (column + 1) * grid.width)};
+}
+
+/// The pieces that a thread packs at a time.
+struct Blocks {
+  std::int64_t rows, columns, terms;
+  std::int64_t cells;  // of so many terms
+  std::int64_t a_cells() const { return cells * rows + kSlack; }
+  std::int64_t b_cells() const { return cells * columns; }
+};
+template <class Source>
+Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
+  const std::int64_t terms = depth_of<Source>(shape.k), cells = cells_of<Source>(terms);
+  const std::int64_t columns =
+      std::clamp(kBlockCells / cells / (2 * kColumns) * (2 * kColumns), 8 * kColumns, kColumnBlock);
+  return {balanced(std::min(shape.m, grid.height), row_block(), kRows),
+          balanced(std::min(shape.n, grid.width), columns, kColumns), terms, cells};
+}
+
+/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, called into the cache a
+/// few lines at a time, so that packing them next does not wait for memory.
+template <class Element>
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const MatrixOf<Element>& matrix, std::int64_t top, std::int64_t rows, std::int64_t left,
+        std::int64_t columns, std::int64_t portions)
+      : line_(matrix.data + top * matrix.row_stride + left * matrix.column_stride) {
+    const bool row_major = matrix.column_stride == 1;
+    stride_ = row_major ? matrix.row_stride : matrix.column_stride;
+    length_ = row_major ? columns : rows;
+    lines_ = row_major ? rows : columns;
+    portion_ = (lines_ * ((length_ + kLine - 1) / kLine) + portions - 1) / portions;
+  }
+
+  void next_portion() {
+    for (std::int64_t i = 0; i < portion_ && lines_ > 0; ++i) {
+      __builtin_prefetch(line_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < length_) continue;
+      at_ = 0;
+      line_ += stride_;
+      --lines_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64 / sizeof(Element);
+  const Element* line_ = nullptr;
+  std::int64_t stride_ = 0, length_ = 0, lines_ = 0, portion_ = 0, at_ = 0;
+};
+
+std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
+  return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
+}
+
+/// One block of c.
+template <class Out>
+struct Block {
+  std::int64_t rows, columns, depth;  // in cells
+  const float* a;                     // packed
+  const float* b;
+  const float* bias;
+  bool add;
+  Out* c;
+  std::int64_t row;  // elements from one row of c to the next
+  bool streams;      // b comes from memory, not from a cache
+};
+
+template <class Source, class Out>
+void multiply_tile(const Block<Out>& block, const RowPanels& panels, std::int64_t panel,
+                   std::int64_t j) {
+  const std::int64_t width = std::min(kColumns, block.columns - j);
+  const std::int64_t depth = block.depth;
+  const float* shift = block.bias ? block.bias + j : nullptr;
+  const float* a = block.a + panel * kRows * depth;
+  const float* b = block.b + j * depth;
+  const std::int64_t height = panels.height(panel);
+  Out* to = block.c + panels.first(panel) * block.row + j;
+  if constexpr (std::is_same_v<Source, Floats>) {
+    if (width < kColumns)
+      return multiply_edge(height, width, depth, a, b, shift, block.add, to, block.row);
+    if (!block.streams)
+      return multiply<false>(height, depth, a, b, nullptr, shift, block.add, to, block.row);
+    // The panel after the next, a quarter in each of the first four tiles.
+    const float* next =
+        panel < kTermsAhead ? b + (2 * depth + panel * (depth / kTermsAhead)) * kColumns : b;
+    multiply<true>(height, depth, a, b, next, shift, block.add, to, block.row);
+  } else {
+    multiply_pairs_edge(height, width, depth, a, b, shift, block.add, to, block.row);
+  }
+}
+
+/// Up to two panels of rows times up to two of columns.
+template <class Source, class Out>
+void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::int64_t panel,
+                        std::int64_t j) {
+  const std::int64_t whole = (block.columns - j) / kColumns;
+  const bool two = panel + 1 < panels.count();
+  if (whole > 0) {
+    const std::int64_t top = panels.height(panel), bottom = two ? panels.height(panel + 1) : 0;
+    const WideTile<Out> tile =
+        whole > 1 ? tile_of<Source, Out, 2>(top, bottom) : tile_of<Source, Out, 1>(top, bottom);
+    // The panels behind these, one for each of the first two tiles. Behind the last there may be
+    // none: then nothing comes.
+    const float* b = block.b + j * block.depth;
+    const float* next = panel < 4 ? b + (2 + panel / 2) * kColumns * block.depth : b;
+    tile(block.depth, block.a + panel * kRows * block.depth, b, next,
+         block.bias ? block.bias + j : nullptr, block.add,
+         block.c + panels.first(panel) * block.row + j, block.row);
+  }
+  const std::int64_t edge = j + whole * kColumns;
+  if (whole > 1 || edge >= block.columns) return;
+  multiply_tile<Source>(block, panels, panel, edge);
+  if (two) multiply_tile<Source>(block, panels, panel + 1, edge);
+}
+
+/// Whether tiles are those of AVX-512, which call the next panels of b themselves.
+template <class Source>
+bool is_wide() {
+  return !std::is_same_v<Source, Floats> || has_avx512();
+}
+
+/// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
+template <class Source, class Out>
+void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& next_a,
+                    Ahead<typename Source::Element>& next_b) {
+  const RowPanels panels(block.rows);
+  const bool wide = is_wide<Source>();
+  const std::int64_t together = wide ? 2 : 1;  // panels of either operand
+  const auto tile = [&](std::int64_t panel, std::int64_t j) {
+    for (std::int64_t i = 0; i < together * together; ++i) {
+      next_a.next_portion();
+      next_b.next_portion();
+    }
+    (wide ? multiply_wide_tile<Source, Out> : multiply_tile<Source, Out>)(block, panels, panel, j);
+  };
+  if (block.depth <= kFewCells) {
+    for (std::int64_t panel = 0; panel < panels.count(); panel += together) {
+      for (std::int64_t j = 0; j < block.columns; j += together * kColumns) tile(panel, j);
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < block.columns; j += together * kColumns) {
+    for (std::int64_t panel = 0; panel < panels.count(); panel += together) tile(panel, j);
+  }
+}
+
+/// What b is read from: where it lies, or packed as a whole.
+template <class Element>
+struct RightOperand {
+  MatrixOf<Element> view;
+  const float* packed = nullptr;
+};
+
+template <class Source, Write kWrite>
+void pack_block(const MatrixOf<typename Source::Element>& b, std::int64_t left,
+                std::int64_t columns, std::int64_t begin, std::int64_t terms, float* to) {
+  constexpr std::int64_t kWidth = kColumnPanels * kColumns;
+  for (std::int64_t j = 0; j < columns; j += kWidth) {
+    pack_columns<Source, kWrite>(b, left + j, std::min(kWidth, columns - j), begin, terms,
+                                 to + j * cells_of<Source>(terms));
+  }
+}
+
+/// c = (or +=) a b + bias.
+template <class Element, class Out>
+struct Product {
+  GemmShape shape;
+  MatrixOf<Element> a;
+  RightOperand<Element> b;
+  const float* bias;
+  bool add;
+  Out* c;
+};
+
+template <class Source, class Out>
+void multiply_part(const Product<typename Source::Element, Out>& product, const Part& part,
+                   const Blocks& blocks, float* packed_a, float* packed_b) {
+  using Lines = Ahead<typename Source::Element>;
+  const auto& [shape, a, b, bias, add, c] = product;
+  const std::int64_t height = part.bottom - part.top;
+  for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {
+    const std::int64_t columns = std::min(blocks.columns, part.right - left);
+    for (std::int64_t begin = 0; begin < shape.k; begin += blocks.terms) {
+      const std::int64_t terms = std::min(blocks.terms, shape.k - begin);
+      const std::int64_t depth = cells_of<Source>(terms);
+      const std::int64_t end = begin + terms, after = std::min(blocks.terms, shape.k - end);
+      const float* panels = packed_b;
+      Lines next_b;
+      if (b.packed) {
+        panels = b.packed + begin / Source::kTerms * round_up(shape.n, kColumns) + left * depth;
+      } else {
+        pack_block<Source, Write::kCached>(b.view, left, columns, begin, terms, packed_b);
+        if (after > 0) next_b = Lines(b.view, end, after, left, columns, tiles_of(height, columns));
+      }
+      for (std::int64_t top = part.top; top < part.bottom; top += blocks.rows) {
+        const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
+        pack_rows<Source>(a, top, rows, shape.m - top, begin, terms, packed_a);
+        const std::int64_t tiles = tiles_of(rows, columns);
+        Lines next_a;
+        if (const std::int64_t below = top + rows; below < part.bottom) {
+          next_a = Lines(a, below, std::min(blocks.rows, part.bottom - below), begin, terms, tiles);
+        } else if (after > 0) {
+          next_a = Lines(a, part.top, std::min(blocks.rows, height), end, after, tiles);
+        }
+        multiply_block<Source, Out>(
+            {rows, columns, depth, packed_a, panels, bias && begin == 0 ? bias + left : nullptr,
+             add || begin > 0, c + top * shape.n + left, shape.n, b.packed && top == part.top},
+            next_a, next_b);
+      }
+    }
+  }
+}
+
+template <class Source, class Out>
+void multiply_parts(const Product<typename Source::Element, Out>& product, std::byte* workspace,
+                    int threads) {
+  const Grid grid = grid_of(product.shape, threads);
+  const Blocks blocks = blocks_of<Source>(product.shape, grid);
+  const std::int64_t b_cells = product.b.packed ? 0 : blocks.b_cells();
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    float* packed_b = reinterpret_cast<float*>(workspace) + thread * (blocks.a_cells() + b_cells);
+    multiply_part<Source>(product, part_of(product.shape, grid, thread), blocks, packed_b + b_cells,
+                          packed_b);
+  }
+}
+
+template <class Source>
+std::size_t workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  const Blocks blocks = blocks_of<Source>(shape, grid_of(shape, threads));
+  const std::int64_t cells = blocks.a_cells() + (packed ? 0 : blocks.b_cells());
+  return static_cast<std::size_t>(threads * cells) * sizeof(float);
+}
+
+/// As Source has the elements of b, for products of operands as Target has them.
+template <class Source, class Target>
+void pack_matrix(std::int64_t n, std::int64_t k, const MatrixOf<typename Source::Element>& b,
+                 float* packed, int threads) {
+  const std::int64_t depth = depth_of<Target>(k);
+  const std::int64_t width = round_up((n + threads - 1) / threads, kColumns);
+  const auto pack = can_stream(packed) ? pack_block<Source, Write::kStreamed>
+                                       : pack_block<Source, Write::kCached>;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    const std::int64_t left = std::min(n, thread * width), right = std::min(n, left + width);
+    for (std::int64_t begin = 0; begin < k; begin += depth) {
+      const std::int64_t terms = std::min(depth, k - begin);
+      pack(
+          b, left, right - left, begin, terms,
+          packed + begin / Source::kTerms * round_up(n, kColumns) + left * cells_of<Source>(terms));
+    }
+    end_stream();
+  }
+}
+
+/// What gemm_packed_transposed() needs: c^T in blocks (columns, 16 rows), and for each thread a
+/// pass over a.
+struct Transposed {
+  explicit Transposed(const GemmShape& shape)
+      : rows(round_up(shape.m, kColumns)),
+        pass(depth_of<Floats>(shape.k)),
+        sums(rows * shape.n),
+        a(rows * round_up(std::min(pass, shape.k), kColumns)) {}
+  std::int64_t rows, pass;  // terms of a pass: whole panels of b^T
+  std::int64_t sums, a;     // numbers
+};
+
+/// Columns [left, right) of c.
+void multiply_transposed(const GemmShape& shape, const float* a, const float* packed, float* c,
+                         const Transposed& sizes, float* sums, float* packed_a, std::int64_t left,
+                         std::int64_t right) {
+  const std::int64_t height = depth_of<Floats>(shape.n);  // lines of b^T in a panel
+  for (std::int64_t begin = 0; begin < shape.k; begin += sizes.pass) {
+    const std::int64_t terms = std::min(sizes.pass, shape.k - begin);
+    const std::int64_t panels = round_up(terms, kColumns) / kColumns;
+    pack_across(a + begin, shape.k, shape.m, terms, packed_a);
+    for (std::int64_t top = left / height * height; top < right; top += height) {
+      const std::int64_t lines = std::min(height, shape.n - top);
+      const std::int64_t first = std::max(left, top);
+      const float* b = packed + top * round_up(shape.k, kColumns) + begin * lines;
+      const RowPanels tiles(std::min(right, top + lines) - first);
+      for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
+        const std::int64_t line = first + tiles.first(tile);
+        for (std::int64_t row = 0; row < sizes.rows; row += kColumns) {
+          multiply_across(tiles.height(tile), panels, b + (line - top) * kColumns, lines * kColumns,
+                          packed_a + row * panels * kColumns, begin > 0,
+                          sums + row * shape.n + line * kColumns);
+        }
+      }
+    }
+  }
+  for (std::int64_t row = 0; row < shape.m; row += kColumns) {
+    store_across(sums + row * shape.n + left * kColumns, right - left,
+                 std::min(kColumns, shape.m - row), c + row * shape.n + left, shape.n);
+  }
+}
+
+/// Whether the sums of a product lie in the workspace before they are rounded.
+template <class Out>
+bool rounds_behind(const GemmShape& shape) {
+  return !std::is_same_v<Out, float> && !gemm_bfloat16_adds(shape);
+}
+std::size_t sums_bytes(const GemmShape& shape) {
+  return static_cast<std::size_t>(round_up(shape.m * shape.n, 16)) * sizeof(float);
+}
+
+template <class Out>
+void multiply_bfloat16(const Product<std::uint16_t, Out>& product, std::byte* workspace,
+                       int threads) {
+  if (!rounds_behind<Out>(product.shape))
+    return multiply_parts<Pairs, Out>(product, workspace, threads);
+  if constexpr (!std::is_same_v<Out, float>) {
+    const auto& [shape, a, b, bias, add, c] = product;
+    auto* sums = reinterpret_cast<float*>(workspace);
+    multiply_parts<Pairs, float>({shape, a, b, bias, add, sums}, workspace + sums_bytes(shape),
+                                 threads);
+    const std::int64_t rows = shape.m, columns = shape.n;
+    Out* const to = c;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t row = 0; row < rows; ++row)
+      round_to_bfloat16(sums + row * columns, to + row * columns, columns);
+  }
+}
+
+}  // namespace
+
+std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads) {
+  return workspace_bytes<Floats>(shape, /*packed=*/false, threads);
+}
+
+void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
+          float* c, std::byte* workspace, int threads) {
+  multiply_parts<Floats, float>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
+}
+
+bool gemm_adds(const GemmShape& shape) { return depth_of<Floats>(shape.k) >= shape.k; }
+
+void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
+                 std::byte* workspace, int threads) {
+  multiply_parts<Floats, float>({shape, a, {b}, nullptr, /*add=*/true, c}, workspace, threads);
+}
+
+std::int64_t gemm_packed_floats(std::int64_t n, std::int64_t k) {
+  return round_up(n, kColumns) * k;
+}
+
+void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packed, int threads) {
+  pack_matrix<Floats, Floats>(n, k, b, packed, threads);
+}
+
+std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads) {
+  return workspace_bytes<Floats>(shape, /*packed=*/true, threads);
+}
+
+void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                 const float* bias, float* c, std::byte* workspace, int threads) {
+  multiply_parts<Floats, float>({shape, a, {{}, packed}, bias, /*add=*/false, c}, workspace,
+                                threads);
+}
+
+bool gemm_takes_transposed(const GemmShape& shape) {
+  constexpr std::int64_t kMostRows = 64;  // a pass over them stays in the L2
+  return !is_wide<Floats>() && shape.m <= kMostRows &&
+         8 * (round_up(shape.m, kColumns) - shape.m) <= shape.m;
+}
+
+std::size_t gemm_transposed_workspace_bytes(const GemmShape& shape, int threads) {
+  const Transposed sizes(shape);
+  return static_cast<std::size_t>(sizes.sums + threads * sizes.a) * sizeof(float);
+}
+
+void gemm_packed_transposed(const GemmShape& shape, const MatrixView& a, const float* packed,
+                            float* c, std::byte* workspace, int threads) {
+  const Transposed sizes(shape);
+  auto* const sums = reinterpret_cast<float*>(workspace);
+  const std::int64_t width = round_up((shape.n + threads - 1) / threads, kColumns);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    const std::int64_t left = std::min(shape.n, thread * width);
+    const std::int64_t right = std::min(shape.n, left + width);
+    if (left < right) {
+      multiply_transposed(shape, a.data, packed, c, sizes, sums,
+                          sums + sizes.sums + thread * sizes.a, left, right);
+    }
+  }
+}
+
+bool has_gemm_bfloat16() { return has_avx512_bfloat16(); }
+
+template <class Out>
+std::size_t gemm_bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  return workspace_bytes<Pairs>(shape, packed, threads) +
+         (rounds_behind<Out>(shape) ? sums_bytes(shape) : 0);
+}
+
+template <class Out>
+void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
+                   const float* bias, Out* c, std::byte* workspace, int threads) {
+  multiply_bfloat16<Out>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
+}
+
+bool gemm_bfloat16_adds(const GemmShape& shape) { return depth_of<Pairs>(shape.k) >= shape.k; }
+
+void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
+                          float* c, std::byte* workspace, int threads) {
+  multiply_bfloat16<float>({shape, a, {b}, nullptr, /*add=*/true, c}, workspace, threads);
+}
+
+std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k) {
+  return round_up(n, kColumns) * round_up(k, 2);
+}
+
+void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
+                        std::uint16_t* packed, int threads) {
+  pack_matrix<Pairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
+}
+
+void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const MatrixView& b, std::uint16_t* packed,
+                        int threads) {
+  pack_matrix<RoundedPairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
+}
+
+template <class Out>
+void gemm_bfloat16_packed(const GemmShape& shape, const BFloat16Matrix& a,
+                          const std::uint16_t* packed, const float* bias, Out* c,
+                          std::byte* workspace, int threads) {
+  const auto* cells = reinterpret_cast<const float*>(packed);
+  multiply_bfloat16<Out>({shape, a, {{}, cells}, bias, /*add=*/false, c}, workspace, threads);
+}
+
+template std::size_t gemm_bfloat16_workspace_bytes<float>(const GemmShape&, bool, int);
+template std::size_t gemm_bfloat16_workspace_bytes<std::uint16_t>(const GemmShape&, bool, int);
+template void gemm_bfloat16(const GemmShape&, const BFloat16Matrix&, const BFloat16Matrix&,
+                            const float*, float*, std::byte*, int);
+template void gemm_bfloat16(const GemmShape&, const BFloat16Matrix&, const BFloat16Matrix&,
+                            const float*, std::uint16_t*, std::byte*, int);
+template void gemm_bfloat16_packed(const GemmShape&, const BFloat16Matrix&, const std::uint16_t*,
+                                   const float*, float*, std::byte*, int);
+template void gemm_bfloat16_packed(const GemmShape&, const BFloat16Matrix&, const std::uint16_t*,
+                                   const float*, std::uint16_t*, std::byte*, int);
+
+}  // namespace pipetrain

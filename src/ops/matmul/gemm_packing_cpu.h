@@ -1,0 +1,312 @@
+// How ops/matmul/gemm_cpu.h packs its operands: in cells of 32 bits, each a float, or two bfloat16
+// numbers that are neighbouring terms of a sum, of which the instruction for them takes both at
+// once. Where terms lie in order both are moved alike. Include it from *_cpu.cpp files only.
+#pragma once
+
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/kernel/vector8_cpu.h"
+#include "ops/matmul/gemm_cpu.h"
+
+namespace pipetrain::gemm_panels {
+
+using Vector = Vector8;
+using Bits8 = std::uint32_t __attribute__((vector_size(32)));
+
+constexpr std::int64_t kLanes = 8;
+constexpr std::int64_t kRows = 6;      // of c in the inner loop: 12 vectors of sums in registers
+constexpr std::int64_t kColumns = 16;  // and columns
+// Panels packed side by side, so that whole cache lines are read at a time.
+constexpr std::int64_t kRowPanels = 8, kColumnPanels = 16;
+constexpr std::int64_t kSlack = 16;  // cells that packing a may write behind its panels
+
+/// Rows of a in panels of six or one less where they do not divide: two rows alone would take as
+/// long as four.
+class RowPanels {
+ public:
+  explicit RowPanels(std::int64_t rows)
+      : count_((rows + kRows - 1) / kRows), least_(rows / count_), higher_(rows % count_) {}
+  std::int64_t count() const { return count_; }
+  std::int64_t first(std::int64_t panel) const { return panel * least_ + std::min(panel, higher_); }
+  std::int64_t height(std::int64_t panel) const { return least_ + (panel < higher_ ? 1 : 0); }
+
+ private:
+  std::int64_t count_, least_, higher_;
+};
+
+inline void store6(float* to, Vector value) {
+  using Four = float __attribute__((vector_size(16), aligned(4), may_alias));
+  using Two = float __attribute__((vector_size(8), aligned(4), may_alias));
+  *reinterpret_cast<Four*>(to) = __builtin_shufflevector(value, value, 0, 1, 2, 3);
+  *reinterpret_cast<Two*>(to + 4) = __builtin_shufflevector(value, value, 4, 5);
+}
+
+/// Cells are floats.
+struct Floats {
+  using Element = float;
+  static constexpr std::int64_t kTerms = 1;  // of a cell
+  static constexpr std::int64_t kReach = 6;  // elements that six_across() reads
+
+  /// Terms `stride` apart, of which `left` are left.
+  static float cell(const float* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+    return *from;
+  }
+  /// Cells whose terms lie one after the other.
+  static Vector eight(const float* from) { return load8(from); }
+  /// Neighbouring cells, whose terms lie in this line and the next.
+  static Vector eight_across(const float* line, std::int64_t /*stride*/) { return load8(line); }
+  static void six_across(const float* line, std::int64_t /*stride*/, float* to) {
+    std::memcpy(to, line, kRows * sizeof(float));
+  }
+};
+
+/// The same of bfloat16 numbers, each widened on the way.
+struct WidenedFloats {
+  using Element = BFloat16;
+  static constexpr std::int64_t kTerms = 1;
+
+  static float cell(const BFloat16* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+    return to_float(*from);
+  }
+  static Vector eight(const BFloat16* from) { return load8(from); }
+};
+
+/// Cells are pairs of bfloat16 numbers, the earlier one in the lower half.
+struct Pairs {
+  using Element = std::uint16_t;
+  static constexpr std::int64_t kTerms = 2;
+  static constexpr std::int64_t kReach = 8;
+
+  static float cell(const std::uint16_t* from, std::int64_t stride, std::int64_t left) {
+    return pair_of(from[0], left > 1 ? from[stride] : 0U);
+  }
+  static Vector eight(const std::uint16_t* from) {
+    return *reinterpret_cast<const Numbers16*>(from);
+  }
+  static Vector eight_across(const std::uint16_t* line, std::int64_t stride) {
+    return std::bit_cast<Vector>(widened(line) | widened(line + stride) << 16);
+  }
+  static void six_across(const std::uint16_t* line, std::int64_t stride, float* to) {
+    const Vector cells = eight_across(line, stride);
+    store6(to, cells);
+  }
+
+ private:
+  using Numbers8 = std::uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
+  using Numbers16 = float __attribute__((vector_size(32), aligned(2), may_alias));
+  static float pair_of(std::uint32_t low, std::uint32_t high) {
+    return std::bit_cast<float>(low | high << 16);
+  }
+  static Bits8 widened(const std::uint16_t* from) {
+    return __builtin_convertvector(*reinterpret_cast<const Numbers8*>(from), Bits8);
+  }
+};
+
+/// The same of floats, each rounded to nearest on the way, ties to even.
+struct RoundedPairs {
+  using Element = float;
+  static constexpr std::int64_t kTerms = 2;
+  static constexpr std::int64_t kReach = 8;
+
+  static float cell(const float* from, std::int64_t stride, std::int64_t left) {
+    const Vector both = {from[0], left > 1 ? from[stride] : 0.0F};
+    const Bits8 bits = rounded(both);
+    return std::bit_cast<float>(bits[0] >> 16 | bits[1]);
+  }
+  static Vector eight(const float* from) {
+    const Bits8 low = rounded(load8(from)), high = rounded(load8(from + kLanes));
+    const Bits8 even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+    const Bits8 odd = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+    return std::bit_cast<Vector>(even >> 16 | odd);
+  }
+  static Vector eight_across(const float* line, std::int64_t stride) {
+    return std::bit_cast<Vector>(rounded(load8(line)) >> 16 | rounded(load8(line + stride)));
+  }
+
+ private:
+  /// In the upper halves; as round_to_bfloat16() does it.
+  static Bits8 rounded(const Vector& value) {
+    const auto bits = std::bit_cast<Bits8>(value);
+    const Bits8 sum = bits + 0x7fffU + (bits >> 16 & 1U);
+    const Bits8 nan = bits | 0x400000U;
+    return ((bits & 0x7fffffffU) > 0x7f800000U ? nan : sum) & 0xffff0000U;
+  }
+};
+
+/// Cells of so many terms.
+template <class Source>
+constexpr std::int64_t cells_of(std::int64_t terms) {
+  return (terms + Source::kTerms - 1) / Source::kTerms;
+}
+
+/// Cells of 6 rows, which lie `stride` apart with their terms in order, as (cells, 6); may write
+/// two cells more.
+template <class Source>
+void transpose_six(const typename Source::Element* from, std::int64_t stride, std::int64_t terms,
+                   float* to) {
+  constexpr std::int64_t kTerms = Source::kTerms;
+  std::int64_t k = 0;
+  for (; k + kLanes * kTerms <= terms; k += kLanes * kTerms) {
+    Vector rows[8] = {};
+    for (int r = 0; r < kRows; ++r) rows[r] = Source::eight(from + r * stride + k);
+    transpose(rows);
+    for (int i = 0; i < kLanes; ++i) store8(to + (k / kTerms + i) * kRows, rows[i]);
+  }
+  for (; k < terms; k += kTerms) {
+    for (int r = 0; r < kRows; ++r)
+      to[k / kTerms * kRows + r] = Source::cell(from + r * stride + k, 1, terms - k);
+  }
+}
+
+/// Rows [first, first + rows) and terms [begin, begin + terms) of a as panels (cells, 6), where
+/// `behind` rows of the matrix begin at the first. What stands behind the rows of a panel of fewer
+/// is not read.
+template <class Source>
+void pack_rows(const MatrixOf<typename Source::Element>& a, std::int64_t first, std::int64_t rows,
+               std::int64_t behind, std::int64_t begin, std::int64_t terms, float* to) {
+  constexpr std::int64_t kTerms = Source::kTerms;
+  const std::int64_t depth = cells_of<Source>(terms);
+  const auto* from = a.data + first * a.row_stride + begin * a.column_stride;
+  const RowPanels panels(rows);
+  const bool across = a.row_stride == 1;
+  // More rows may be read than a panel has.
+  const std::int64_t reach = across ? Source::kReach : kRows;
+  std::int64_t whole = panels.count();
+  while (whole > 0 && panels.first(whole - 1) + reach > behind) --whole;
+  if (across) {
+    const std::int64_t full = terms / kTerms;
+    for (std::int64_t group = 0; group < whole; group += kRowPanels) {
+      const std::int64_t end = std::min(whole, group + kRowPanels);
+      for (std::int64_t k = 0; k < full; ++k) {
+        for (std::int64_t panel = group; panel < end; ++panel) {
+          Source::six_across(from + k * kTerms * a.column_stride + panels.first(panel),
+                             a.column_stride, to + (panel * depth + k) * kRows);
+        }
+      }
+      for (std::int64_t panel = group; panel < end && full < depth; ++panel) {
+        const auto* line = from + full * kTerms * a.column_stride + panels.first(panel);
+        for (std::int64_t r = 0; r < kRows; ++r)
+          to[(panel * depth + full) * kRows + r] = Source::cell(line + r, a.column_stride, 1);
+      }
+    }
+  } else {
+    for (std::int64_t panel = 0; panel < whole; ++panel) {
+      transpose_six<Source>(from + panels.first(panel) * a.row_stride, a.row_stride, terms,
+                            to + panel * depth * kRows);
+    }
+  }
+  for (std::int64_t panel = whole; panel < panels.count(); ++panel) {
+    const auto* line = from + panels.first(panel) * a.row_stride;
+    float* part = to + panel * depth * kRows;
+    const std::int64_t height = panels.height(panel);
+    for (std::int64_t k = 0; k < terms; k += kTerms, part += kRows) {
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        part[r] = r < height ? Source::cell(line + r * a.row_stride + k * a.column_stride,
+                                            a.column_stride, terms - k)
+                             : 0.0F;
+      }
+    }
+  }
+}
+
+/// Where packed columns go: a workspace that is read next, or memory that is read much later, past
+/// the caches (whose lines need not be read before they are written then).
+enum class Write { kCached, kStreamed };
+
+template <Write kWrite>
+[[gnu::always_inline]] inline void put(float* to, Vector low, Vector high) {
+#ifdef __AVX__
+  if constexpr (kWrite == Write::kStreamed) {
+    _mm256_stream_ps(to, reinterpret_cast<__m256>(low));
+    _mm256_stream_ps(to + kLanes, reinterpret_cast<__m256>(high));
+    return;
+  }
+#endif
+  store8(to, low);
+  store8(to + kLanes, high);
+}
+
+/// Streamed writes need addresses that are multiples of a vector, and a fence before other threads
+/// read.
+inline bool can_stream(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 32 == 0; }
+inline void end_stream() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
+
+/// One panel of 16 columns, whose terms lie in order.
+template <class Source, Write kWrite>
+void transpose_sixteen(const typename Source::Element* lines, std::int64_t stride,
+                       std::int64_t terms, float* to) {
+  constexpr std::int64_t kTerms = Source::kTerms;
+  constexpr std::int64_t kAhead = 32;  // the hardware does not follow so many lines
+  std::int64_t k = 0;
+  for (; k + kLanes * kTerms <= terms; k += kLanes * kTerms) {
+    Vector low[8], high[8];
+    for (int j = 0; j < kColumns; ++j) __builtin_prefetch(lines + j * stride + k + kAhead * kTerms);
+    for (int j = 0; j < 8; ++j) low[j] = Source::eight(lines + j * stride + k);
+    transpose(low);
+    for (int j = 0; j < 8; ++j) high[j] = Source::eight(lines + (8 + j) * stride + k);
+    transpose(high);
+    for (int i = 0; i < 8; ++i) put<kWrite>(to + (k / kTerms + i) * kColumns, low[i], high[i]);
+  }
+  for (; k < terms; k += kTerms) {
+    for (std::int64_t j = 0; j < kColumns; ++j)
+      to[k / kTerms * kColumns + j] = Source::cell(lines + j * stride + k, 1, terms - k);
+  }
+}
+
+/// Columns [first, first + columns), at most kColumnPanels panels of them, and terms [begin, begin
+/// + terms) of b as panels (cells, 16).
+template <class Source, Write kWrite>
+void pack_columns(const MatrixOf<typename Source::Element>& b, std::int64_t first,
+                  std::int64_t columns, std::int64_t begin, std::int64_t terms, float* to) {
+  constexpr std::int64_t kTerms = Source::kTerms;
+  const std::int64_t depth = cells_of<Source>(terms);
+  const auto* from = b.data + begin * b.row_stride + first * b.column_stride;
+  const std::int64_t whole = columns / kColumns;
+  if (b.column_stride == 1) {
+    constexpr std::int64_t kRowsAhead = 12;  // the hardware does not look beyond the end of a row
+    const std::int64_t full = terms / kTerms;
+    for (std::int64_t k = 0; k < full; ++k) {
+      for (std::int64_t panel = 0; panel < whole; ++panel) {
+        const auto* line = from + k * kTerms * b.row_stride + panel * kColumns;
+        for (std::int64_t term = 0; term < kTerms; ++term)
+          __builtin_prefetch(line + (kRowsAhead + term) * b.row_stride);
+        put<kWrite>(to + (panel * depth + k) * kColumns, Source::eight_across(line, b.row_stride),
+                    Source::eight_across(line + kLanes, b.row_stride));
+      }
+    }
+    for (std::int64_t panel = 0; panel < whole && full < depth; ++panel) {
+      const auto* line = from + full * kTerms * b.row_stride + panel * kColumns;
+      for (std::int64_t j = 0; j < kColumns; ++j)
+        to[(panel * depth + full) * kColumns + j] = Source::cell(line + j, b.row_stride, 1);
+    }
+  } else {
+    for (std::int64_t panel = 0; panel < whole; ++panel) {
+      transpose_sixteen<Source, kWrite>(from + panel * kColumns * b.column_stride, b.column_stride,
+                                        terms, to + panel * depth * kColumns);
+    }
+  }
+  const std::int64_t rest = columns - whole * kColumns;
+  if (rest == 0) return;
+  from += whole * kColumns * b.column_stride;
+  to += whole * depth * kColumns;
+  for (std::int64_t k = 0; k < terms; k += kTerms, to += kColumns) {
+    for (std::int64_t j = 0; j < kColumns; ++j) {
+      to[j] = j < rest ? Source::cell(from + k * b.row_stride + j * b.column_stride, b.row_stride,
+                                      terms - k)
+                       : 0.0F;
+    }
+  }
+}
+
+}  // namespace pipetrain::gemm_panels

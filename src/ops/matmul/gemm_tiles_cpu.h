@@ -1,0 +1,275 @@
+// The inner loops of ops/matmul/gemm_cpu.h: up to 12 rows and 32 columns of c from packed panels
+// (ops/matmul/gemm_packing_cpu.h). Include it from gemm_cpu.cpp only.
+#pragma once
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/matmul/gemm_packing_cpu.h"
+
+namespace pipetrain::gemm_panels {
+
+template <int kCount>
+[[gnu::always_inline]] inline void add_term(const float* a, const float* b, Vector (&low)[kCount],
+                                            Vector (&high)[kCount]) {
+  const Vector b_low = load8(b), b_high = load8(b + kLanes);
+#pragma GCC unroll 6
+  for (int r = 0; r < kCount; ++r) {
+    const Vector factor = fill8(a[r]);
+    low[r] += factor * b_low;
+    high[r] += factor * b_high;
+  }
+}
+
+// A tile calls in a line for so many of its terms; so many tiles call in a whole panel.
+constexpr std::int64_t kTermsAhead = 4;
+
+/// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
+/// With kAhead lines from `next` on, a quarter of a panel, come to the second cache meanwhile.
+template <int kCount, bool kAhead>
+void multiply(std::int64_t depth, const float* a, const float* b,
+              [[maybe_unused]] const float* next, const float* bias, bool add, float* c,
+              std::int64_t row) {
+  Vector low[kCount] = {}, high[kCount] = {};
+  for (std::int64_t r = 0; r < kCount; ++r) {
+    __builtin_prefetch(c + r * row, 1);
+    __builtin_prefetch(c + r * row + kColumns - 1, 1);
+  }
+  if constexpr (kAhead) {
+    for (std::int64_t i = 0; i < depth; next += kColumns) {
+      __builtin_prefetch(next, 0, 2);
+      const std::int64_t end = std::min(depth, i + kTermsAhead);
+#pragma GCC unroll 4
+      for (; i < end; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
+    }
+  } else {
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
+  }
+  if (bias) {
+    const Vector bias_low = load8(bias), bias_high = load8(bias + kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < kCount; ++r) {
+      low[r] += bias_low;
+      high[r] += bias_high;
+    }
+  }
+  if (add) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kCount; ++r) {
+      low[r] += load8(c + r * row);
+      high[r] += load8(c + r * row + kLanes);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kCount; ++r) {
+    store8(c + r * row, low[r]);
+    store8(c + r * row + kLanes, high[r]);
+  }
+}
+
+template <bool kAhead>
+void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
+              const float* next, const float* bias, bool add, float* c, std::int64_t row) {
+  switch (rows) {
+    case 1:
+      return multiply<1, kAhead>(depth, a, b, next, bias, add, c, row);
+    case 2:
+      return multiply<2, kAhead>(depth, a, b, next, bias, add, c, row);
+    case 3:
+      return multiply<3, kAhead>(depth, a, b, next, bias, add, c, row);
+    case 4:
+      return multiply<4, kAhead>(depth, a, b, next, bias, add, c, row);
+    case 5:
+      return multiply<5, kAhead>(depth, a, b, next, bias, add, c, row);
+    default:
+      return multiply<kRows, kAhead>(depth, a, b, next, bias, add, c, row);
+  }
+}
+
+/// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and
+/// the rows of both panels hide the latency. The second panel of b is depth * 16 behind the first.
+/// `next`: a panel that is read soon, which comes to the second cache meanwhile.
+template <int kTop, int kBottom, int kPanels>
+PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const float* b,
+                                    const float* next, const float* bias, bool add, float* c,
+                                    std::int64_t row) {
+  constexpr int kCount = kTop + kBottom;
+  Vector16 sums[kCount][kPanels] = {};
+  for (std::int64_t r = 0; r < kCount; ++r) {
+    for (int p = 0; p < kPanels; ++p) __builtin_prefetch(c + r * row + p * kColumns, 1);
+    __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
+  }
+  const float* below = a + depth * kRows;
+  for (std::int64_t i = 0; i < depth;
+       ++i, a += kRows, below += kRows, b += kColumns, next += kColumns) {
+    __builtin_prefetch(next, 0, 2);
+    Vector16 columns[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) columns[p] = load16(b + p * depth * kColumns);
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      const Vector16 factor = fill16(r < kTop ? a[r] : below[r - kTop]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) sums[r][p] += factor * columns[p];
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) {
+    const Vector16 shift = bias ? load16(bias + p * kColumns) : Vector16{};
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      float* to = c + r * row + p * kColumns;
+      Vector16 sum = sums[r][p];
+      if (bias) sum += shift;
+      if (add) sum += load16(to);
+      store16(to, sum);
+    }
+  }
+}
+
+template <class Out>
+using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, const float* next,
+                          const float* bias, bool add, Out* c, std::int64_t row);
+
+/// Heights of neighbouring panels differ by one at most, the higher one first.
+template <int kPanels>
+WideTile<float> wide_tile(std::int64_t top, std::int64_t bottom) {
+  static constexpr WideTile<float> kAlone[] = {
+      multiply_wide<1, 0, kPanels>, multiply_wide<2, 0, kPanels>, multiply_wide<3, 0, kPanels>,
+      multiply_wide<4, 0, kPanels>, multiply_wide<5, 0, kPanels>, multiply_wide<6, 0, kPanels>};
+  static constexpr WideTile<float> kPairs[] = {
+      multiply_wide<4, 3, kPanels>, multiply_wide<4, 4, kPanels>, multiply_wide<5, 4, kPanels>,
+      multiply_wide<5, 5, kPanels>, multiply_wide<6, 5, kPanels>, multiply_wide<6, 6, kPanels>};
+  return bottom == 0 ? kAlone[top - 1] : kPairs[top + bottom - 7];
+}
+
+#ifdef __x86_64__
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline void store_sum(float* to, __m512 sum) {
+  _mm512_storeu_ps(to, sum);
+}
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline void store_sum(std::uint16_t* to, __m512 sum) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum)));
+}
+
+/// multiply_wide() for cells of two bfloat16 numbers. Only floats are added to.
+template <int kTop, int kBottom, int kPanels, class Out>
+PIPETRAIN_BFLOAT16 void multiply_pairs(std::int64_t depth, const float* a, const float* b,
+                                       const float* next, const float* bias, bool add, Out* c,
+                                       std::int64_t row) {
+  constexpr int kCount = kTop + kBottom;
+  __m512 sums[kCount][kPanels];
+#pragma GCC unroll 12
+  for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(c + r * row + p * kColumns, 1);
+      sums[r][p] = _mm512_setzero_ps();
+    }
+    __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
+  }
+  const float* below = a + depth * kRows;
+  for (std::int64_t i = 0; i < depth;
+       ++i, a += kRows, below += kRows, b += kColumns, next += kColumns) {
+    __builtin_prefetch(next, 0, 2);
+    __m512bh columns[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p)
+      columns[p] = reinterpret_cast<__m512bh>(_mm512_loadu_ps(b + p * depth * kColumns));
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      const auto factor =
+          reinterpret_cast<__m512bh>(_mm512_set1_ps(r < kTop ? a[r] : below[r - kTop]));
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p)
+        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], factor, columns[p]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) {
+    const __m512 shift = bias ? _mm512_loadu_ps(bias + p * kColumns) : _mm512_setzero_ps();
+#pragma GCC unroll 12
+    for (int r = 0; r < kCount; ++r) {
+      Out* to = c + r * row + p * kColumns;
+      __m512 sum = sums[r][p];
+      if (bias) sum = _mm512_add_ps(sum, shift);
+      if constexpr (std::is_same_v<Out, float>) {
+        if (add) sum = _mm512_add_ps(sum, _mm512_loadu_ps(to));
+      }
+      store_sum(to, sum);
+    }
+  }
+}
+
+template <int kPanels, class Out>
+WideTile<Out> pairs_tile(std::int64_t top, std::int64_t bottom) {
+  static constexpr WideTile<Out> kAlone[] = {
+      multiply_pairs<1, 0, kPanels, Out>, multiply_pairs<2, 0, kPanels, Out>,
+      multiply_pairs<3, 0, kPanels, Out>, multiply_pairs<4, 0, kPanels, Out>,
+      multiply_pairs<5, 0, kPanels, Out>, multiply_pairs<6, 0, kPanels, Out>};
+  static constexpr WideTile<Out> kPairs[] = {
+      multiply_pairs<4, 3, kPanels, Out>, multiply_pairs<4, 4, kPanels, Out>,
+      multiply_pairs<5, 4, kPanels, Out>, multiply_pairs<5, 5, kPanels, Out>,
+      multiply_pairs<6, 5, kPanels, Out>, multiply_pairs<6, 6, kPanels, Out>};
+  return bottom == 0 ? kAlone[top - 1] : kPairs[top + bottom - 7];
+}
+#else
+template <int kPanels, class Out>
+WideTile<Out> pairs_tile(std::int64_t, std::int64_t) {
+  return nullptr;  // has_avx512_bfloat16() is false
+}
+#endif
+
+/// The same for fewer than 16 columns at the right edge of c.
+inline void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                          const float* a, const float* b, const float* bias, bool add, float* c,
+                          std::int64_t row) {
+  float corner[kRows * kColumns];
+  float shift[kColumns] = {};
+  if (bias) std::copy_n(bias, columns, shift);
+  multiply<false>(rows, depth, a, b, nullptr, shift, /*add=*/false, corner, kColumns);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      float& to = c[r * row + j];
+      to = corner[r * kColumns + j] + (add ? to : 0.0F);
+    }
+  }
+}
+
+template <class Out>
+void multiply_pairs_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                         const float* a, const float* b, const float* bias, bool add, Out* c,
+                         std::int64_t row) {
+  Out corner[kRows * kColumns];
+  float shift[kColumns] = {};
+  if (bias) std::copy_n(bias, columns, shift);
+  pairs_tile<1, Out>(rows, 0)(depth, a, b, b, shift, /*add=*/false, corner, kColumns);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      Out& to = c[r * row + j];
+      if constexpr (std::is_same_v<Out, float>) {
+        to = corner[r * kColumns + j] + (add ? to : 0.0F);
+      } else {
+        to = corner[r * kColumns + j];
+      }
+    }
+  }
+}
+
+/// The tile of so many panels of columns.
+template <class Source, class Out, int kPanels>
+WideTile<Out> tile_of(std::int64_t top, std::int64_t bottom) {
+  if constexpr (std::is_same_v<Source, Floats>) {
+    return wide_tile<kPanels>(top, bottom);
+  } else {
+    return pairs_tile<kPanels, Out>(top, bottom);
+  }
+}
+
+}  // namespace pipetrain::gemm_panels

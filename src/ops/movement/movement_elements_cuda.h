@@ -1,0 +1,35 @@
+// What a kernel that moves elements does with them: for the files that turn nodes into launches.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/cuda/stored_tensor_cuda.h"
+#include "ops/kernel/element_types.h"
+
+namespace pipetrain::movement {
+
+/// What a movement does with its elements.
+enum class Elements {
+  kKept,       // copied as they are
+  kConverted,  // between stored types of floats
+  kUnknown,
+};
+
+inline Elements elements_of(const KernelRequest& request, std::size_t operands,
+                            Layout feature_maps = Layout::kRowMajor) {
+  if (feature_maps == Layout::kRowMajor && !is_row_major(request)) return Elements::kUnknown;
+  bool kept = true, floats = true;
+  const DType first = request.outputs[0].dtype;
+  const auto look = [&](const TensorType& type) {
+    if (type.dtype == DType::kUndefined) return;
+    kept = kept && type.dtype == first;
+    floats = floats && is_stored_float(type.dtype);
+  };
+  for (std::size_t i = 0; i < std::min(operands, request.inputs.size()); ++i)
+    look(request.inputs[i]);
+  for (const TensorType& type : request.outputs) look(type);
+  if (kept && size_of(first) <= 8) return Elements::kKept;
+  return floats ? Elements::kConverted : Elements::kUnknown;
+}
+
+}  // namespace pipetrain::movement

@@ -1,0 +1,169 @@
+// BatchNorm (statistics of the batch), BatchNormInference (given statistics), their gradients, and
+// the import of BatchNormalization, which chooses between the two.
+//
+//   BatchNorm{epsilon, …}(x, scale, bias) -> y, mean, variance      (Ioffe and Szegedy 2015; the
+//   variance is biased) BatchNormGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
+//   BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
+//   BatchNormInferenceGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
+//
+// Where y is clipped (batch_norm.h), the gradients take the bias as well, to find out where.
+//
+// A BatchNorm node says in its attributes momentum, running_mean and running_variance (value
+// indices) which running statistics its batch statistics belong to; updating them is not the
+// operator's business.
+#include "ops/norm/batch_norm.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "ops/registry/all_ops.h"
+#include "ops/registry/registry.h"
+
+namespace pipetrain {
+
+double batch_norm_epsilon(const Attributes& attributes) { return attributes.real("epsilon", 1e-5); }
+
+BatchNormLimits::BatchNormLimits(const Attributes& attributes)
+    : low(attributes.real("clip_min", -std::numeric_limits<double>::infinity())),
+      high(attributes.real("clip_max", std::numeric_limits<double>::infinity())),
+      passes_from(attributes.flag("clip_open")
+                      ? static_cast<double>(std::nextafter(static_cast<float>(low),
+                                                           std::numeric_limits<float>::max()))
+                      : low) {}
+
+bool BatchNormLimits::any() const { return std::isfinite(low) || std::isfinite(high); }
+
+namespace {
+
+/// Checks x and the per-channel inputs [first, end).
+void check_inputs(const InferContext& context, std::size_t x_index, std::size_t first) {
+  const TensorType& x = context.inputs[x_index];
+  PT_CHECK(x.shape.rank() >= 2 && is_float(x.dtype), kModel,
+           "BatchNormalization needs a float input (N, C, ...), got {}", x.text());
+  PT_CHECK(x.shape.count() > 0, kModel, "BatchNormalization needs a non-empty input, got {}",
+           x.text());
+  for (std::size_t i = first; i < context.inputs.size(); ++i) {
+    const TensorType expected{x.dtype, Shape{x.shape[1]}};
+    PT_CHECK(context.inputs[i].shape == expected.shape && context.inputs[i].dtype == x.dtype,
+             kModel,
+             "BatchNormalization over {} needs scale, bias, mean and variance of type {}, got {}",
+             x.text(), expected.text(), context.inputs[i].text());
+  }
+}
+
+void infer_training(InferContext& context) {
+  check_inputs(context, 0, 1);
+  const TensorType& x = context.inputs[0];
+  const TensorType channel{x.dtype, Shape{x.shape[1]}};
+  context.outputs = {{x.dtype, x.shape}, channel, channel};
+}
+
+void infer_inference(InferContext& context) {
+  check_inputs(context, 0, 1);
+  context.outputs = {{context.inputs[0].dtype, context.inputs[0].shape}};
+}
+
+void infer_gradient(InferContext& context) {
+  check_inputs(context, 1, 2);
+  const TensorType& dy = context.inputs[0];
+  const TensorType& x = context.inputs[1];
+  PT_CHECK(dy.shape == x.shape && dy.dtype == x.dtype, kModel,
+           "the gradient of BatchNormalization needs dy of type {}, got {}", x.text(), dy.text());
+  const TensorType channel{x.dtype, Shape{x.shape[1]}};
+  context.outputs = {{x.dtype, x.shape}, channel, channel};
+}
+
+void set_gradients(GradientContext& context, std::string_view op, ValueId mean, ValueId variance) {
+  const std::vector<ValueId> gradients = context.builder().add_all(
+      op, {context.output_gradient(), context.input(0), context.input(1), mean, variance},
+      {{"epsilon", batch_norm_epsilon(context.attributes())}});
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (context.wants(i)) context.set_input_gradient(i, gradients[i]);
+  }
+}
+
+void differentiate_training(GradientContext& context) {
+  set_gradients(context, "BatchNormGrad", context.output(1), context.output(2));
+}
+
+// The statistics are states: no gradient reaches them.
+void differentiate_inference(GradientContext& context) {
+  set_gradients(context, "BatchNormInferenceGrad", context.input(3), context.input(4));
+}
+
+Cost cost(const Attributes&, std::span<const TensorType> in, std::span<const TensorType>) {
+  return {8.0 * static_cast<double>(in[0].count())};
+}
+
+/// Whether the node normalizes with the statistics of the batch.
+bool trains(const ImportContext& context) {
+  if (!context.mode().training) return false;
+  switch (context.mode().batch_norm) {
+    case BatchNormMode::kTrain:
+      return true;
+    case BatchNormMode::kFrozen:
+      return false;
+    case BatchNormMode::kAsFile:
+      break;
+  }
+  if (context.opset() >= 14) return context.attributes().flag("training_mode");
+  return context.output_count() > 1;
+}
+
+void import_batch_normalization(ImportContext& context) {
+  GraphBuilder& builder = context.builder();
+  PT_CHECK(context.attributes().integer("spatial", 1) == 1, kModel,
+           "BatchNormalization with spatial=0 is not supported; export with opset 9 or later");
+  const double epsilon = context.attributes().real("epsilon", 1e-5);
+  const ValueId mean = context.input(3);
+  const ValueId variance = context.input(4);
+  // Outputs 1 and 2 are the running statistics, which are updated once per mini-batch outside the
+  // graph. Outputs 3 and 4 of old opsets are saved statistics that nobody may read.
+  context.set_output(1, mean);
+  context.set_output(2, variance);
+  if (trains(context)) {
+    Attributes attributes{{"epsilon", epsilon},
+                          {"momentum", context.attributes().real("momentum", 0.9)},
+                          {"running_mean", std::int64_t{mean.index}},
+                          {"running_variance", std::int64_t{variance.index}}};
+    const std::vector<ValueId> outputs = builder.add_all(
+        "BatchNorm", {context.input(0), context.input(1), context.input(2)}, std::move(attributes));
+    context.set_output(0, outputs[0]);
+    context.set_output(3, outputs[1]);
+    context.set_output(4, outputs[2]);
+    return;
+  }
+  context.set_output(
+      0, builder.add("BatchNormInference",
+                     {context.input(0), context.input(1), context.input(2), mean, variance},
+                     {{"epsilon", epsilon}}));
+  context.set_output(3, mean);
+  context.set_output(4, variance);
+}
+
+constexpr OpTraits kBatchNormTraits = {KernelKind::kRows,
+                                       {PrecisionRule::kAsLarge},
+                                       LayoutRule::kFollows,
+                                       {PieceRule::kChannels},
+                                       Fusion::kNever};
+
+constexpr OpDef kBatchNormOps[] = {
+    {"BatchNorm", kPlain, kBatchNormTraits, infer_training, differentiate_training, cost},
+    {"BatchNormGrad", kPlain, kBatchNormTraits, infer_gradient, nullptr, cost},
+    {"BatchNormInference", kPlain, kBatchNormTraits, infer_inference, differentiate_inference,
+     cost},
+    {"BatchNormInferenceGrad", kPlain, kBatchNormTraits, infer_gradient, nullptr, cost},
+};
+
+constexpr ImportRule kBatchNormImports[] = {{"BatchNormalization", import_batch_normalization}};
+
+}  // namespace
+
+const OpFamily& batch_norm_family() {
+  static const OpFamily family{"batch_norm", kBatchNormOps, kBatchNormImports,
+                               batch_norm_reference_kernels(), batch_norm_cpu_kernels()};
+  return family;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,42 @@
+// Batch normalization: what its definitions and kernels share.
+//
+//   x: (N, C, …)     scale, bias, mean, variance: (C)     y = (x - mean) / sqrt(variance + epsilon)
+//   * scale + bias
+//
+// With limits (attributes clip_min, clip_max) y is clipped to them: the Relu or Clip behind it,
+// fused by passes/fuse.h.
+#pragma once
+
+#include <span>
+
+#include "ops/kernel/kernel.h"
+
+namespace pipetrain {
+
+/// x seen as (N, C, positions).
+struct BatchNormShape {
+  std::int64_t images = 0;
+  std::int64_t channels = 0;
+  std::int64_t positions = 0;
+
+  explicit BatchNormShape(const Shape& x)
+      : images(x[0]), channels(x[1]), positions(x.count(2, x.rank())) {}
+  /// How many elements a channel has.
+  double population() const { return static_cast<double>(images * positions); }
+};
+
+double batch_norm_epsilon(const Attributes& attributes);
+
+/// Where y is cut off, and between which values of what is cut off the gradient passes.
+struct BatchNormLimits {
+  double low, high;
+  double passes_from;  // `low`, or what comes next for a Relu, whose gradient at 0 is 0
+
+  explicit BatchNormLimits(const Attributes& attributes);
+  bool any() const;
+};
+
+std::span<const KernelEntry> batch_norm_reference_kernels();
+std::span<const KernelEntry> batch_norm_cpu_kernels();
+
+}  // namespace pipetrain

@@ -1,0 +1,48 @@
+// Batch normalization (C++17: nvcc compiles this file).
+#pragma once
+
+#include <cstdint>
+
+#include "device/queue_cuda.h"
+#include "ops/cuda/stored_cuda.h"
+
+namespace pipetrain::batch_norm {
+
+/// x: (images, channels, positions), or (images, positions, channels); y is clipped to [low, high].
+struct Channels {
+  std::int64_t images, channels, positions;
+  float epsilon, low, high, passes_from;
+  bool clips;
+  bool channels_last = false;
+};
+/// With the moments of x, which go to `mean` and `variance` unless these are null.
+void launch_batch_norm(const Channels& shape, const ConstFloatView& x, const ConstFloatView& scale,
+                       const ConstFloatView& bias, const FloatView& mean, const FloatView& variance,
+                       const FloatView& y, const CudaQueue& queue);
+/// With given moments.
+void launch_batch_norm_inference(const Channels& shape, const ConstFloatView& x,
+                                 const ConstFloatView& scale, const ConstFloatView& bias,
+                                 const ConstFloatView& mean, const ConstFloatView& variance,
+                                 const FloatView& y, const CudaQueue& queue);
+/// `training`: mean and variance depend on x. dx, dscale, dbias may be null.
+void launch_batch_norm_gradient(const Channels& shape, bool training, const ConstFloatView& dy,
+                                const ConstFloatView& x, const ConstFloatView& scale,
+                                const ConstFloatView& mean, const ConstFloatView& variance,
+                                const ConstFloatView& bias, const FloatView& dx,
+                                const FloatView& dscale, const FloatView& dbias,
+                                const CudaQueue& queue);
+
+// What a library's batch normalization lacks.
+/// From 1 / sqrt(variance + epsilon) to the variance, and back.
+void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,
+                      float* variances, const CudaQueue& queue);
+void launch_inverse_deviations(std::int64_t count, float epsilon, const float* variances,
+                               float* inverse_deviations, const CudaQueue& queue);
+/// dy where y lies within its limits, else 0.
+void launch_batch_norm_passed(const Channels& shape, const ConstFloatView& dy,
+                              const ConstFloatView& x, const ConstFloatView& scale,
+                              const ConstFloatView& mean, const ConstFloatView& variance,
+                              const ConstFloatView& bias, const FloatView& passed,
+                              const CudaQueue& queue);
+
+}  // namespace pipetrain::batch_norm

@@ -1,0 +1,228 @@
+// LayerNorm and its gradients, and the imports of the normalisations that are made of it: layer,
+// instance, group and root-mean-square normalisation.
+//
+// The gradient is two operators, so that a schedule can run the one for x (I) and the one for scale
+// and bias (W) at different times.
+#include "ops/norm/layer_norm.h"
+
+#include "base/error.h"
+#include "ops/registry/all_ops.h"
+#include "ops/registry/registry.h"
+
+namespace pipetrain {
+
+LayerNormGeometry layer_norm_geometry(const Attributes& attributes, const Shape& x) {
+  const auto rank = static_cast<std::int64_t>(x.rank());
+  const std::int64_t axis = attributes.integer("axis", -1);
+  PT_CHECK(axis >= -rank && axis < rank, kModel,
+           "LayerNorm axis {} is outside a tensor of shape {}", axis, x.text());
+  const auto at = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+  LayerNormGeometry out;
+  out.rows = x.count(0, at);
+  out.width = x.count(at, x.rank());
+  PT_CHECK(out.width > 0, kModel, "LayerNorm over axis {} of shape {} has nothing to normalise",
+           axis, x.text());
+  out.epsilon = attributes.real("epsilon", 1e-5);
+  const auto split = x.begin() + static_cast<std::ptrdiff_t>(at);
+  out.row_shape = Shape(std::vector<std::int64_t>(x.begin(), split));
+  out.scale_shape = Shape(std::vector<std::int64_t>(split, x.end()));
+  return out;
+}
+
+namespace {
+
+bool is_present(std::span<const TensorType> inputs, std::size_t index) {
+  return index < inputs.size() && inputs[index].dtype != DType::kUndefined;
+}
+
+void check_type(const TensorType& actual, DType dtype, const Shape& shape, std::string_view what) {
+  PT_CHECK(actual.dtype == dtype && actual.shape == shape, kModel,
+           "LayerNorm {} must be {}, got {}", what, TensorType{dtype, shape}.text(), actual.text());
+}
+
+void infer_layer_norm(InferContext& context) {
+  const TensorType& x = context.inputs[0];
+  PT_CHECK(is_float(x.dtype), kModel, "LayerNorm needs a floating-point input, got {}", x.text());
+  const LayerNormGeometry geometry = layer_norm_geometry(context.attributes, x.shape);
+  if (is_present(context.inputs, 1)) {
+    check_type(context.inputs[1], x.dtype, geometry.scale_shape, "scale");
+  }
+  if (is_present(context.inputs, 2)) {
+    check_type(context.inputs[2], x.dtype, geometry.scale_shape, "bias");
+  }
+  const TensorType row{x.dtype, geometry.row_shape};
+  context.outputs = {{x.dtype, x.shape}, row, row};
+}
+
+// (dy, x, scale, mean, inverse_std) -> dx
+void infer_layer_input_gradient(InferContext& context) {
+  const TensorType& x = context.inputs[1];
+  const LayerNormGeometry geometry = layer_norm_geometry(context.attributes, x.shape);
+  check_type(context.inputs[0], x.dtype, x.shape, "gradient");
+  if (is_present(context.inputs, 2)) {
+    check_type(context.inputs[2], x.dtype, geometry.scale_shape, "scale");
+  }
+  check_type(context.inputs[3], x.dtype, geometry.row_shape, "mean");
+  check_type(context.inputs[4], x.dtype, geometry.row_shape, "inverse_std");
+  context.outputs = {{x.dtype, x.shape}};
+}
+
+// (dy, x, mean, inverse_std) -> dscale, dbias
+void infer_layer_weight_gradient(InferContext& context) {
+  const TensorType& x = context.inputs[1];
+  const LayerNormGeometry geometry = layer_norm_geometry(context.attributes, x.shape);
+  check_type(context.inputs[0], x.dtype, x.shape, "gradient");
+  check_type(context.inputs[2], x.dtype, geometry.row_shape, "mean");
+  check_type(context.inputs[3], x.dtype, geometry.row_shape, "inverse_std");
+  const TensorType scale{x.dtype, geometry.scale_shape};
+  context.outputs = {scale, scale};
+}
+
+void differentiate_layer_norm(GradientContext& context) {
+  PT_CHECK(!context.output_gradient(1) && !context.output_gradient(2), kModel,
+           "training through the mean or deviation output of LayerNorm is not supported");
+  GraphBuilder& builder = context.builder();
+  const Attributes attributes = context.attributes();
+  const ValueId dy = context.output_gradient();
+  const ValueId x = context.input(0);
+  const ValueId mean = context.output(1);
+  const ValueId inverse_std = context.output(2);
+  if (context.wants(0)) {
+    context.set_input_gradient(
+        0, builder.add("LayerNormInputGrad", {dy, x, context.input(1), mean, inverse_std},
+                       attributes));
+  }
+  const auto wanted = [&](std::size_t input) {
+    return input < context.input_count() && context.input(input) && context.wants(input);
+  };
+  if (!wanted(1) && !wanted(2)) return;
+  const std::vector<ValueId> gradients =
+      builder.add_all("LayerNormWeightGrad", {dy, x, mean, inverse_std}, attributes);
+  if (wanted(1)) context.set_input_gradient(1, gradients[0]);
+  if (wanted(2)) context.set_input_gradient(2, gradients[1]);
+}
+
+Cost layer_norm_cost(const Attributes&, std::span<const TensorType> inputs,
+                     std::span<const TensorType>) {
+  constexpr double kFlopsPerElement = 8;
+  return {kFlopsPerElement * static_cast<double>(inputs[0].count())};
+}
+
+constexpr OpTraits kLayerNormTraits = {
+    KernelKind::kRows,
+    {PrecisionRule::kAsLarge},
+    LayoutRule::kRowMajor,
+    {.kind = PieceRule::kSamples, .shared = {1, 2}, .axis = true},
+    Fusion::kNever};
+constexpr OpTraits kLayerNormInputGradTraits = {
+    KernelKind::kRows,
+    {PrecisionRule::kAsLarge},
+    LayoutRule::kRowMajor,
+    {.kind = PieceRule::kSamples, .shared = {2}, .axis = true},
+    Fusion::kNever};
+constexpr OpTraits kLayerNormWeightGradTraits = {KernelKind::kRows,
+                                                 {PrecisionRule::kFloat},
+                                                 LayoutRule::kRowMajor,
+                                                 {PieceRule::kWhole},
+                                                 Fusion::kNever};
+
+constexpr OpDef kLayerNormOps[] = {
+    {"LayerNorm", kPlain, kLayerNormTraits, infer_layer_norm, differentiate_layer_norm,
+     layer_norm_cost},
+    {"LayerNormInputGrad", kPlain, kLayerNormInputGradTraits, infer_layer_input_gradient, nullptr,
+     layer_norm_cost},
+    {"LayerNormWeightGrad", kPlain, kLayerNormWeightGradTraits, infer_layer_weight_gradient,
+     nullptr, layer_norm_cost},
+};
+
+// --- import ---
+
+ValueId expanded(GraphBuilder& builder, ValueId x, const Shape& shape) {
+  if (builder.shape(x) == shape) return x;
+  return builder.add("Expand", {x}, {{"shape", shape.dims()}});
+}
+
+Attributes normalise_attributes(std::int64_t axis, double epsilon) {
+  return {{"axis", axis}, {"epsilon", epsilon}};
+}
+
+double epsilon_of(const ImportContext& context) {
+  return context.attributes().real("epsilon", 1e-5);
+}
+
+void import_layer_norm(ImportContext& context) {
+  GraphBuilder& builder = context.builder();
+  const Shape shape = context.type(0).shape;
+  const Attributes attributes =
+      normalise_attributes(context.attributes().integer("axis", -1), epsilon_of(context));
+  const LayerNormGeometry geometry = layer_norm_geometry(attributes, shape);
+  std::vector<ValueId> inputs = {context.input(0),
+                                 expanded(builder, context.input(1), geometry.scale_shape)};
+  if (context.has_input(2)) {
+    inputs.push_back(expanded(builder, context.input(2), geometry.scale_shape));
+  }
+  const std::vector<ValueId> outputs = builder.add_all("LayerNorm", std::move(inputs), attributes);
+  context.set_output(0, outputs[0]);
+  // ONNX keeps the normalised axes of the statistics as 1.
+  std::vector<std::int64_t> dims = geometry.row_shape.dims();
+  dims.resize(shape.rank(), 1);
+  for (std::size_t i = 1; i < context.output_count(); ++i) {
+    context.set_output(i, builder.reshape(outputs[i], Shape(dims)));
+  }
+}
+
+/// x normalised in rows of all that follows the first `groups` of the reshaped x, then scaled and
+/// shifted by `scale` and `bias` brought to `affine_shape`.
+ValueId normalise_groups(ImportContext& context, const Shape& grouped, const Shape& affine,
+                         const Shape& affine_shape) {
+  GraphBuilder& builder = context.builder();
+  const Shape shape = context.type(0).shape;
+  const ValueId rows = builder.reshape(context.input(0), grouped);
+  ValueId y = builder.add("LayerNorm", {rows}, normalise_attributes(1, epsilon_of(context)));
+  y = builder.reshape(y, affine);
+  y = builder.add("Mul", {y, builder.reshape(context.input(1), affine_shape)});
+  y = builder.add("Add", {y, builder.reshape(context.input(2), affine_shape)});
+  return builder.reshape(y, shape);
+}
+
+void import_instance_norm(ImportContext& context) {
+  const Shape shape = context.type(0).shape;
+  PT_CHECK(shape.rank() >= 3, kModel, "InstanceNormalization input must be (N, C, …), got {}",
+           shape.text());
+  const std::int64_t inner = shape.count(2, shape.rank());
+  context.set_output(0, normalise_groups(context, Shape{shape[0] * shape[1], inner},
+                                         Shape{shape[0], shape[1], inner}, Shape{shape[1], 1}));
+}
+
+void import_group_norm(ImportContext& context) {
+  const Shape shape = context.type(0).shape;
+  const std::int64_t groups = context.attributes().integer("num_groups");
+  PT_CHECK(shape.rank() >= 2 && groups >= 1 && shape[1] % groups == 0, kModel,
+           "GroupNormalization of {} needs num_groups that divides the channels, got {}",
+           shape.text(), groups);
+  const std::int64_t inner = shape.count(2, shape.rank());
+  const std::int64_t channels = shape[1] / groups;
+  const Shape grouped{shape[0] * groups, channels * inner};
+  // Scale and bias are per group in opset 18 and per channel from 21 on.
+  const bool per_group = context.type(1).count() == groups && groups != shape[1];
+  const Shape affine =
+      per_group ? Shape{shape[0], groups, channels * inner} : Shape{shape[0], shape[1], inner};
+  const Shape affine_shape = per_group ? Shape{groups, 1} : Shape{shape[1], 1};
+  context.set_output(0, normalise_groups(context, grouped, affine, affine_shape));
+}
+
+constexpr ImportRule kLayerNormImports[] = {
+    {"GroupNormalization", import_group_norm},
+    {"InstanceNormalization", import_instance_norm},
+    {"LayerNormalization", import_layer_norm},
+};
+
+}  // namespace
+
+const OpFamily& layer_norm_family() {
+  static const OpFamily family = {"layer_norm", kLayerNormOps, kLayerNormImports,
+                                  layer_norm_reference_kernels(), layer_norm_cpu_kernels()};
+  return family;
+}
+
+}  // namespace pipetrain

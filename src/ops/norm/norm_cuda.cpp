@@ -1,0 +1,301 @@
+// Normalizations by cuDNN: batch normalization by the statistics of the batch; layer and
+// root-mean-square normalization over narrow types (in float32 the own kernels, a block a row, do
+// not read more than they must). Weight gradients of the latter two are nodes of their own and the
+// own kernel's: cuDNN would compute the input's once more.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "graph/op.h"
+#include "ops/cuda/library_kernels_cuda.h"
+#include "ops/cuda/library_plans_cuda.h"
+#include "ops/cuda/stored_tensor_cuda.h"
+#include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/norm/batch_norm.h"
+#include "ops/norm/batch_norm_launch_cuda.h"
+#include "ops/norm/layer_norm.h"
+#include "ops/norm/norm_graph_cuda.h"
+
+namespace pipetrain {
+namespace {
+
+using SharedGraph = std::shared_ptr<const NormGraph>;
+using NormPlans = LibraryPlans<NormGraph, NormShapes>;
+
+/// A graph with its plan; null when cuDNN has none.
+NormPlans::Found plan_for(const NormShapes& shapes, CudaLibraries& libraries) {
+  const auto build = [&](const NormShapes& wanted, std::string* reason) -> SharedGraph {
+    auto graph = std::make_shared<NormGraph>(wanted);
+    return graph->build(libraries.cudnn(), reason) ? graph : nullptr;
+  };
+  return libraries.plans<NormPlans>().find(shapes, build);
+}
+
+/// Hands out parts of the workspace; the graph's own comes last.
+class WorkspaceParts {
+ public:
+  explicit WorkspaceParts(std::byte* at) : at_(at) {}
+  template <class T = std::byte>
+  T* next(std::size_t bytes) {
+    std::byte* const part = at_;
+    at_ += rounded(bytes);
+    return reinterpret_cast<T*>(part);
+  }
+  static std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+ private:
+  std::byte* at_;
+};
+
+std::size_t float_bytes(std::int64_t count) {
+  return static_cast<std::size_t>(count) * sizeof(float);
+}
+
+class NormKernel : public Kernel {
+ public:
+  NormKernel(const NormShapes& shapes, SharedGraph graph, cudnnHandle_t handle)
+      : shapes_(shapes), graph_(std::move(graph)), handle_(handle) {}
+
+ protected:
+  /// The tensor's memory, or the scratch memory where nobody asked for it.
+  static void* or_scratch(std::span<const Tensor> tensors, std::size_t index, void* scratch) {
+    return index < tensors.size() && tensors[index] ? tensors[index].data : scratch;
+  }
+  std::size_t statistic_bytes() const { return float_bytes(shapes_.statistics()); }
+  std::size_t channel_bytes() const { return float_bytes(shapes_.channels); }
+  /// With `parts` in front of what the graph needs.
+  std::size_t workspace_with(std::initializer_list<std::size_t> parts) const {
+    std::size_t bytes = graph_->workspace_bytes();
+    for (const std::size_t part : parts) bytes += WorkspaceParts::rounded(part);
+    return bytes;
+  }
+
+  NormShapes shapes_;
+  SharedGraph graph_;
+  cudnnHandle_t handle_;
+};
+
+/// Any of the three, forward.
+class NormForward final : public NormKernel {
+ public:
+  /// Batch normalization clips y as `channels` say, behind the graph what that does not.
+  NormForward(const NormShapes& shapes, const batch_norm::Channels& channels, SharedGraph graph,
+              cudnnHandle_t handle, const CudaQueue& queue)
+      : NormKernel(shapes, std::move(graph), handle), queue_(queue) {
+    using namespace elementwise;
+    if (channels.clips && !shapes.relu)
+      clip_ = encode(Clip<float, StandardMath>{channels.low, channels.high}, UnaryFunctions());
+  }
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    WorkspaceParts parts(context.workspace);
+    auto* const mean = parts.next<void>(statistic_bytes());
+    auto* const inverse = parts.next<void>(statistic_bytes());
+    NormTensors tensors{};
+    tensors.x = in[0].data;
+    tensors.scale = in[1].data;
+    if (shapes_.bias) tensors.bias = in[2].data;
+    tensors.y = out[0].data;
+    const bool centred = shapes_.kind != NormKind::kRootMeanSquare;
+    if (centred) tensors.mean = or_scratch(out, 1, mean);
+    const bool batch = shapes_.kind == NormKind::kBatch;
+    // Batch normalization keeps the variance.
+    tensors.inverse = batch ? inverse : or_scratch(out, centred ? 2 : 1, inverse);
+    graph_->run(handle_, tensors, parts.next(0));
+    if (clip_.place >= 0)
+      elementwise::launch_unary(clip_, numbers_at(out, 0), places_at(out, 0), out[0].count(),
+                                queue_);
+    if (batch && out.size() > 2 && out[2])
+      batch_norm::launch_variances(shapes_.channels, shapes_.epsilon,
+                                   static_cast<const float*>(tensors.inverse), out[2].as<float>(),
+                                   queue_);
+  }
+  std::size_t workspace_bytes() const override {
+    return workspace_with({statistic_bytes(), statistic_bytes()});
+  }
+
+ private:
+  CudaQueue queue_;
+  elementwise::Coded clip_;
+};
+
+/// dx of layer and root-mean-square normalization.
+class NormInputGradient final : public NormKernel {
+ public:
+  using NormKernel::NormKernel;
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    WorkspaceParts parts(context.workspace);
+    NormTensors tensors{};
+    tensors.dy = in[0].data;
+    tensors.x = in[1].data;
+    tensors.scale = in[2].data;
+    const bool centred = shapes_.kind == NormKind::kLayer;
+    if (centred) tensors.mean = in[3].data;
+    tensors.inverse = in[centred ? 4 : 3].data;
+    tensors.dx = out[0].data;
+    tensors.dscale = parts.next(channel_bytes());
+    tensors.dbias = parts.next(channel_bytes());
+    graph_->run(handle_, tensors, parts.next(0));
+  }
+  std::size_t workspace_bytes() const override {
+    return workspace_with({channel_bytes(), channel_bytes()});
+  }
+};
+
+class BatchNormGradient final : public NormKernel {
+ public:
+  BatchNormGradient(const NormShapes& shapes, const batch_norm::Channels& channels,
+                    SharedGraph graph, cudnnHandle_t handle, const CudaQueue& queue)
+      : NormKernel(shapes, std::move(graph), handle), channels_(channels), queue_(queue) {}
+
+  void run(std::span<const Tensor> in, std::span<const Tensor> out,
+           const RunContext& context) override {
+    if (!out[0]) {  // a norm of what is not trained; the library computes dx always
+      return batch_norm::launch_batch_norm_gradient(
+          channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+          numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), FloatView(), places_at(out, 1),
+          places_at(out, 2), queue_);
+    }
+    WorkspaceParts parts(context.workspace);
+    auto* const inverse = parts.next<float>(channel_bytes());
+    batch_norm::launch_inverse_deviations(channels_.channels, channels_.epsilon,
+                                          in[4].as<const float>(), inverse, queue_);
+    NormTensors tensors{};
+    tensors.dy = in[0].data;
+    tensors.x = in[1].data;
+    tensors.scale = in[2].data;
+    tensors.mean = in[3].data;
+    tensors.inverse = inverse;
+    tensors.dx = out[0].data;
+    tensors.dscale = or_scratch(out, 1, parts.next(channel_bytes()));
+    tensors.dbias = or_scratch(out, 2, parts.next(channel_bytes()));
+    void* const passed = parts.next(passed_bytes());
+    if (shapes_.relu) {
+      tensors.bias = in[5].data;
+    } else if (channels_.clips) {
+      batch_norm::launch_batch_norm_passed(channels_, numbers_at(in, 0), numbers_at(in, 1),
+                                           numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
+                                           numbers_at(in, 5),
+                                           FloatView(passed, stored_as(in[0].type.dtype)), queue_);
+      tensors.dy = passed;
+    }
+    graph_->run(handle_, tensors, parts.next(0));
+  }
+  std::size_t workspace_bytes() const override {
+    return workspace_with({channel_bytes(), channel_bytes(), channel_bytes(), passed_bytes()});
+  }
+
+ private:
+  /// What is left of dy where y was clipped.
+  std::size_t passed_bytes() const {
+    if (!channels_.clips || shapes_.relu) return 0;
+    const std::size_t size = shapes_.numbers == NormShapes::Precision::kFloat ? 4 : 2;
+    return static_cast<std::size_t>(shapes_.images * shapes_.channels * shapes_.positions) * size;
+  }
+
+  batch_norm::Channels channels_;
+  CudaQueue queue_;
+};
+
+bool is_absent(const std::vector<TensorType>& types, std::size_t index) {
+  return index >= types.size() || types[index].dtype == DType::kUndefined;
+}
+bool are(DType dtype, const std::vector<TensorType>& types,
+         std::initializer_list<std::size_t> indices) {
+  return std::all_of(indices.begin(), indices.end(),
+                     [&](std::size_t i) { return i < types.size() && types[i].dtype == dtype; });
+}
+/// Whether all from `first` on that are there are float32.
+bool rest_is_float(const std::vector<TensorType>& types, std::size_t first) {
+  for (std::size_t i = first; i < types.size(); ++i) {
+    if (!is_absent(types, i) && types[i].dtype != DType::kFloat32) return false;
+  }
+  return true;
+}
+
+NormShapes::Precision numbers_of(DType dtype) {
+  return dtype == DType::kBFloat16  ? NormShapes::Precision::kBFloat16
+         : dtype == DType::kFloat16 ? NormShapes::Precision::kFloat16
+                                    : NormShapes::Precision::kFloat;
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue) {
+  const std::string_view op = request.node.op->name;
+  const bool gradient = op.ends_with("Grad");
+  const std::size_t first = gradient ? 1 : 0;  // x, behind dy
+  const NormKind kind = op.starts_with("BatchNorm")   ? NormKind::kBatch
+                        : op.starts_with("LayerNorm") ? NormKind::kLayer
+                                                      : NormKind::kRootMeanSquare;
+  const DType stored = request.inputs[first].dtype;
+  // Large tensors of one type, everything else float32; y or dx and the scale must be there.
+  if (!takes_types(request, feature_map_layout(request)) || !is_stored_float(stored) ||
+      request.inputs[first].count() == 0)
+    return nullptr;
+  if (!are(stored, request.inputs, {0}) || !are(stored, request.outputs, {0}) ||
+      is_absent(request.inputs, first + 1) || !rest_is_float(request.inputs, first + 1) ||
+      !rest_is_float(request.outputs, 1))
+    return nullptr;
+  const Attributes& attributes = request.node.attributes;
+  const Shape& x = request.inputs[first].shape;
+  NormShapes shapes{kind, gradient, 0, 0, 1, 0, false, false, numbers_of(stored)};
+  batch_norm::Channels channels{};
+  if (kind == NormKind::kBatch) {
+    const BatchNormShape shape(x);
+    const BatchNormLimits limits(attributes);
+    channels = {shape.images,
+                shape.channels,
+                shape.positions,
+                static_cast<float>(batch_norm_epsilon(attributes)),
+                static_cast<float>(limits.low),
+                static_cast<float>(limits.high),
+                static_cast<float>(limits.passes_from),
+                limits.any(),
+                feature_map_layout(request) == Layout::kChannelsLast};
+    shapes.images = shape.images;
+    shapes.channels = shape.channels;
+    shapes.positions = shape.positions;
+    shapes.epsilon = channels.epsilon;
+    // cuDNN clips to nothing but a Relu's limits.
+    shapes.relu = limits.any() && limits.low == 0 && !std::isfinite(limits.high);
+    shapes.bias = true;
+    shapes.channels_last = channels.channels_last;
+  } else {
+    if (stored == DType::kFloat32 || !takes_types(request)) return nullptr;
+    const LayerNormGeometry geometry = layer_norm_geometry(attributes, x);
+    shapes.images = geometry.rows;
+    shapes.channels = geometry.width;
+    shapes.epsilon = static_cast<float>(geometry.epsilon);
+    shapes.bias = kind == NormKind::kLayer && !gradient && !is_absent(request.inputs, 2);
+  }
+  // One graph for gradients of everything that these tell apart. cuDNN knows a Relu in them with
+  // channels last only.
+  if (gradient) {
+    shapes.epsilon = 0;
+    shapes.relu = shapes.relu && shapes.channels_last && channels.passes_from > 0;
+    shapes.bias = shapes.relu;
+  }
+  cudnnHandle_t handle = queue.libraries->cudnn();
+  NormPlans::Found found = plan_for(shapes, *queue.libraries);
+  if (!found.graph && gradient && shapes.relu) {
+    shapes.bias = shapes.relu = false;
+    found = plan_for(shapes, *queue.libraries);
+  }
+  // Where the library has none for this GPU there is always the own kernel.
+  if (!found.graph) {
+    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    return nullptr;
+  }
+  SharedGraph graph = std::move(found.graph);
+  if (!gradient)
+    return std::make_unique<NormForward>(shapes, channels, std::move(graph), handle, queue);
+  if (kind == NormKind::kBatch)
+    return std::make_unique<BatchNormGradient>(shapes, channels, std::move(graph), handle, queue);
+  return std::make_unique<NormInputGradient>(shapes, std::move(graph), handle);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,17 @@
+// The files that make up the reduction family.
+#pragma once
+
+#include <span>
+
+#include "ops/reduce/reduce_plan.h"
+#include "ops/registry/registry.h"
+
+namespace pipetrain::reduce {
+
+std::span<const KernelEntry> reference_kernels();
+std::span<const KernelEntry> cpu_kernels();
+
+/// The reduction that a node of this family performs on its input.
+ReducePlan plan_of(const KernelRequest& request);
+
+}  // namespace pipetrain::reduce

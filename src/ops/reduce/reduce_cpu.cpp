@@ -1,0 +1,274 @@
+// Reductions over float32. The input is streamed in the order of its memory; a task owns a piece of
+// the output and one range of the outer reduced positions ("split"). The splits depend on the shape
+// only, so the result is the same for any number of threads, and no accumulator takes more than
+// some hundred additions in a row.
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/reduce/reduce.h"
+
+namespace pipetrain::reduce {
+namespace {
+
+constexpr std::int64_t kParallelElements = 65536;
+constexpr std::int64_t kRowsPerSplit = 256;
+constexpr std::int64_t kMaximumPartials = std::int64_t{1} << 20;
+constexpr std::int64_t kMaximumPiece = 512;
+
+struct Add {
+  static constexpr float kStart = 0;
+  float operator()(float a, float b) const { return a + b; }
+};
+struct Multiply {
+  static constexpr float kStart = 1;
+  float operator()(float a, float b) const { return a * b; }
+};
+/// NaN wins in both.
+struct Largest {
+  static constexpr float kStart = -std::numeric_limits<float>::infinity();
+  float operator()(float a, float b) const { return b > a || b != b ? b : a; }
+};
+struct Smallest {
+  static constexpr float kStart = std::numeric_limits<float>::infinity();
+  float operator()(float a, float b) const { return b < a || b != b ? b : a; }
+};
+
+/// Adds whole groups of kLanes elements of x[0 … count) to `result`; returns how many elements that
+/// were.
+template <class F, std::int64_t kLanes>
+std::int64_t reduce_lanes(const float* x, std::int64_t count, float& result) {
+  const F combine;
+  const std::int64_t end = count / kLanes * kLanes;
+  if (end == 0) return 0;
+  float lanes[kLanes];
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = x[lane];
+  for (std::int64_t i = kLanes; i < end; i += kLanes) {
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = combine(lanes[lane], x[i + lane]);
+    }
+  }
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t lane = 0; lane < half; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+    }
+  }
+  result = combine(result, lanes[0]);
+  return end;
+}
+
+/// Reduces x[0 … count) in a fixed order: 32 lanes in pieces of 4096, then 8 lanes, then the rest.
+template <class F>
+float reduce_run(const float* x, std::int64_t count) {
+  constexpr std::int64_t kPiece = 4096;
+  constexpr std::int64_t kManyLanes = 32;
+  const F combine;
+  float result = F::kStart;
+  while (count >= 2 * kManyLanes) {
+    const std::int64_t done = reduce_lanes<F, kManyLanes>(x, std::min(count, kPiece), result);
+    x += done;
+    count -= done;
+  }
+  const std::int64_t done = reduce_lanes<F, 8>(x, count, result);
+  for (std::int64_t i = done; i < count; ++i) result = combine(result, x[i]);
+  return result;
+}
+
+/// The dimensions of a plan by their part in the loops.
+struct Loops {
+  std::vector<ReducePlan::Dimension> outer_kept, outer_reduced;
+  std::int64_t outer_kept_count = 1;
+  std::int64_t rows = 1;         // outer reduced positions
+  std::int64_t kept = 1;         // the innermost kept dimension, contiguous in the output
+  std::int64_t kept_stride = 1;  // of its elements in the input
+  std::int64_t run = 1;          // reduced elements that lie together
+  std::int64_t piece = 1;        // of the innermost kept dimension, per task
+  std::int64_t pieces = 1;
+  std::int64_t splits = 1;
+
+  explicit Loops(const ReducePlan& plan) {
+    std::size_t left = plan.dims.size();
+    if (left > 0 && plan.dims[left - 1].reduced) run = plan.dims[--left].size;
+    if (left > 0) {
+      kept = plan.dims[--left].size;
+      kept_stride = plan.dims[left].input_stride;
+    }
+    for (std::size_t i = 0; i < left; ++i) {
+      const ReducePlan::Dimension& dim = plan.dims[i];
+      (dim.reduced ? outer_reduced : outer_kept).push_back(dim);
+      (dim.reduced ? rows : outer_kept_count) *= dim.size;
+    }
+    const std::int64_t most_columns = run == 1 ? kMaximumPiece : kMaximumPiece / 8;
+    piece = std::clamp<std::int64_t>(kept, 1, most_columns);
+    pieces = (kept + piece - 1) / piece;
+    const std::int64_t most =
+        std::max<std::int64_t>(1, kMaximumPartials / std::max<std::int64_t>(1, plan.kept));
+    splits = std::clamp<std::int64_t>(rows / kRowsPerSplit, 1, most);
+  }
+};
+
+std::int64_t offset_of(const std::vector<ReducePlan::Dimension>& dims, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (std::size_t i = dims.size(); i-- > 0;) {
+    offset += index % dims[i].size * dims[i].input_stride;
+    index /= dims[i].size;
+  }
+  return offset;
+}
+
+/// Calls visit(x of the row) for the outer reduced positions [first, last).
+template <class Visit>
+void for_rows(const Loops& loops, const float* x, std::int64_t first, std::int64_t last,
+              Visit visit) {
+  const std::int64_t size = loops.outer_reduced.empty() ? 1 : loops.outer_reduced.back().size;
+  const std::int64_t stride =
+      loops.outer_reduced.empty() ? 0 : loops.outer_reduced.back().input_stride;
+  for (std::int64_t row = first; row < last;) {
+    const float* from = x + offset_of(loops.outer_reduced, row);
+    for (std::int64_t i = row % size; i < size && row < last; ++i, ++row, from += stride)
+      visit(from);
+  }
+}
+
+/// Few columns: their sums stay in registers.
+template <class F, int kColumns>
+void reduce_columns(const Loops& loops, const float* x, std::int64_t first, std::int64_t last,
+                    float* to) {
+  const F combine;
+  float sums[kColumns];
+  for (float& sum : sums) sum = F::kStart;
+  for_rows(loops, x, first, last, [&](const float* from) {
+    for (int i = 0; i < kColumns; ++i) sums[i] = combine(sums[i], from[i]);
+  });
+  std::copy_n(sums, kColumns, to);
+}
+
+/// Reduces rows [first, last) of one piece of the output into `to`.
+template <class F>
+void reduce_piece(const Loops& loops, const float* x, std::int64_t first, std::int64_t last,
+                  std::int64_t count, float* to) {
+  if (loops.run == 1 && count == 8) return reduce_columns<F, 8>(loops, x, first, last, to);
+  if (loops.run == 1 && count == 16) return reduce_columns<F, 16>(loops, x, first, last, to);
+  const F combine;
+  float sums[kMaximumPiece];
+  std::fill_n(sums, count, F::kStart);
+  for_rows(loops, x, first, last, [&](const float* __restrict from) {
+    if (loops.run == 1) {
+      for (std::int64_t i = 0; i < count; ++i) sums[i] = combine(sums[i], from[i]);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) {
+        sums[i] = combine(sums[i], reduce_run<F>(from + i * loops.kept_stride, loops.run));
+      }
+    }
+  });
+  std::copy_n(sums, count, to);
+}
+
+template <class F>
+std::unique_ptr<Kernel> reduction(const ReducePlan& plan, float scale = 1) {
+  const Loops loops(plan);
+  const std::int64_t kept = plan.kept;
+  const std::int64_t elements = plan.kept * plan.reduced;
+  const std::size_t workspace =
+      loops.splits > 1 ? static_cast<std::size_t>(loops.splits * kept) * sizeof(float) : 0;
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        const float* x = in[0].as<float>();
+        float* y = out[0].as<float>();
+        if (elements == 0) {
+          std::fill_n(y, kept, scale == 1 ? F::kStart : std::numeric_limits<float>::quiet_NaN());
+          return;
+        }
+        float* partials = loops.splits > 1 ? reinterpret_cast<float*>(context.workspace) : y;
+        const std::int64_t tasks = loops.outer_kept_count * loops.pieces * loops.splits;
+#pragma omp parallel for schedule(static) if (elements > kParallelElements)
+        for (std::int64_t task = 0; task < tasks; ++task) {
+          const std::int64_t split = task % loops.splits;
+          const std::int64_t piece = task / loops.splits % loops.pieces;
+          const std::int64_t outer = task / loops.splits / loops.pieces;
+          const std::int64_t first = piece * loops.piece;
+          const std::int64_t count = std::min(loops.piece, loops.kept - first);
+          reduce_piece<F>(loops, x + offset_of(loops.outer_kept, outer) + first * loops.kept_stride,
+                          loops.rows * split / loops.splits,
+                          loops.rows * (split + 1) / loops.splits, count,
+                          partials + split * kept + outer * loops.kept + first);
+        }
+        if (loops.splits > 1) {
+          const F combine;
+          std::copy_n(partials, kept, y);
+          for (std::int64_t split = 1; split < loops.splits; ++split) {
+            const float* __restrict from = partials + split * kept;
+            for (std::int64_t i = 0; i < kept; ++i) y[i] = combine(y[i], from[i]);
+          }
+        }
+        if (scale == 1) return;
+        for (std::int64_t i = 0; i < kept; ++i) y[i] *= scale;
+      },
+      workspace);
+}
+
+std::unique_ptr<Kernel> make_reduce(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  const std::string_view op = request.node.op->name;
+  const ReducePlan plan = plan_of(request);
+  if (op == "ReduceMax") return reduction<Largest>(plan);
+  if (op == "ReduceMin") return reduction<Smallest>(plan);
+  if (op == "ReduceProd") return reduction<Multiply>(plan);
+  if (op == "ReduceMean") {
+    return reduction<Add>(plan, static_cast<float>(1.0 / static_cast<double>(plan.reduced)));
+  }
+  return reduction<Add>(plan);
+}
+
+/// ArgMax, ArgMin: the first of equal elements, or the last with select_last_index. Columns of the
+/// inner axes are compared side by side.
+std::unique_ptr<Kernel> make_arg(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
+  const Shape& shape = request.inputs[0].shape;
+  std::int64_t axis = request.node.attributes.integer("axis");
+  if (axis < 0) axis += static_cast<std::int64_t>(shape.rank());
+  const auto at = static_cast<std::size_t>(axis);
+  const std::int64_t outer = shape.count(0, at);
+  const std::int64_t size = shape[at];
+  const std::int64_t inner = shape.count(at + 1, shape.rank());
+  const bool last = request.node.attributes.flag("select_last_index");
+  const float sign = request.node.op->name == "ArgMax" ? 1.0F : -1.0F;
+  constexpr std::int64_t kColumns = 64;
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        const std::int64_t blocks = (inner + kColumns - 1) / kColumns;
+#pragma omp parallel for schedule(static) if (outer * size * inner > kParallelElements)
+        for (std::int64_t task = 0; task < outer * blocks; ++task) {
+          const std::int64_t first = task % blocks * kColumns;
+          const std::int64_t count = std::min(kColumns, inner - first);
+          const float* x = in[0].as<float>() + task / blocks * size * inner + first;
+          std::int64_t* to = out[0].as<std::int64_t>() + task / blocks * inner + first;
+          float best[kColumns];
+          for (std::int64_t i = 0; i < count; ++i) {
+            best[i] = sign * x[i];
+            to[i] = 0;
+          }
+          for (std::int64_t k = 1; k < size; ++k) {
+            for (std::int64_t i = 0; i < count; ++i) {
+              const float value = sign * x[k * inner + i];
+              const bool better = value > best[i] || (last && value == best[i]);
+              best[i] = better ? value : best[i];
+              to[i] = better ? k : to[i];
+            }
+          }
+        }
+      });
+}
+
+constexpr KernelEntry kKernels[] = {
+    {"ArgMax", make_arg},        {"ArgMin", make_arg},       {"ReduceMax", make_reduce},
+    {"ReduceMean", make_reduce}, {"ReduceMin", make_reduce}, {"ReduceProd", make_reduce},
+    {"ReduceSum", make_reduce},  {"SumTo", make_reduce},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> cpu_kernels() { return kKernels; }
+
+}  // namespace pipetrain::reduce

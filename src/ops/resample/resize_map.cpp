@@ -1,0 +1,144 @@
+#include "ops/resample/resize_map.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+/// What the attributes of Resample say about one axis.
+struct Sampling {
+  std::string mode, coordinates, nearest;
+  double scale;
+  double cubic;
+  std::int64_t inputs, outputs;
+  bool antialias, exclude_outside;
+  double start, end;  // of tf_crop_and_resize, in lengths of the axis
+
+  bool crops() const { return coordinates == "tf_crop_and_resize"; }
+};
+
+/// Where output i lies between the inputs.
+double position(const Sampling& s, std::int64_t i) {
+  const auto x = static_cast<double>(i);
+  const auto inputs = static_cast<double>(s.inputs);
+  // The exact length, from which the number of outputs was rounded down.
+  const double outputs = s.scale * inputs;
+  const double half_pixel = (x + 0.5) / s.scale - 0.5;
+  if (s.coordinates == "half_pixel") return half_pixel;
+  if (s.coordinates == "pytorch_half_pixel") return s.outputs > 1 ? half_pixel : 0;
+  if (s.coordinates == "asymmetric") return x / s.scale;
+  if (s.coordinates == "align_corners") return s.outputs > 1 ? x * (inputs - 1) / (outputs - 1) : 0;
+  if (s.coordinates == "half_pixel_symmetric") {
+    const double adjustment = static_cast<double>(s.outputs) / outputs;
+    return inputs / 2 * (1 - adjustment) + half_pixel;
+  }
+  if (s.crops()) {
+    if (s.outputs == 1) return (s.start + s.end) / 2 * (inputs - 1);
+    return (s.start + x * (s.end - s.start) / static_cast<double>(s.outputs - 1)) * (inputs - 1);
+  }
+  PT_FAIL(kModel, "Resize with coordinates \"{}\" is not supported", printable(s.coordinates));
+}
+
+std::int64_t nearest_input(const Sampling& s, double x) {
+  if (s.nearest == "round_prefer_floor") return static_cast<std::int64_t>(std::ceil(x - 0.5));
+  if (s.nearest == "round_prefer_ceil") return static_cast<std::int64_t>(std::floor(x + 0.5));
+  if (s.nearest == "floor") return static_cast<std::int64_t>(std::floor(x));
+  if (s.nearest == "ceil") return static_cast<std::int64_t>(std::ceil(x));
+  PT_FAIL(kModel, "Resize has no nearest_mode \"{}\"", printable(s.nearest));
+}
+
+/// The kernel of Keys (1981) with parameter a.
+double cubic_weight(double distance, double a) {
+  const double d = std::fabs(distance);
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  if (d < 2) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+  return 0;
+}
+
+void add_row(const Sampling& s, double x, ResizeMap& map) {
+  const auto inside = [&](std::int64_t at) {
+    return std::clamp<std::int64_t>(at, 0, s.inputs - 1);
+  };
+  if (s.crops() && (x < 0 || x > static_cast<double>(s.inputs - 1))) return;
+  if (s.mode == "nearest") {
+    map.index.push_back(inside(nearest_input(s, x)));
+    map.weight.push_back(1);
+    return;
+  }
+  const bool cubic = s.mode == "cubic";
+  // Antialiasing widens the kernel when the axis shrinks.
+  const double stretch = s.antialias ? std::min(1.0, s.scale) : 1.0;
+  const double reach = (cubic ? 2 : 1) / stretch;
+  const std::size_t begin = map.weight.size();
+  double total = 0;
+  const auto floor = static_cast<std::int64_t>(std::floor(x));
+  const auto low = static_cast<std::int64_t>(std::floor(-reach)) + 1;
+  for (std::int64_t at = floor + low; at <= floor + 1 - low; ++at) {
+    const double distance = (static_cast<double>(at) - x) * stretch;
+    double weight =
+        cubic ? cubic_weight(distance, s.cubic) : std::max(0.0, 1 - std::fabs(distance));
+    if (s.exclude_outside && (at < 0 || at >= s.inputs)) weight = 0;
+    if (weight == 0) continue;
+    total += weight;
+    // Positions outside repeat the edge; they may meet a term that is there already.
+    if (map.weight.size() > begin && map.index.back() == inside(at)) {
+      map.weight.back() += weight;
+      continue;
+    }
+    map.index.push_back(inside(at));
+    map.weight.push_back(weight);
+  }
+  if (!s.exclude_outside && !s.antialias) return;
+  for (std::size_t k = begin; k < map.weight.size(); ++k) map.weight[k] /= total;
+}
+
+}  // namespace
+
+ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs) {
+  const Sampling sampling{attributes.text("mode", "nearest"),
+                          attributes.text("coordinates", "half_pixel"),
+                          attributes.text("nearest", "round_prefer_floor"),
+                          attributes.real("scale"),
+                          attributes.real("cubic", -0.75),
+                          inputs,
+                          attributes.integer("size"),
+                          attributes.flag("antialias"),
+                          attributes.flag("exclude_outside"),
+                          attributes.real("start", 0),
+                          attributes.real("end", 1)};
+  PT_CHECK(sampling.mode == "nearest" || sampling.mode == "linear" || sampling.mode == "cubic",
+           kModel, "Resize has no mode \"{}\"", printable(sampling.mode));
+  PT_CHECK(sampling.scale > 0 && inputs > 0, kModel,
+           "Resize needs a positive scale and at least one element");
+  ResizeMap map;
+  map.first.push_back(0);
+  for (std::int64_t i = 0; i < sampling.outputs; ++i) {
+    add_row(sampling, position(sampling, i), map);
+    map.first.push_back(static_cast<std::int64_t>(map.index.size()));
+  }
+  return map;
+}
+
+ResizeMap transpose(const ResizeMap& map, std::int64_t inputs) {
+  ResizeMap out;
+  out.first.assign(static_cast<std::size_t>(inputs) + 1, 0);
+  for (const std::int64_t input : map.index) ++out.first[static_cast<std::size_t>(input) + 1];
+  for (std::size_t i = 1; i < out.first.size(); ++i) out.first[i] += out.first[i - 1];
+  out.index.resize(map.index.size());
+  out.weight.resize(map.weight.size());
+  std::vector<std::int64_t> next(out.first.begin(), out.first.end() - 1);
+  for (std::size_t output = 0; output + 1 < map.first.size(); ++output) {
+    for (std::int64_t term = map.first[output]; term < map.first[output + 1]; ++term) {
+      const auto from = static_cast<std::size_t>(term);
+      const auto to = static_cast<std::size_t>(next[static_cast<std::size_t>(map.index[from])]++);
+      out.index[to] = static_cast<std::int64_t>(output);
+      out.weight[to] = map.weight[from];
+    }
+  }
+  return out;
+}
+
+}  // namespace pipetrain

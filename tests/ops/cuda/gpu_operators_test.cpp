@@ -1,0 +1,91 @@
+// docs/gpu-operators.md says which operators have kernels for GPUs; this keeps it true. Run with
+// PIPETRAIN_WRITE_LISTS=1 to write it anew.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "ops/registry/registry.h"
+#include "support/emulated_kernels.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::string_view kFused = "own kernel; cuDNN's fused one over bfloat16 and float16";
+
+constexpr std::string_view kBatch = "own kernel; cuDNN's where it has a plan";
+constexpr std::string_view kNarrow =
+    "own kernel; cuDNN's over bfloat16 and float16 where it has a plan";
+
+/// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
+const std::map<std::string_view, std::string_view> kLibraries = {
+    {"Attention", kFused},
+    {"AttentionGrad", kFused},
+    {"Conv", "cuDNN"},
+    {"ConvInputGrad", "cuDNN"},
+    {"ConvWeightGrad", "cuDNN"},
+    {"MatMul", "cuBLASLt"},
+    {"MatMulActivation", "cuBLASLt"},
+    {"MatMulSums", "cuBLASLt"},
+    {"RecurrentWeightGrad", "own kernel; cuBLASLt's product but with the reset gate before it"},
+    {"BatchNorm", kBatch},
+    {"BatchNormGrad", kBatch},
+    {"LayerNorm", kNarrow},
+    {"LayerNormInputGrad", kNarrow},
+    {"RmsNorm", kNarrow},
+    {"RmsNormInputGrad", kNarrow}};
+
+std::string operator_list() {
+  std::set<std::string_view> own;
+  for (const std::string_view op : test::emulated_operators()) own.insert(op);
+  std::set<std::string_view> all;
+  for (const OpFamily* family : all_families()) {
+    for (const KernelEntry& entry : family->reference) all.insert(entry.op);
+    for (const KernelEntry& entry : family->cpu) all.insert(entry.op);
+  }
+  std::string here, on_host;
+  int libraries = 0, hosts = 0;
+  for (const std::string_view op : all) {
+    const auto library = kLibraries.find(op);
+    if (library != kLibraries.end()) {
+      here += fmt::format("| {} | {} |\n", op, library->second);
+      libraries += !own.contains(op);
+    } else if (own.contains(op)) {
+      here += fmt::format("| {} | own kernel |\n", op);
+    } else {
+      on_host += fmt::format("{}{}", hosts++ ? ", " : "", op);
+    }
+  }
+  return fmt::format(
+      "# Operators on GPUs\n\n"
+      "Of {} operators {} have kernels of their own for GPUs and {} are left to NVIDIA's "
+      "libraries. Floats may be float32, bfloat16 or float16, in any mix for own kernels: "
+      "arithmetic "
+      "is float32's (movement and `Where` take every type, `Cast` is between these, int32, int64 "
+      "and "
+      "bool). What has none, or not for its types, runs with the CPU's kernel: its operands travel "
+      "to the host and back, which is right and slow.\n\n"
+      "| operator | computed by |\n|---|---|\n{}\n"
+      "Through the host ({}): {}.\n",
+      all.size(), own.size(), libraries, here, hosts, on_host);
+}
+
+TEST(GpuOperators, ListIsUpToDate) {
+  const std::string path = PIPETRAIN_SOURCE_DIR "/docs/gpu-operators.md";
+  if (std::getenv("PIPETRAIN_WRITE_LISTS")) std::ofstream(path) << operator_list();
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text, operator_list()) << "PIPETRAIN_WRITE_LISTS=1 writes it anew";
+}
+
+TEST(GpuOperators, AreOperators) {
+  for (const std::string_view op : test::emulated_operators())
+    EXPECT_NE(find_op(op), nullptr) << op;
+}
+
+}  // namespace
+}  // namespace pipetrain

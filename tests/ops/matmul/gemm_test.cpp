@@ -1,0 +1,219 @@
+// The own products of gemm_cpu.h against their definition in double, at every height and width of a
+// tile and its edges.
+//
+// A float sum of k products, whatever the order, with a bias and with what it is added to, is off
+// by at most gamma(k + 2) * (sum |a b| + |bias| + |before|), where gamma(j) = j u / (1 - j u) and
+// u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, chapter 3). Products of
+// bfloat16 numbers are floats without error; their sums are rounded no more often.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/matmul/gemm_cpu.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+constexpr const char* kNoBFloat16 = "this processor has no instructions for bfloat16 products";
+
+enum class Numbers { kFloat, kBFloat16 };
+
+/// (rows, columns), stored as it is or transposed; numbers of bfloat16 in both types.
+struct Matrix {
+  Matrix(std::int64_t rows, std::int64_t columns, bool transposed, Numbers numbers,
+         std::uint64_t seed)
+      : row_stride(transposed ? 1 : columns), column_stride(transposed ? rows : 1) {
+    const HostTensor drawn = random_tensor({DType::kFloat32, {rows, columns}}, seed);
+    for (const float value : drawn.span<float>()) {
+      narrow.push_back(float_to_bfloat16(value));
+      values.push_back(numbers == Numbers::kFloat ? value : bfloat16_to_float(narrow.back()));
+    }
+  }
+  MatrixView view() const { return {values.data(), row_stride, column_stride}; }
+  BFloat16Matrix narrow_view() const { return {narrow.data(), row_stride, column_stride}; }
+  double at(std::int64_t i, std::int64_t j) const {
+    return values[static_cast<std::size_t>(i * row_stride + j * column_stride)];
+  }
+
+  std::int64_t row_stride, column_stride;
+  std::vector<float> values;
+  std::vector<std::uint16_t> narrow;
+};
+
+/// One product: its operands, the exact result and how far a float result may be from it. Biases
+/// are far larger than any bound, so that none may be left out.
+struct Product {
+  Product(const GemmShape& shape, int transposed, Numbers numbers = Numbers::kFloat)
+      : shape(shape),
+        a(shape.m, shape.k, transposed & 1, numbers, 1),
+        b(shape.k, shape.n, transposed & 2, numbers, 2),
+        name(std::to_string(shape.m) + " x " + std::to_string(shape.n) + ", " +
+             std::to_string(shape.k) + " terms, transposed " + std::to_string(transposed)) {
+    for (std::int64_t j = 0; j < shape.n; ++j) bias.push_back(1 + 0.25F * static_cast<float>(j));
+    for (std::int64_t i = 0; i < shape.m; ++i) {
+      for (std::int64_t j = 0; j < shape.n; ++j) {
+        double sum = 0, size = 0;
+        for (std::int64_t k = 0; k < shape.k; ++k) {
+          sum += a.at(i, k) * b.at(k, j);
+          size += std::fabs(a.at(i, k) * b.at(k, j));
+        }
+        sums.push_back(sum);
+        sizes.push_back(size);
+      }
+    }
+  }
+
+  /// What `multiply` writes, with the bias and added to `before` if so wanted.
+  void expect(std::string_view form, bool with_bias, float before,
+              const std::function<void(const float* bias, float* c)>& multiply) const {
+    std::vector<float> c(sums.size(), before == 0 ? NAN : before);
+    multiply(with_bias ? bias.data() : nullptr, c.data());
+    const double steps = static_cast<double>(shape.k + 2) * 0x1p-24;
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      const std::size_t column = i % static_cast<std::size_t>(shape.n);
+      const double shift = (with_bias ? bias[column] : 0.0F) + before;
+      const double bound = steps / (1 - steps) * (sizes[i] + std::fabs(shift));
+      ASSERT_LE(std::fabs(c[i] - (sums[i] + shift)), bound)
+          << form << " " << name << (with_bias ? ", with bias" : "") << ": row "
+          << i / static_cast<std::size_t>(shape.n) << ", column " << column << " is " << c[i]
+          << " instead of " << sums[i] + shift;
+    }
+  }
+
+  GemmShape shape;
+  Matrix a, b;
+  std::string name;
+  std::vector<float> bias;
+  std::vector<double> sums, sizes;
+};
+
+/// Every width up to two panels of columns and one more, heights of one and two panels of rows and
+/// their rests.
+void for_each_product(Numbers numbers, const std::vector<std::int64_t>& terms,
+                      const std::function<void(const Product&)>& check) {
+  for (const std::int64_t k : terms) {
+    for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 19}) {
+      for (std::int64_t n = 1; n <= 33; ++n) {
+        check(Product({m, n, k}, static_cast<int>((m + n + k) % 4), numbers));
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+  for (const int transposed : {0, 1, 2, 3}) {
+    for (std::int64_t n = 1; n <= 33; ++n) {
+      check(Product({7, n, 9}, transposed, numbers));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+void check_floats(const Product& p) {
+  const GemmShape& shape = p.shape;
+  for (const int threads : {1, 2}) {
+    for (const bool with_bias : {false, true}) {
+      p.expect("product", with_bias, 0, [&](const float* bias, float* c) {
+        const Buffer workspace(gemm_workspace_bytes(shape, threads));
+        gemm(shape, p.a.view(), p.b.view(), bias, c, workspace.data(), threads);
+      });
+      p.expect("product with a packed matrix", with_bias, 0, [&](const float* bias, float* c) {
+        std::vector<float> packed(static_cast<std::size_t>(gemm_packed_floats(shape.n, shape.k)));
+        gemm_pack(shape.n, shape.k, p.b.view(), packed.data(), threads);
+        const Buffer workspace(gemm_packed_workspace_bytes(shape, threads));
+        gemm_packed(shape, p.a.view(), packed.data(), bias, c, workspace.data(), threads);
+      });
+    }
+    if (p.a.column_stride == 1) {
+      p.expect("product with a packed transpose", false, 0, [&](const float*, float* c) {
+        std::vector<float> packed(static_cast<std::size_t>(gemm_packed_floats(shape.k, shape.n)));
+        gemm_pack(shape.k, shape.n, {p.b.values.data(), p.b.column_stride, p.b.row_stride},
+                  packed.data(), threads);
+        const Buffer workspace(gemm_transposed_workspace_bytes(shape, threads));
+        gemm_packed_transposed(shape, p.a.view(), packed.data(), c, workspace.data(), threads);
+      });
+    }
+    if (gemm_adds(shape)) {
+      p.expect("added product", false, 3, [&](const float*, float* c) {
+        const Buffer workspace(gemm_workspace_bytes(shape, threads));
+        gemm_adding(shape, p.a.view(), p.b.view(), c, workspace.data(), threads);
+      });
+    }
+  }
+}
+
+void check_bfloat16(const Product& p) {
+  const GemmShape& shape = p.shape;
+  for (const int threads : {1, 2}) {
+    for (const bool with_bias : {false, true}) {
+      p.expect("bfloat16 product", with_bias, 0, [&](const float* bias, float* c) {
+        const Buffer workspace(
+            gemm_bfloat16_workspace_bytes<float>(shape, /*packed=*/false, threads));
+        gemm_bfloat16(shape, p.a.narrow_view(), p.b.narrow_view(), bias, c, workspace.data(),
+                      threads);
+      });
+      p.expect("bfloat16 product with a packed matrix", with_bias, 0,
+               [&](const float* bias, float* c) {
+                 std::vector<std::uint16_t> packed(
+                     static_cast<std::size_t>(gemm_bfloat16_packed_elements(shape.n, shape.k)));
+                 gemm_bfloat16_pack(shape.n, shape.k, p.b.narrow_view(), packed.data(), threads);
+                 const Buffer workspace(
+                     gemm_bfloat16_workspace_bytes<float>(shape, /*packed=*/true, threads));
+                 gemm_bfloat16_packed(shape, p.a.narrow_view(), packed.data(), bias, c,
+                                      workspace.data(), threads);
+               });
+    }
+    if (gemm_bfloat16_adds(shape)) {
+      p.expect("added bfloat16 product", false, 3, [&](const float*, float* c) {
+        const Buffer workspace(
+            gemm_bfloat16_workspace_bytes<float>(shape, /*packed=*/false, threads));
+        gemm_bfloat16_adding(shape, p.a.narrow_view(), p.b.narrow_view(), c, workspace.data(),
+                             threads);
+      });
+    }
+  }
+}
+
+// 530 terms are two passes with AVX-512 and three with AVX2.
+TEST(Gemm, EveryWidthAndHeightFollowsTheDefinition) {
+  for_each_product(Numbers::kFloat, {1, 40, 530}, check_floats);
+}
+
+TEST(Gemm, BFloat16ProductsFollowTheDefinition) {
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
+  for_each_product(Numbers::kBFloat16, {1, 41}, check_bfloat16);
+  for (const std::int64_t n : {9, 16, 33}) check_bfloat16({{7, n, 2050}, 0, Numbers::kBFloat16});
+}
+
+// The factors of ONNX's Gemm, with every width of a row and every combination of transposes: alpha
+// and beta are powers of two, so that they round nothing.
+TEST(Gemm, FactorsAndBiasOfTheImport) {
+  for (const int transposed : {0, 1, 2, 3}) {
+    for (std::int64_t n = 1; n <= 33; ++n) {
+      const Product p({5, n, 9}, transposed);
+      const bool trans_a = transposed & 1, trans_b = transposed & 2;
+      const Attributes attributes = {{"transA", std::int64_t{trans_a}},
+                                     {"transB", std::int64_t{trans_b}},
+                                     {"alpha", 0.5},
+                                     {"beta", -2.0}};
+      const Imported node =
+          import_node("Gemm", 13, attributes,
+                      {data(floats(trans_a ? Shape{9, 5} : Shape{5, 9}, p.a.values)),
+                       data(floats(trans_b ? Shape{n, 9} : Shape{9, n}, p.b.values)),
+                       data(floats({n}, p.bias))});
+      const HostTensor y = node.run(Backend::kCpu)[0];
+      const double steps = 11 * 0x1p-24;
+      for (std::size_t i = 0; i < p.sums.size(); ++i) {
+        const double shift = -2.0 * p.bias[i % static_cast<std::size_t>(n)];
+        ASSERT_NEAR(y.span<float>()[i], 0.5 * p.sums[i] + shift,
+                    steps / (1 - steps) * (0.5 * p.sizes[i] + std::fabs(shift)))
+            << p.name << ", element " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain::test
