@@ -1,5 +1,4 @@
-// Trained weights into a copy of the user's file: from a run that has them in memory, or from a
-// checkpoint.
+// Writes trained weights into a copy of the user's file, from a run in memory or from a checkpoint.
 #pragma once
 
 #include <functional>
@@ -18,8 +17,8 @@ std::vector<std::string> export_weights(const LoadedModel& model,
                                         const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input);
 
-/// What a trained file says about its data: that they were synthetic, and the names of its classes
-/// in the order of their numbers. Nothing for an untrained one, which stays as it was.
+/// The metadata of a trained file: whether its data were synthetic, and the class names in order.
+/// Empty for an untrained model.
 OnnxMetadata describe_training(bool trained, bool synthetic,
                                const std::vector<std::string>& class_names);
 /// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output
