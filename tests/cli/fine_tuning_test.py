@@ -229,7 +229,7 @@ class FineTuning(Case):
         self.assertEqual(end["steps"], 24)  # one epoch of 8 steps to be the best, two without a better one
         self.refused("usage", "train", *SGD, "--patience", "2", says=["--patience", "--val-split"])
         self.refused("usage", "train", *SGD, "--val-split", "0.2", "--best-metric", "r2", says=["--best-metric r2", "classifier"])
-        self.assertIn("no better loss in 2 validations", err)
+        self.assertIn("no improvement of loss for 2 validations", err)
         self.assertTrue((self.folder / "run/checkpoints/best").exists())
 
     def test_validation_may_come_in_steps(self):

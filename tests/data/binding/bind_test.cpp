@@ -204,7 +204,7 @@ TEST(Bind, BadSamplesCanBeLeftOut) {
                                   spec, options);
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 4}));
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{0, 2}));
-  expect_contains(got.notes.back(), "2 bad samples left out");
+  expect_contains(got.notes.back(), "2 bad samples skipped");
   expect_contains(data_error([&] {
                     bind_data(split({column<float>("x", {1}, {nan}), column<int>("y", {1}, {0})}),
                               spec, options);

@@ -38,7 +38,7 @@ TEST_F(OpenData, TableIntoAnImageModel) {
   expect_contains(got.description, "CSV (CSV, no header)");
   expect_contains(got.description, "reshaped, not scaled");
   expect_contains(got.description, "classes 0..2");
-  expect_contains(got.description, "6 samples to train on");
+  expect_contains(got.description, "6 training samples");
 }
 
 TEST_F(OpenData, RecognisesEveryFormat) {
