@@ -7,7 +7,7 @@ import unittest
 from program import Case
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-GLOSSARY = " ".join((SOURCE / "CONTRIBUTING.md").read_text().partition("\n## Words\n")[2].split())
+GLOSSARY = " ".join((SOURCE / "CONTRIBUTING.md").read_text().partition("\n## Glossary\n")[2].split())
 
 # A pattern of the old word, and the glossary's word for it.
 OLD = {
