@@ -17,9 +17,6 @@ README = (SOURCE / "README.md").read_text()
 FIRST_MODEL = (SOURCE / "docs/first-model.md").read_text()
 PAGES = sorted([*SOURCE.glob("*.md"), *SOURCE.glob("docs/*.md")])
 GENERATED = ("cli.md", "operators.md", "gpu-operators.md")
-# Words of earlier versions, for which the glossary in CONTRIBUTING.md has others.
-OLD_WORDS = re.compile(r"\b(own kernels?|held[ -]out|set apart|pictures?|gathered gradients?|put off|(ms|bytes) a step|right answers|micro-batch tax|"
-                       r"numbers in \d+ tensors|one a device|row a sample|left out steps?)\b")
 
 
 def commands(text):
@@ -66,11 +63,6 @@ class Pages(unittest.TestCase):
             for name in re.findall(r"`((?:[a-z_]+/)+[a-z0-9_]+\.(?:cpp|cu|h|py|patch|sh))`", page.read_text()):
                 with self.subTest(page=page.name, file=name):
                     self.assertTrue(any((SOURCE / folder / name).exists() for folder in (".", "src", "src/cuda/toolkit")))
-
-    def test_no_old_words(self):
-        for page in (page for page in PAGES if page.name not in GENERATED):
-            with self.subTest(page=page.name):
-                self.assertEqual(OLD_WORDS.findall(" ".join(page.read_text().split())), [])
 
     def test_the_chart_shows_the_benchmarks(self):
         done = subprocess.run([sys.executable, SOURCE / "bench/speed_chart.py", "-o", "/dev/stdout"], capture_output=True, text=True, check=True)
