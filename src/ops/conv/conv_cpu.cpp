@@ -382,7 +382,9 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
-  return own_winograd(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy);
+  if (own_winograd(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) return true;
+  if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;
+  return onednn_weight_gradient_adds(request);
 }
 
 Layout convolution_layout() { return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8; }

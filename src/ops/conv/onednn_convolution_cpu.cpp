@@ -82,15 +82,15 @@ Problem weight_problem(const KernelRequest& request) {
                       request.outputs.size() > 1);
 }
 
-/// Sizes of a weight gradient that oneDNN leaves in square blocks of channels, without padding.
+/// Sizes of a weight gradient that oneDNN leaves in square blocks of channels.
 std::optional<WeightBlocks> weight_blocks(const KernelRequest& request,
                                           const dnnl::memory::desc& gradient) {
   using Tag = dnnl::memory::format_tag;
   const Shape& w = request.outputs[0].shape;
   const Shape flat = at_least_4d(w);
-  if (request.node.attributes.integer("group", 1) != 1) return {};
+  const bool whole = w[0] % 8 == 0 && w[1] % 8 == 0;
+  if (!whole || request.node.attributes.integer("group", 1) != 1) return {};
   for (const std::int64_t block : {16, 8}) {
-    if (w[0] % block != 0 || w[1] % block != 0) continue;
     const bool wide = block == 16, plane = flat.rank() == 4;
     const Tag tag = plane  ? wide ? Tag::ABcd16b16a : Tag::ABcd8b8a
                     : wide ? Tag::ABcde16b16a
@@ -162,8 +162,11 @@ class WeightGradient final : public AddingKernel {
     }
     if (!direct) sequence_.reorder(dw, sequence_.output(0, p.own_w));
     for (const TensorType& type : request.outputs) {
+      const bool is_weight = places_.empty();
+      const std::size_t bytes =
+          is_weight && is_blocked_ ? desc.diff_weights_desc().get_size() : type.bytes();
       places_.push_back(bytes_);
-      bytes_ += (type.bytes() + 63) / 64 * 64;
+      bytes_ += (bytes + 63) / 64 * 64;
     }
     written_.resize(request.outputs.size());
   }
@@ -215,6 +218,17 @@ class WeightGradient final : public AddingKernel {
   std::size_t bytes_ = 0;
 };
 
+/// What `ask` says; nothing (null, false) where oneDNN has no implementation.
+template <class Ask>
+auto where_implemented(Ask ask) -> decltype(ask()) {
+  try {
+    return ask();
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_unimplemented) return {};
+    throw;
+  }
+}
+
 /// The name of the implementation that oneDNN has for a request.
 std::string_view implementation_of(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
@@ -264,22 +278,20 @@ std::unique_ptr<Kernel> make_onednn_input_gradient(const KernelRequest& request)
 }
 
 std::unique_ptr<Kernel> make_onednn_weight_gradient(const KernelRequest& request) {
-  try {
-    return std::make_unique<WeightGradient>(request);
-  } catch (const dnnl::error& error) {
-    if (error.status == dnnl_unimplemented) return nullptr;
-    throw;
-  }
+  return where_implemented(
+      [&]() -> std::unique_ptr<Kernel> { return std::make_unique<WeightGradient>(request); });
+}
+
+bool onednn_weight_gradient_adds(const KernelRequest& request) {
+  return where_implemented([&] {
+    const auto desc = weight_desc(weight_problem(request));
+    return weight_blocks(request, desc.diff_weights_desc()).has_value();
+  });
 }
 
 bool onednn_convolves_bfloat16(const KernelRequest& request) {
-  if (!has_avx512_bfloat16()) return false;
-  try {
-    return !implementation_of(request).starts_with("ref");
-  } catch (const dnnl::error& error) {
-    if (error.status == dnnl_unimplemented) return false;
-    throw;
-  }
+  return has_avx512_bfloat16() &&
+         where_implemented([&] { return !implementation_of(request).starts_with("ref"); });
 }
 
 }  // namespace pipetrain

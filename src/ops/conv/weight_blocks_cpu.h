@@ -7,8 +7,8 @@
 namespace pipetrain {
 
 struct WeightBlocks {
-  std::int64_t outputs = 0, inputs = 0, taps = 0;  // channels: multiples of `block`
-  std::int64_t block = 16;                         // 16 or 8
+  std::int64_t outputs = 0, inputs = 0, taps = 0;  // channels: multiples of 8
+  std::int64_t block = 16;                         // of channels: 16 or 8; the last is filled up
 };
 
 /// (outputs / block, inputs / block, taps, inputs of a block, outputs of a block) to (outputs,
