@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "ops/conv/conv.h"
+#include "ops/conv/depthwise_cpu.h"
 #include "ops/conv/few_channels_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
@@ -99,6 +100,41 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// The same where every channel is by itself and oneDNN has no vector code for it: weight gradients
+/// of windows wider than 3, dilated input gradients, sequences.
+std::optional<Depthwise> own_depthwise(const KernelRequest& request, const TensorType& x,
+                                       const TensorType& w, const TensorType& y) {
+  const auto shape =
+      depthwise(conv_geometry(request.node.attributes, x.shape, w.shape), x.layout, y.layout);
+  return shape && !onednn_has_vector_code(request) ? shape : std::nullopt;
+}
+
+template <class Element>
+std::unique_ptr<Kernel> depthwise_kernel(DepthwisePass pass) {
+  const int threads = omp_get_max_threads();
+  const std::size_t bytes = depthwise_workspace_bytes(pass, threads);
+  return make_kernel(
+      [pass = std::move(pass), threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                        const RunContext& context) {
+        depthwise_run(pass, in[0].as<Element>(), in[1].as<Element>(), data_or_null<float>(in, 2),
+                      out[0].as<Element>(), context.workspace, threads);
+      },
+      bytes);
+}
+
+template <class Element>
+std::unique_ptr<Kernel> depthwise_gradient_kernel(const Depthwise& shape) {
+  const int threads = omp_get_max_threads();
+  return make_adding_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
+          bool add) {
+        depthwise_weight_gradient(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+                                  out[0].as<float>(), data_or_null<float>(out, 1),
+                                  context.workspace, threads);
+      },
+      depthwise_weight_gradient_workspace_bytes(shape, threads));
+}
+
 template <class Element>
 std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool packed) {
   const int threads = omp_get_max_threads();
@@ -135,6 +171,8 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_depthwise(request, x, w, y))
+    return depthwise_kernel<Element>(depthwise_forward(*shape));
   return nullptr;
 }
 
@@ -193,6 +231,8 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_depthwise(request, dx, w, dy))
+    return depthwise_kernel<Element>(depthwise_input_gradient(*shape));
   return nullptr;
 }
 
@@ -220,6 +260,8 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
         },
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
+  if (const auto shape = own_depthwise(request, x, dw, dy))
+    return depthwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);
   if (!shape) return nullptr;
   const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
@@ -374,15 +416,19 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
                                                 : request.inputs[1];
   if (own_winograd(request, x, w, y)) return true;
   if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
+  if (own_depthwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
   if (shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape))) return true;
-  return onednn_convolves_bfloat16(request);
+  return onednn_has_vector_code(request);
 }
 
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
-  if (own_winograd(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) return true;
+  if (own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
+      own_small_feature_map(request, x, dw, dy)) {
+    return true;
+  }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;
   return onednn_weight_gradient_adds(request);
 }

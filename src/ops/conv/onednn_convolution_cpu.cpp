@@ -289,9 +289,14 @@ bool onednn_weight_gradient_adds(const KernelRequest& request) {
   });
 }
 
-bool onednn_convolves_bfloat16(const KernelRequest& request) {
-  return has_avx512_bfloat16() &&
-         where_implemented([&] { return !implementation_of(request).starts_with("ref"); });
+bool onednn_has_vector_code(const KernelRequest& request) {
+  if (request.inputs[0].dtype == DType::kBFloat16 && !has_avx512_bfloat16()) return false;
+  return where_implemented([&] {
+    const std::string_view name = implementation_of(request);
+    const bool grouped = request.node.attributes.integer("group", 1) > 1;
+    const bool product_of_group = grouped && name.find("gemm") != std::string_view::npos;
+    return !name.starts_with("ref") && !product_of_group;
+  });
 }
 
 }  // namespace pipetrain

@@ -19,8 +19,9 @@ std::unique_ptr<Kernel> make_onednn_weight_gradient(const KernelRequest& request
 /// Whether that of a ConvWeightGrad adds to a sum in the time in which it writes.
 bool onednn_weight_gradient_adds(const KernelRequest& request);
 
-/// Whether oneDNN has more than a reference implementation of a Conv, ConvInputGrad or
-/// ConvWeightGrad of bfloat16 numbers, on a processor with instructions for their products.
-bool onednn_convolves_bfloat16(const KernelRequest& request);
+/// Whether oneDNN has code of its own for a Conv, ConvInputGrad or ConvWeightGrad, neither plain
+/// loops nor a product for every group. Of bfloat16 numbers: on processors with instructions for
+/// their products.
+bool onednn_has_vector_code(const KernelRequest& request);
 
 }  // namespace pipetrain

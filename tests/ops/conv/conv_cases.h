@@ -84,4 +84,31 @@ inline const std::vector<ConvCase>& wide_cases() {
   return list;
 }
 
+/// Depthwise convolutions at the edges: channels that fill no vectors, windows of all kinds, bands
+/// of rows, several samples a sum.
+inline const std::vector<ConvCase>& depthwise_cases() {
+  const Ints one = {1, 1}, two = {2, 2}, around = {1, 1, 1, 1};
+  static const std::vector<ConvCase> list = {
+      {"dw_3x3", {2, 32, 9, 11}, {32, 1, 3, 3}, one, one, around, 32},
+      {"dw_3x3_strided", {3, 40, 10, 9}, {40, 1, 3, 3}, two, one, {1, 0, 1, 1}, 40},
+      {"dw_5x5", {2, 16, 13, 8}, {16, 1, 5, 5}, one, one, {2, 2, 2, 2}, 16},
+      {"dw_5x5_strided", {2, 24, 14, 15}, {24, 1, 5, 5}, two, one, {1, 2, 2, 1}, 24},
+      {"dw_7x7", {19, 48, 7, 7}, {48, 1, 7, 7}, one, one, {3, 3, 3, 3}, 48},
+      {"dw_7x7_bands", {1, 16, 70, 90}, {16, 1, 7, 7}, one, one, {3, 3, 3, 3}, 16},
+      {"dw_7x7_strided", {2, 32, 15, 17}, {32, 1, 7, 7}, two, one, {3, 3, 2, 2}, 32},
+      {"dw_few", {2, 5, 9, 6}, {5, 1, 5, 3}, one, one, {2, 1, 2, 1}, 5},
+      {"dw_odd", {2, 19, 6, 20}, {19, 1, 4, 6}, {1, 2}, one, {0, 2, 3, 1}, 19},
+      {"dw_stride_3", {2, 16, 17, 16}, {16, 1, 5, 5}, {3, 3}, one, {0, 1, 1, 2}, 16},
+      {"dw_stride_beyond_window", {2, 16, 17, 16}, {16, 1, 2, 2}, {3, 4}, one, {0, 0, 0, 0}, 16},
+      {"dw_dilated", {2, 32, 17, 14}, {32, 1, 3, 3}, one, {2, 3}, {2, 3, 2, 3}, 32},
+      {"dw_dilated_strided", {2, 16, 17, 14}, {16, 1, 5, 5}, two, {3, 2}, {6, 4, 6, 4}, 16},
+      {"dw_11x11", {2, 16, 12, 13}, {16, 1, 11, 11}, one, one, {5, 5, 5, 5}, 16},
+      {"dw_padding_beyond", {2, 16, 4, 4}, {16, 1, 2, 2}, one, one, {3, 2, 2, 3}, 16},
+      {"dw_rest", {2, 16, 9, 10}, {16, 1, 2, 2}, {3, 3}, one, {0, 0, 0, 0}, 16},
+      {"dw_sequence", {2, 48, 37}, {48, 1, 4}, {1}, {1}, {3, 0}, 48},
+      {"dw_sequence_strided", {2, 20, 37}, {20, 1, 9}, {2}, {2}, {8, 8}, 20},
+  };
+  return list;
+}
+
 }  // namespace pipetrain::test

@@ -90,7 +90,7 @@ TEST(ConvTest, Gradients) {
 }
 
 TEST(ConvTest, CpuAgreesWithReference) {
-  for (const auto* list : {&conv_cases(), &wide_cases()}) {
+  for (const auto* list : {&conv_cases(), &wide_cases(), &depthwise_cases()}) {
     for (const ConvCase& c : *list) {
       SCOPED_TRACE(c.name);
       check_cpu("Conv", c.attributes(), {{c.x}, {c.w}, {{c.w[0]}}});
@@ -133,7 +133,9 @@ TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
 }
 
 TEST(ConvTest, BlockedLayouts) {
-  for (const ConvCase& c : wide_cases()) {
+  std::vector<ConvCase> cases = wide_cases();
+  cases.insert(cases.end(), depthwise_cases().begin(), depthwise_cases().end());
+  for (const ConvCase& c : cases) {
     if (c.x.rank() != 4) continue;
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
@@ -434,7 +436,8 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
       {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
-      {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}}};
+      {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
+      {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24}};
   for (const ConvCase& c : cases) {
     const BlockedWeightGradient gradient(c);
     std::vector<HostTensor> out = gradient.random_outputs(), again = gradient.random_outputs();
