@@ -1,0 +1,89 @@
+// The inner loops of ops/conv/depthwise_cpu.h. depthwise_cpu.cpp includes this file once for
+// vectors of 8 floats and once for vectors of 16, each in a namespace of its own that has kLanes,
+// Vector, load(), store() and fill(), with PIPETRAIN_DEPTHWISE_TARGET before functions.
+
+/// `T` neighbouring outputs: the sum over taps of a weight times what lies `tap.source` behind each
+/// output's place. kStep: vectors from one output's place to the next, 0 where `step` says it.
+template <int T, int kStep>
+PIPETRAIN_DEPTHWISE_TARGET void sum_taps(std::span<const Tap> taps, const float* from,
+                                         std::int64_t step, const float* weights,
+                                         const float* start, float* to, std::int64_t to_step) {
+  const std::int64_t between = (kStep > 0 ? kStep : step) * kLanes;
+  Vector sums[T];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) sums[t] = load(start);
+  for (const Tap& tap : taps) {
+    const Vector weight = load(weights + tap.weight * kLanes);
+    const float* place = from + tap.source * kLanes;
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) sums[t] += weight * load(place + t * between);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) store(to + t * to_step * kLanes, sums[t]);
+}
+
+inline SumTaps sum_taps_of(std::int64_t together, std::int64_t step) {
+  static constexpr SumTaps kTable[5][3] = {{sum_taps<4, 0>, sum_taps<4, 1>, sum_taps<4, 2>},
+                                           {sum_taps<5, 0>, sum_taps<5, 1>, sum_taps<5, 2>},
+                                           {sum_taps<6, 0>, sum_taps<6, 1>, sum_taps<6, 2>},
+                                           {sum_taps<7, 0>, sum_taps<7, 1>, sum_taps<7, 2>},
+                                           {sum_taps<8, 0>, sum_taps<8, 1>, sum_taps<8, 2>}};
+  return kTable[together - 4][step <= 2 ? step : 0];
+}
+
+/// Adds to the sums of kRows by kTaps taps what a band of gradients gives them. kDense: taps of a
+/// row are neighbours.
+template <int kRows, int kTaps, bool kDense>
+PIPETRAIN_DEPTHWISE_TARGET void add_gradient(const GradientBand& band, const float* x,
+                                             const float* dy, float* sums) {
+  Vector sum[kRows][kTaps] = {};
+  for (std::int64_t row = 0; row < band.rows; ++row) {
+    const float* from = x + row * band.x_step;
+    const float* gradient = dy + row * band.y_row;
+    for (std::int64_t column = 0; column < band.columns;
+         ++column, from += band.column_step, gradient += kLanes) {
+      const Vector factor = load(gradient);
+#pragma GCC unroll 3
+      for (int r = 0; r < kRows; ++r) {
+        const float* place = from + r * band.tap_row;
+#pragma GCC unroll 8
+        for (int t = 0; t < kTaps; ++t)
+          sum[r][t] += factor * load(place + t * (kDense ? kLanes : band.tap_step));
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kTaps; ++t) {
+      float* to = sums + (r * band.taps_of_row + t) * kLanes;
+      store(to, load(to) + sum[r][t]);
+    }
+  }
+}
+
+template <bool kDense>
+AddGradient add_gradient_of(std::int64_t rows, std::int64_t taps) {
+  static constexpr AddGradient kTable[3][8] = {
+      {add_gradient<1, 1, kDense>, add_gradient<1, 2, kDense>, add_gradient<1, 3, kDense>,
+       add_gradient<1, 4, kDense>, add_gradient<1, 5, kDense>, add_gradient<1, 6, kDense>,
+       add_gradient<1, 7, kDense>, add_gradient<1, 8, kDense>},
+      {add_gradient<2, 1, kDense>, add_gradient<2, 2, kDense>, add_gradient<2, 3, kDense>,
+       add_gradient<2, 4, kDense>, add_gradient<2, 5, kDense>, add_gradient<2, 6, kDense>,
+       add_gradient<2, 7, kDense>, add_gradient<2, 8, kDense>},
+      {add_gradient<3, 1, kDense>, add_gradient<3, 2, kDense>, add_gradient<3, 3, kDense>,
+       add_gradient<3, 4, kDense>, add_gradient<3, 5, kDense>, add_gradient<3, 6, kDense>,
+       add_gradient<3, 7, kDense>, add_gradient<3, 8, kDense>}};
+  return kTable[rows - 1][taps - 1];
+}
+
+/// The sum of `count` vectors, added to `to`.
+PIPETRAIN_DEPTHWISE_TARGET inline void add_vectors(const float* from, std::int64_t count,
+                                                   float* to) {
+  Vector sums[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) sums[k] += load(from + (i + k) * kLanes);
+  }
+  for (; i < count; ++i) sums[0] += load(from + i * kLanes);
+  store(to, load(to) + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
+}
