@@ -20,7 +20,7 @@ class Stream;
 using CommunicatorId = std::array<char, 128>;
 
 /// One rank of a communicator. All calls for one device come from one thread. Nothing waits:
-/// exchanges are work of a stream, and what the host has to do for them is done when settled() says
+/// exchanges are work of a stream, and what the host has to do for them is done when is_settled() says
 /// so. Work between begin_group() and end_group() goes on together; groups of all communicators
 /// must come in one order on all ranks.
 class Communicator {
@@ -34,7 +34,7 @@ class Communicator {
   virtual void end_group() = 0;
   /// Whether the host's part of the calls so far is over. Error (kDevice) when this rank or
   /// another one has failed.
-  virtual bool settled() = 0;
+  virtual bool is_settled() = 0;
   /// Gives everything up, so that streams that wait for other ranks go on. Nothing but the
   /// destructor may be called afterwards.
   virtual void abort() noexcept = 0;
@@ -50,7 +50,7 @@ class Collectives {
   /// The library and its version.
   virtual std::string name() const = 0;
   virtual CommunicatorId make_id() = 0;
-  /// Joins as one of `ranks`; the communicator may be used when it has settled.
+  /// Joins as one of `ranks`; the communicator may be used when it has is_settled.
   virtual std::unique_ptr<Communicator> connect(Device& device, const CommunicatorId& id, int rank,
                                                 int ranks, CommunicatorUse use) = 0;
 };

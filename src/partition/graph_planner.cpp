@@ -54,7 +54,7 @@ class OrderRace {
 
   // The best plan of the best order as exactly as it is asked for, and whether an order that was
   // passed by is better than that.
-  void settle() {
+  void finish() {
     if (!has_plan()) return;
     refine();
     while (!passed_.empty()) {
@@ -188,10 +188,10 @@ GraphPlan plan_graph(const CostGraph& graph, const PlanRequest& request) {
   GraphPlan out;
   OrderRace race(graph, request, devices);
   for (const std::vector<int>& order : order_portfolio(graph, noisy)) race.enter(order);
-  race.settle();
+  race.finish();
   out.exact = race_ideals(graph, request, devices, race, out.ideals);
   while (!out.exact && race.has_plan() && race.improve(changes)) continue;
-  race.settle();
+  race.finish();
   out.orders = race.tried();
   // Without any plan the first order tells why.
   out.order = race.has_plan() ? race.order() : smallest_cut_order(graph);

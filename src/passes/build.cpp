@@ -3,11 +3,11 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "passes/batch_weight_gradients.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
-#include "passes/fuse_products.h"
-#include "passes/gather_gradients.h"
+#include "passes/fuse_matmul_epilogues.h"
 #include "passes/layout.h"
 #include "passes/pack_weights.h"
 #include "passes/pad_rows.h"
@@ -76,8 +76,8 @@ void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
   } else if (fusion == FusionTarget::kGpu) {
     fold_biases(training);  // before fuse_elementwise(), which would take the biases
     fuse_elementwise(training, FusedTypes::kStored);
-    fuse_products(training);  // behind it: activations that no chain has taken
-    pad_logits(training);     // the last one: nothing else may read or make the logits by then
+    fuse_matmul_epilogues(training);  // behind it: activations that no chain has taken
+    pad_logits(training);  // the last one: nothing else may read or make the logits by then
   }
 }
 
@@ -96,11 +96,11 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   if (options.with_gradients) {
     fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
     if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs
-    if (options.gathered_micro_batches > 1) {          // the last one: no node may move any more
-      if (options.gathered_like) {
-        gather_gradients_like(*options.gathered_like, training);
+    if (options.batched_micro_batches > 1) {           // the last one: no node may move any more
+      if (options.batched_like) {
+        batch_weight_gradients_like(*options.batched_like, training);
       } else {
-        gather_gradients(training, options.gathered_micro_batches);
+        batch_weight_gradients(training, options.batched_micro_batches);
       }
     }
   }

@@ -24,12 +24,12 @@ struct BuildOptions {
   /// Whether weights are packed for the inner loops of CPUs, once per version: it pays where a step
   /// has several micro-batches.
   bool pack_weights = false;
-  /// Micro-batches of a step, over which weight gradients of a CPU are gathered where that pays;
+  /// Micro-batches of a step, over which weight gradients of a CPU are batched where that pays;
   /// with 1 none are.
-  std::int64_t gathered_micro_batches = 1;
-  /// The same network with larger micro-batches: the same gradients are gathered as there. Null:
+  std::int64_t batched_micro_batches = 1;
+  /// The same network with larger micro-batches: the same gradients are batched as there. Null:
   /// those for which it pays.
-  const TrainingGraph* gathered_like = nullptr;
+  const TrainingGraph* batched_like = nullptr;
 };
 
 /// Runs all passes on `model`, which must have been through untie_copies(); build.cpp has their

@@ -132,8 +132,8 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
     for (const ValueId id : node.outputs) first[at(id.index)] = last[at(id.index)] = here;
     for (const ValueId id : node.inputs) read(id, here);
   }
-  for (const Gathering& gathering : training.gatherings)
-    read(gathering.value, position[at(gathering.consumer.index)]);
+  for (const BatchedValue& batched : training.batched_values)
+    read(batched.value, position[at(batched.consumer.index)]);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
     if (first[v] < 0) continue;
     auto& bytes =
@@ -163,8 +163,8 @@ std::vector<std::pair<int, int>> dependencies(const TrainingGraph& training) {
     const int reader = forward ? static_cast<int>(n) : node.gradient_of.index;
     for (const ValueId id : node.inputs) add(id, reader);
   }
-  for (const Gathering& gathering : training.gatherings)
-    add(gathering.value, gathering.consumer.index);
+  for (const BatchedValue& batched : training.batched_values)
+    add(batched.value, batched.consumer.index);
   return out;
 }
 

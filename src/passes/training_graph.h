@@ -60,10 +60,10 @@ struct Accumulation {
 
 /// A value of which a few micro-batches, one behind the other along axis 0, are kept, so that a
 /// weight gradient is computed over them at once.
-struct Gathering {
+struct BatchedValue {
   ValueId value;
-  ValueId gathered;  // kGathered: axis 0 has room for TrainingGraph::gathered_micro_batches
-  NodeId consumer;   // the forward node on whose stage it is gathered
+  ValueId batched;  // kGathered: axis 0 has room for TrainingGraph::batched_micro_batches
+  NodeId consumer;  // the forward node on whose stage it is batched
 };
 
 /// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches'
@@ -84,8 +84,8 @@ struct TrainingGraph {
   Loss loss;
   std::vector<Parameter> parameters;        // trainable, in the file's order
   std::vector<Accumulation> accumulations;  // in use order
-  std::vector<Gathering> gatherings;
-  std::int64_t gathered_micro_batches = 0;  // at once; a step may end with fewer
+  std::vector<BatchedValue> batched_values;
+  std::int64_t batched_micro_batches = 0;  // at once; a step may end with fewer
   std::vector<RunningStatistic> statistics;
   std::vector<std::string> notes;  // what a user should know about how the file was read
 };

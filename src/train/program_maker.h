@@ -24,7 +24,7 @@ class RunSchedule {
   /// Devices that the schedule runs on: a file's own, or as many as were asked for.
   int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
   /// Micro-batches that the schedule is written for; 0: any number.
-  int fixed_units() const { return from_file_ ? from_file_->units : 0; }
+  int fixed_units() const { return from_file_ ? from_file_->micro_batches : 0; }
   /// Whether warm-up is as long as the times of stages and links need.
   bool balances_warm_up() const;
   /// What each stage holds in a round of so many micro-batches, as the planner must know it.

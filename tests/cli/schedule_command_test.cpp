@@ -176,7 +176,7 @@ TEST(TraceCommand, ComparesOneFileOrTwo) {
   const TemporaryDirectory directory;
   ScheduleOptions schedule;
   schedule.stages = 3;
-  schedule.units = 6;
+  schedule.micro_batches = 6;
   const Program program = lower(generate(schedule), chain_edges(3, 1));
   Costs costs = uniform_costs(program, {1e-3, 2e-3, 1e-3, 1e-3, 1e-3, 1e-4});
   const Events predicted = time_round(program, costs);

@@ -10,15 +10,15 @@ namespace pipetrain {
 
 void Checker::check_updates(const ReplicaRows& rows) const {
   if (program_.rule == UpdateRule::kNone) return;
-  // How many units of each group a replica runs, by row and group.
+  // How many micro-batches of each group a replica runs, by row and group.
   std::vector<std::vector<int>> left(at(rows.count()));
   for (int row = 0; row < rows.count(); ++row) {
     left[at(row)].assign(at(program_.updates(rows.stage_of(row))), 0);
   }
   for (int stage = 0; stage < program_.stages; ++stage) {
     const int size = program_.group_size(stage);
-    for (int unit = 0; unit < program_.units; ++unit) {
-      ++left[at(rows.running(stage, unit))][at(unit / size)];
+    for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+      ++left[at(rows.running(stage, micro_batch))][at(micro_batch / size)];
     }
   }
   struct Progress {
@@ -34,7 +34,7 @@ void Checker::check_updates(const ReplicaRows& rows) const {
     Progress& now = progress[at(row)];
     const auto& groups = left[at(row)];
     if (adds_gradient(kind)) {
-      const int group = instruction.unit / program_.group_size(stage);
+      const int group = instruction.micro_batch / program_.group_size(stage);
       if (group == now.group && !now.reduced) {
         --left[at(row)][at(group)];
         return;
@@ -52,8 +52,9 @@ void Checker::check_updates(const ReplicaRows& rows) const {
       fail(rule, "{} is one too many: stage {} has {} in the round", where(d, i), stage,
            groups.size());
     }
-    const int last = std::min((now.group + 1) * program_.group_size(stage), program_.units) - 1;
-    if (program_.rule != UpdateRule::kSync && instruction.unit != last) {
+    const int last =
+        std::min((now.group + 1) * program_.group_size(stage), program_.micro_batches) - 1;
+    if (program_.rule != UpdateRule::kSync && instruction.micro_batch != last) {
       fail(rule, "{} must name unit {}, the last of the next update", where(d, i), last);
     }
     if (groups[at(now.group)] > 0) {
@@ -123,7 +124,7 @@ void Checker::check_collectives() const {
     for (const int device : members(instruction)) {
       const Instruction* other = head(at(device));
       if (other == nullptr || other->kind != instruction.kind ||
-          other->stage != instruction.stage || other->unit != instruction.unit) {
+          other->stage != instruction.stage || other->micro_batch != instruction.micro_batch) {
         return device;
       }
     }

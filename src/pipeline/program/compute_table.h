@@ -1,5 +1,5 @@
-// Where each stage's work on each unit stands in a program's lists: what producers and consumers of
-// a transfer are looked up in.
+// Where each stage's work on each micro-batch stands in a program's lists: what producers and
+// consumers of a transfer are looked up in.
 #pragma once
 
 #include <vector>
@@ -18,21 +18,21 @@ struct Place {
 
 class ComputeTable {
  public:
-  /// Reads the lists of a program whose stages and units are in range. Of duplicates the last
-  /// counts.
+  /// Reads the lists of a program whose stages and micro-batches are in range. Of duplicates the
+  /// last counts.
   explicit ComputeTable(const Program& program);
 
-  const Place& at(Kind kind, int stage, int unit) const;
-  /// What makes the data of this edge for a unit: the forward, or the backward with respect to
-  /// inputs.
-  Place producer(const Edge& edge, int unit) const;
+  const Place& at(Kind kind, int stage, int micro_batch) const;
+  /// What makes the data of this edge for a micro-batch: the forward, or the backward with respect
+  /// to inputs.
+  Place producer(const Edge& edge, int micro_batch) const;
   /// What first reads it.
-  Place consumer(const Edge& edge, int unit) const;
+  Place consumer(const Edge& edge, int micro_batch) const;
 
  private:
-  Place activation_or_gradient(int stage, int unit, bool gradient) const;
+  Place activation_or_gradient(int stage, int micro_batch, bool gradient) const;
 
-  std::size_t stages_, units_;
+  std::size_t stages_, micro_batches_;
   std::vector<Place> places_;
 };
 

@@ -16,8 +16,8 @@ class ProgressRun {
         lanes_(lanes == Lanes::kOne ? 1 : kMostLanes),
         next_(program.device.size(), {0, 0, 0}),
         waiting_(program.device.size()),
-        received_(program.edges.size() * index(program.units), false),
-        made_(2 * index(program.stages) * index(program.units), false),
+        received_(program.edges.size() * index(program.micro_batches), false),
+        made_(2 * index(program.stages) * index(program.micro_batches), false),
         inputs_(2 * index(program.stages)) {
     for (std::size_t e = 0; e < program.edges.size(); ++e) {
       const Edge& edge = program.edges[e];
@@ -82,11 +82,12 @@ class ProgressRun {
   const Transfer& transfer(const Instruction& instruction) const {
     return program_.transfers[index(instruction.transfer)];
   }
-  std::size_t made_key(int stage, int unit, bool gradient) const {
-    return 2 * (index(stage) * index(program_.units) + index(unit)) + (gradient ? 1 : 0);
+  std::size_t made_key(int stage, int micro_batch, bool gradient) const {
+    return 2 * (index(stage) * index(program_.micro_batches) + index(micro_batch)) +
+           (gradient ? 1 : 0);
   }
-  std::size_t received_key(std::size_t edge, int unit) const {
-    return edge * index(program_.units) + index(unit);
+  std::size_t received_key(std::size_t edge, int micro_batch) const {
+    return edge * index(program_.micro_batches) + index(micro_batch);
   }
 
   static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
@@ -121,11 +122,11 @@ class ProgressRun {
   std::size_t missing_input(const Instruction& instruction, bool gradient) const {
     for (const std::size_t e : inputs_[2 * index(instruction.stage) + (gradient ? 1 : 0)]) {
       const int from = program_.edges[e].from_stage;
-      const int source = program_.device_of(from, instruction.unit);
-      const bool moved =
-          program_.lowered && source != program_.device_of(instruction.stage, instruction.unit);
-      const bool there = moved ? received_[received_key(e, instruction.unit)]
-                               : made_[made_key(from, instruction.unit, gradient)];
+      const int source = program_.device_of(from, instruction.micro_batch);
+      const bool moved = program_.lowered &&
+                         source != program_.device_of(instruction.stage, instruction.micro_batch);
+      const bool there = moved ? received_[received_key(e, instruction.micro_batch)]
+                               : made_[made_key(from, instruction.micro_batch, gradient)];
       if (!there) return index(source);
     }
     return kNobody;
@@ -142,7 +143,7 @@ class ProgressRun {
       return end != nullptr && end->kind == kind && end->transfer == instruction.transfer;
     };
     if (!is_end(send, Kind::kSend)) return from;
-    if (!made_[made_key(moved.from_stage, moved.unit, moved.gradient)]) return from;
+    if (!made_[made_key(moved.from_stage, moved.micro_batch, moved.gradient)]) return from;
     if (!is_end(receive, Kind::kReceive)) return to;
     return kNobody;
   }
@@ -151,7 +152,7 @@ class ProgressRun {
   bool is_at(std::size_t device, int lane, const Instruction& collective) const {
     const Instruction* other = head(device, lane);
     return other != nullptr && other->kind == collective.kind && other->stage == collective.stage &&
-           other->unit == collective.unit;
+           other->micro_batch == collective.micro_batch;
   }
 
   /// Runs what can run on a device; true if anything did.
@@ -174,16 +175,16 @@ class ProgressRun {
   void perform(std::size_t device, int lane, const Instruction& instruction) {
     switch (instruction.kind) {
       case Kind::kForward:
-        made_[made_key(instruction.stage, instruction.unit, false)] = true;
+        made_[made_key(instruction.stage, instruction.micro_batch, false)] = true;
         break;
       case Kind::kBackward:
       case Kind::kBackwardInput:
-        made_[made_key(instruction.stage, instruction.unit, true)] = true;
+        made_[made_key(instruction.stage, instruction.micro_batch, true)] = true;
         break;
       case Kind::kSend:
       case Kind::kReceive: {
         const Transfer& moved = transfer(instruction);
-        received_[received_key(index(moved.edge), moved.unit)] = true;
+        received_[received_key(index(moved.edge), moved.micro_batch)] = true;
         step_over(index(moved.from_device), send_lane());
         step_over(index(moved.to_device), receive_lane());
         return;
@@ -226,8 +227,8 @@ class ProgressRun {
   std::vector<std::size_t> awake_;                         // devices that may go on
   std::vector<bool> is_awake_;
   std::vector<std::vector<std::size_t>> waiting_;  // [devices]: who waits for it
-  std::vector<bool> received_;                     // (edge, unit)
-  std::vector<bool> made_;                         // (stage, unit, gradient)
+  std::vector<bool> received_;                     // (edge, micro-batch)
+  std::vector<bool> made_;                         // (stage, micro-batch, gradient)
   std::vector<std::vector<std::size_t>> inputs_;   // edges that (stage, gradient) reads
 };
 

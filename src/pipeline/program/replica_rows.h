@@ -19,8 +19,10 @@ class ReplicaRows {
   int row(int stage, int replica) const {
     return first_[static_cast<std::size_t>(stage)] + replica;
   }
-  /// The row of the replica that runs a unit.
-  int running(int stage, int unit) const { return row(stage, program_.replica_of(stage, unit)); }
+  /// The row of the replica that runs a micro-batch.
+  int running(int stage, int micro_batch) const {
+    return row(stage, program_.replica_of(stage, micro_batch));
+  }
   /// The row of a stage on a device; -1 when the device has no replica of it.
   int on(int stage, int device) const;
   int stage_of(int row) const { return stage_[static_cast<std::size_t>(row)]; }

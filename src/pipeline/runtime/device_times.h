@@ -51,8 +51,8 @@ class DeviceTimes {
 };
 
 /// When receives were over, from when devices computed: data leave when the sender is done with the
-/// unit, and are there when the device that waits for them goes on, or at once if none waits.
-/// Devices of other processes have no events; what comes from them keeps the host's times.
+/// micro-batch, and are there when the device that waits for them goes on, or at once if none
+/// waits. Devices of other processes have no events; what comes from them keeps the host's times.
 void time_receives(const Program& program, std::span<std::vector<Event>> events);
 
 }  // namespace pipetrain

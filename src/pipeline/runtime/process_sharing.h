@@ -30,7 +30,7 @@ class ProcessSharing {
   /// Everybody gets the norms of all gradients, which are then added up in one order everywhere.
   void share_norms();
 
-  /// Losses of the units and the devices' times, for all to know.
+  /// Losses of the micro-batches and the devices' times, for all to know.
   void share_results(RoundResult& result);
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;

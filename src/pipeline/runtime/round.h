@@ -1,4 +1,4 @@
-// A round is one run of a program: where its units come from, and what comes out.
+// A round is one run of a program: where its micro-batches come from, and what comes out.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +22,22 @@ struct MicroBatch {
   double correct = 0;
 };
 
-/// Gives the units of a round. Called from several threads.
-class UnitSource {
+/// Gives the micro-batches of a round. Called from several threads.
+class MicroBatchSource {
  public:
-  virtual ~UnitSource() = default;
-  /// The unit; waits until its data are there. Stays valid until released.
-  virtual MicroBatch& acquire(int unit) = 0;
-  /// No stage needs the unit's data any more.
-  virtual void release(int unit) = 0;
-  /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many
-  /// updates came before a kSync round.
-  virtual double learning_rate(int unit) const = 0;
+  virtual ~MicroBatchSource() = default;
+  /// The micro-batch; waits until its data are there. Stays valid until released.
+  virtual MicroBatch& acquire(int micro_batch) = 0;
+  /// No stage needs the micro-batch's data any more.
+  virtual void release(int micro_batch) = 0;
+  /// Learning rate of the update that follows a micro-batch (kSync: the round; micro-batch 0), and
+  /// how many updates came before a kSync round.
+  virtual double learning_rate(int micro_batch) const = 0;
   virtual std::int64_t updates_before() const = 0;
-  /// Asynchronous rounds: a replica of a stage has made the update that follows a unit, and version
-  /// `version` of its weights with it. Called in the stage's thread, which goes on afterwards.
-  virtual void updated(int /*stage*/, int /*replica*/, int /*unit*/, int /*version*/) {}
+  /// Asynchronous rounds: a replica of a stage has made the update that follows a micro-batch, and
+  /// version `version` of its weights with it. Called in the stage's thread, which goes on
+  /// afterwards.
+  virtual void updated(int /*stage*/, int /*replica*/, int /*micro-batch*/, int /*version*/) {}
 };
 
 struct RoundResult {
@@ -49,8 +50,8 @@ struct RoundResult {
   /// on.
   std::vector<std::vector<Event>> events;
   std::vector<double>
-      busy_seconds;            // per device: in compute instructions, and pieces of them in waits
-  double worked_in_waits = 0;  // seconds of all devices for such pieces: events do not have them
+      busy_seconds;           // per device: in compute instructions, and pieces of them in waits
+  double stolen_seconds = 0;  // seconds of all devices for such pieces: events do not have them
   std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
 };
 

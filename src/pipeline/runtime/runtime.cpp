@@ -40,11 +40,11 @@ void Runtime::connect() {
   settings.edges = setup_->edges;
   settings.devices = options.devices;
   settings.ranks = setup_->ranks();
-  if (!options.devices.empty() && options.rehearsal.empty())
+  if (!options.devices.empty() && options.emulated_stages.empty())
     settings.collectives = options.collectives;
   settings.processes = options.processes;
   settings.process_of_device = options.process_of_device;
-  settings.latency_seconds = options.rehearsed_latency_seconds;
+  settings.latency_seconds = options.emulated_latency_seconds;
   settings.timeout_seconds = options.timeout_seconds;
   settings.failed = [this](std::exception_ptr error) { fail(error); };
   settings.state = [this] {
@@ -167,15 +167,16 @@ void Runtime::abort_waits() {
   if (SharedWork* work = replicas_->shared_work()) work->abort();
 }
 
-RoundResult Runtime::run(const Program& program, UnitSource& source) {
+RoundResult Runtime::run(const Program& program, MicroBatchSource& source) {
   return run_round(program, nullptr, source);
 }
 
-RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
+RoundResult Runtime::run(const ProgramCut& cut, MicroBatchSource& source) {
   return run_round(cut.rest, &cut, source);
 }
 
-RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut, UnitSource& source) {
+RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
+                               MicroBatchSource& source) {
   round_state_->start(program, cut, source);
   replicas_->start_round(program, cut);
   transport_->start_round(program, /*keep=*/cut == nullptr);
@@ -239,7 +240,7 @@ RoundResult Runtime::result_of_round() {
     result.events.push_back(worker ? worker->events() : std::vector<Event>());
     result.busy_seconds.push_back(worker ? worker->busy_seconds() : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds() : 0);
-    result.worked_in_waits += worker ? worker->worked_in_waits() : 0;
+    result.stolen_seconds += worker ? worker->stolen_seconds() : 0;
   }
   return result;
 }

@@ -40,9 +40,9 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   /// Runs one round. Errors of a stage carry the frame "while stage S ran INSTRUCTION".
-  RoundResult run(const Program& program, UnitSource& source);
+  RoundResult run(const Program& program, MicroBatchSource& source);
   /// Runs what is left of a round, after restore().
-  RoundResult run(const ProgramCut& cut, UnitSource& source);
+  RoundResult run(const ProgramCut& cut, MicroBatchSource& source);
 
   int stages() const;
   /// Of each replica of a stage.
@@ -56,8 +56,8 @@ class Runtime {
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
   /// What a stage of this process remembers, between rounds. In an asynchronous round it may be
-  /// asked for inside UnitSource::updated(), by the stage that has been updated, with the version
-  /// named there.
+  /// asked for inside MicroBatchSource::updated(), by the stage that has been updated, with the
+  /// version named there.
   StageContent content(int stage, int version = 0) const;
   /// Between rounds: puts the moving averages of all parameters in the place of the weights, and
   /// back.
@@ -84,7 +84,7 @@ class Runtime {
   void compile_all();
   void work(DeviceWorker& worker);
   void stop();
-  RoundResult run_round(const Program& program, const ProgramCut* cut, UnitSource& source);
+  RoundResult run_round(const Program& program, const ProgramCut* cut, MicroBatchSource& source);
   void wait_for_devices();
   RoundResult result_of_round();
   void finish_with_others(RoundResult& result);

@@ -40,10 +40,10 @@ struct RuntimeOptions {
   LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
   std::uint64_t seed = 1;       // of dropout masks
   double timeout_seconds = 60;  // without any progress: the watchdog ends the run
-  /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself
-  /// costs.
-  std::vector<StageSeconds> rehearsal;
-  double rehearsed_latency_seconds = 0;  // of every link between stages
+  /// Per stage: sleep this long instead of computing. A emulated_stages shows what the runtime
+  /// itself costs.
+  std::vector<StageSeconds> emulated_stages;
+  double emulated_latency_seconds = 0;  // of every link between stages
 };
 
 /// One shape at which the network runs. Index 0 is the full micro-batch.

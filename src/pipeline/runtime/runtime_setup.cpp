@@ -67,7 +67,7 @@ void RuntimeSetup::check_processes() const {
   const std::vector<int>& process_of = options.process_of_device;
   PT_CHECK(process_of.size() == at(devices()), kInternal,
            "processes of {} devices for a program on {}", process_of.size(), devices());
-  PT_CHECK(options.rehearsal.empty(), kInternal, "a rehearsal is of one process");
+  PT_CHECK(options.emulated_stages.empty(), kInternal, "a rehearsal is of one process");
   for (const Program* program : programs) {
     PT_CHECK(!is_asynchronous(program->rule), kUsage,
              "{} updates stages while others compute, which several processes cannot do yet; use "

@@ -64,7 +64,7 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
 /// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
 void StageReplicas::share_work() {
   const RuntimeOptions& options = setup_.options;
-  if (!options.devices.empty() || !options.rehearsal.empty() || options.processes ||
+  if (!options.devices.empty() || !options.emulated_stages.empty() || options.processes ||
       setup_.devices() == 1)
     return;
   shared_work_ = std::make_unique<SharedWork>(setup_.devices());
@@ -98,7 +98,8 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
     for (int r = 0; r < program.replicas(s); ++r) {
       StageReplica& replica = of(s)[at(r)];
       replica.accumulating = false;
-      replica.adding_left = units_to_add(s, r, cut ? cut->units_done / program.group_size(s) : 0);
+      replica.adding_left =
+          micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
       replica.forwards = replica.backwards = 0;
       replica.forward_entry.assign(at(setup_.capacity[at(s)].forward_entries), -1);
       replica.gradient_entry.assign(at(setup_.capacity[at(s)].gradient_entries), -1);
@@ -121,14 +122,15 @@ int StageReplicas::block_of(const StageReplica& replica, int stage, int version)
 }
 
 int StageReplicas::group_of(const Instruction& instruction) const {
-  return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
+  return std::max(instruction.micro_batch, 0) / program_->group_size(instruction.stage);
 }
 
-int StageReplicas::units_to_add(int stage, int replica, int group) const {
+int StageReplicas::micro_batches_to_add(int stage, int replica, int group) const {
   const int size = program_->group_size(stage);
   int count = 0;
-  for (int unit = group * size; unit < std::min((group + 1) * size, program_->units); ++unit) {
-    if (program_->replica_of(stage, unit) == replica) ++count;
+  for (int micro_batch = group * size;
+       micro_batch < std::min((group + 1) * size, program_->micro_batches); ++micro_batch) {
+    if (program_->replica_of(stage, micro_batch) == replica) ++count;
   }
   return count;
 }

@@ -23,11 +23,11 @@ struct StageReplica {
   int device = 0;
   std::unique_ptr<Stage> stage;  // null: another process has it
   int base_version = 0;          // copy of the weights that holds version 0 of the round
-  bool accumulating = false;     // a unit of this step has already written the gradients
+  bool accumulating = false;     // a micro-batch of this step has already written the gradients
   std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
-  int adding_left = 0;           // units still to be added before the next update
+  int adding_left = 0;           // micro-batches still to be added before the next update
   int forwards = 0, backwards = 0;                 // of the round so far
-  std::vector<int> forward_entry, gradient_entry;  // unit that holds each entry; -1: none
+  std::vector<int> forward_entry, gradient_entry;  // micro-batch that holds each entry; -1: none
 };
 
 class StageReplicas {
@@ -75,8 +75,8 @@ class StageReplicas {
   /// Which block of a replica's weights holds a version of the round.
   int block_of(const StageReplica& replica, int stage, int version) const;
   int group_of(const Instruction& instruction) const;
-  /// How many units a replica adds to its gradients for one update.
-  int units_to_add(int stage, int replica, int group) const;
+  /// How many micro-batches a replica adds to its gradients for one update.
+  int micro_batches_to_add(int stage, int replica, int group) const;
 
   // Weights and gradients by name, whichever stage holds them, and what whole stages remember: as
   // in Runtime.

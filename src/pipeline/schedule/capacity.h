@@ -9,11 +9,11 @@
 namespace pipetrain {
 
 struct StageCapacity {
-  int slots = 1;             // activations of units in flight
+  int slots = 1;             // activations of micro-batches in flight
   int versions = 1;          // weights
   int forward_entries = 1;   // values handed to later stages
   int gradient_entries = 1;  // gradients handed to earlier stages
-  int gathered_sets = 1;     // of values that weight gradients over several units read
+  int batched_sets = 1;      // of values that weight gradients over several micro-batches read
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
 };

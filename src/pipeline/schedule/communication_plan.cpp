@@ -50,7 +50,7 @@ std::vector<Step> find_steps(const Program& program, const std::vector<int>& ran
         step = &of_meeting.try_emplace(key, -1).first->second;
         const bool reduce = instruction.kind == Kind::kReduce;
         operation.stage = instruction.stage;
-        operation.unit = instruction.unit;
+        operation.micro_batch = instruction.micro_batch;
         operation.devices = reduce ? program.placement[at(instruction.stage)] : all;
         crosses = reduce && replicas_are_apart(program, instruction.stage, rank_of_device);
       } else {
@@ -71,8 +71,8 @@ std::vector<Step> find_steps(const Program& program, const std::vector<int>& ran
   for (std::size_t t = 0; t < of_transfer.size(); ++t) {
     const Transfer& moved = program.transfers[t];
     if (of_transfer[t] < 0) continue;
-    plan.operation_of_unit[at(moved.edge) * at(program.units) + at(moved.unit)] =
-        steps[at(of_transfer[t])].operation;
+    plan.operation_of_micro_batch[at(moved.edge) * at(program.micro_batches) +
+                                  at(moved.micro_batch)] = steps[at(of_transfer[t])].operation;
   }
   return steps;
 }
@@ -161,7 +161,7 @@ CommunicationPlan plan_communication(const Program& program,
   CommunicationPlan plan;
   for (const auto& list : program.device) plan.operation_at.emplace_back(list.size(), -1);
   StepTable table = plan.operation_at;
-  plan.operation_of_unit.assign(program.edges.size() * at(program.units), -1);
+  plan.operation_of_micro_batch.assign(program.edges.size() * at(program.micro_batches), -1);
   std::vector<Step> steps = find_steps(program, rank_of_device, plan, table);
   const std::vector<int> order = Walk(program, steps, table).run();
   int ranks = 0;

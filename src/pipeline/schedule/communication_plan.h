@@ -19,10 +19,10 @@ namespace pipetrain {
 
 /// Something that several devices do together.
 struct CommunicationOperation {
-  int transfer = -1;  // index into Program::transfers; -1: a reduce
-  int stage = -1;     // of a reduce: whose replicas
-  int unit = -1;      // of a reduce: as in its instruction
-  int group = 0;      // number of its group
+  int transfer = -1;     // index into Program::transfers; -1: a reduce
+  int stage = -1;        // of a reduce: whose replicas
+  int micro_batch = -1;  // of a reduce: as in its instruction
+  int group = 0;         // number of its group
   /// Of the program: sender and receiver, or the replicas in their order.
   std::vector<int> devices;
 };
@@ -31,8 +31,8 @@ struct CommunicationPlan {
   std::vector<CommunicationOperation> operations;
   /// [devices][instructions]: the operation that an instruction takes part in; -1: none.
   std::vector<std::vector<int>> operation_at;
-  /// [program edges × units]: the operation that moves it; -1: none.
-  std::vector<int> operation_of_unit;
+  /// [program edges × micro-batches]: the operation that moves it; -1: none.
+  std::vector<int> operation_of_micro_batch;
   /// [ranks][groups]: operations to be issued together, in this order.
   std::vector<std::vector<std::vector<int>>> groups;
 };

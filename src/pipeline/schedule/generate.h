@@ -37,21 +37,22 @@ struct ScheduleOptions {
   std::string name = "1f1b";
   /// Stages of the program: stages_per_device() for each device, or for each group of replicas.
   int stages = 1;
-  int units = 1;
+  int micro_batches = 1;
   std::vector<bool> recompute;  // [stages]; empty: nowhere
-  /// [stages]: devices that run a stage, units dealt round robin (1F1B-RR); empty: one each.
+  /// [stages]: devices that run a stage, micro-batches dealt round robin (1F1B-RR); empty: one
+  /// each.
   std::vector<int> replicas;
   /// Forwards that each replica of stage s runs ahead of its first backward; times the replicas it
   /// never rises with s. Empty: the schedule's own.
   std::vector<int> warm;
   /// Stages on a device, for the interleaved schedules.
   int chunks = 2;
-  /// Most units that a device may hold at once; 0: the schedule's own. For `zb` the K of the
-  /// family: p is zb-h1, 2p-1 is zb-h2.
+  /// Most micro-batches that a device may hold at once; 0: the schedule's own. For `zb` the K of
+  /// the family: p is zb-h1, 2p-1 is zb-h2.
   int memory_units = 0;
-  /// pipedream-2bw: units of one update; 0: as many as there are stages, or more where the warm-up
-  /// needs it.
-  int units_per_update = 0;
+  /// pipedream-2bw: micro-batches of one update; 0: as many as there are stages, or more where the
+  /// warm-up needs it.
+  int micro_batches_per_update = 0;
   /// Puts a kGradientSync on every device before its updates: tied weights in several stages,
   /// global clipping.
   bool gradient_sync = false;
@@ -74,13 +75,13 @@ PlannedSchedule planned_schedule(const std::string& name);
 int stages_per_device(const std::string& name, int chunks);
 
 /// Makes the compute-only program of a named schedule, annotated, with the edges of a plain chain.
-/// Throws Error(kUsage) for an unknown name or sizes that cannot be. The units that a stage holds
-/// at once are Program::slots_per_stage of the result.
+/// Throws Error(kUsage) for an unknown name or sizes that cannot be. The micro-batches that a stage
+/// holds at once are Program::slots_per_stage of the result.
 Program generate(const ScheduleOptions& options);
 
-/// Returns the program that runs only the forwards of `units` units where `training` has its
-/// stages: evaluation between rounds. No placement can make it wait for ever.
-Program forward_program(const Program& training, int units);
+/// Returns the program that runs only the forwards of `units` micro-batches where `training` has
+/// its stages: evaluation between rounds. No placement can make it wait for ever.
+Program forward_program(const Program& training, int micro_batches);
 
 /// Returns the devices of each stage. Replicas of a chain are neighbours.
 std::vector<std::vector<int>> place_stages(Placement placement, int devices,

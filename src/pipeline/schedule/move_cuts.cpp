@@ -53,8 +53,8 @@ class RoundTimer {
     }
     for (Edge& edge : program_.edges) {
       const auto cut = at(cuts[at(std::min(edge.from_stage, edge.to_stage))]);
-      edge.bytes_per_unit = static_cast<std::int64_t>(edge.gradient ? chain_.backward_bytes[cut]
-                                                                    : chain_.forward_bytes[cut]);
+      edge.bytes_per_micro_batch = static_cast<std::int64_t>(
+          edge.gradient ? chain_.backward_bytes[cut] : chain_.forward_bytes[cut]);
     }
     return simulate(program_, costs_, {.keep_events = false, .rounds = 1}).makespan;
   }

@@ -7,8 +7,8 @@
 namespace pipetrain {
 
 /// Returns the seconds of every stage of a plan of this chain. An update comes once in
-/// `micro_batches` units and takes what the stage's steps take, and the sum over its replicas.
-/// Links are not set.
+/// `micro_batches` micro-batches and takes what the stage's steps take, and the sum over its
+/// replicas. Links are not set.
 Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches);
 
 /// Returns the edges of the plan: every stage to the next and back, with the bytes of all tensors

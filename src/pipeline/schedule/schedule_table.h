@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/schedule/schedule_lists.h"
 #include "pipeline/schedule/closed_forms.h"
+#include "pipeline/schedule/schedule_lists.h"
 
 namespace pipetrain::schedule {
 
 /// A round as closed forms see it: equal stages, no replicas, transfers that cost nothing.
 struct EqualRound {
   double devices = 1;
-  double units = 1;
-  double chunks = 1;     // stages of a device
-  double most_held = 1;  // units that the fullest stage holds
-  UnitSeconds seconds;   // of one unit on one device, over all its stages
+  double micro_batches = 1;
+  double chunks = 1;          // stages of a device
+  double most_held = 1;       // micro-batches that the fullest stage holds
+  MicroBatchSeconds seconds;  // of one micro-batch on one device, over all its stages
 };
 
 struct Schedule {
@@ -44,7 +44,7 @@ std::vector<Schedule> down_and_up_schedules();  // schedule_v.cpp
 std::optional<double> idle_of_fill_and_drain(const EqualRound& round);
 
 /// The condition of most forms that split the backward: w <= f and w <= i, within rounding.
-bool has_short_weight_gradients(const UnitSeconds& seconds);
+bool has_short_weight_gradients(const MicroBatchSeconds& seconds);
 
 const std::vector<Schedule>& table();
 

@@ -159,14 +159,14 @@ std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most, std::s
   return chosen;
 }
 
-ScheduleOptions options_for(const std::string& name, const Cut& cut, int units) {
+ScheduleOptions options_for(const std::string& name, const Cut& cut, int micro_batches) {
   ScheduleOptions options;
   options.name = name;
   options.stages = static_cast<int>(cut.plan.stages.size());
-  options.units = units;
+  options.micro_batches = micro_batches;
   options.chunks = cut.per_device;
   if (describe_schedule(name).rule == UpdateRule::kDoubleBuffer)
-    options.units_per_update = cut.share();
+    options.micro_batches_per_update = cut.share();
   return options;
 }
 
@@ -215,10 +215,10 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
 
   // An asynchronous pipeline is timed when it is full.
   const int rounds = candidate.asynchronous ? 2 * cut.places + 4 : 1;
-  const int units = rounds * cut.share();
-  ScheduleOptions options = options_for(name, cut, units);
-  // What a stage holds: every unit from its forward to its last backward, also where only its
-  // inputs are kept meanwhile.
+  const int micro_batches = rounds * cut.share();
+  ScheduleOptions options = options_for(name, cut, micro_batches);
+  // What a stage holds: every micro-batch from its forward to its last backward, also where only
+  // its inputs are kept meanwhile.
   const Program held = generate(options);
   options.recompute.assign(cut.plan.stages.size(), cut.recompute);
   PlanRequest plan = plan_request(request, cut);
@@ -247,7 +247,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
             stage.update;
   }
   candidate.step_seconds =
-      candidate.asynchronous ? result.unit_period * cut.share() : result.makespan;
+      candidate.asynchronous ? result.micro_batch_period * cut.share() : result.makespan;
   // Devices that share cores take at least what the work takes on these.
   if (request.processors > 0)
     candidate.step_seconds =

@@ -25,7 +25,7 @@ inline constexpr std::string_view kCostsSchema = "pipetrain.costs/1";
 /// Only `stages` is needed; one entry there stands for all stages. Of a stage, `backward` is the
 /// sum of its two parts and the other way round each part is half of it; `recompute` is the forward
 /// again, `update` and `reduce` are 0. `edges` overrule the link of an edge and the bytes that the
-/// program gives it. `units` and `devices` scale the seconds of one unit or device. Throws
+/// program gives it. `units` and `devices` scale the seconds of one micro-batch or device. Throws
 /// Error(kUsage) that names file and field.
 Costs read_costs(const std::filesystem::path& path, Program& program);
 /// The same from text; `file` is what errors call it.

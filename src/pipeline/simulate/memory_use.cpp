@@ -36,7 +36,7 @@ class Ledger {
   void start(const Instruction& instruction, DeviceBytes& held) const {
     if (instruction.kind == Kind::kReceive) {
       const Transfer& transfer = program_.transfers[at(instruction.transfer)];
-      held.buffers += program_.edges[at(transfer.edge)].bytes_per_unit;
+      held.buffers += program_.edges[at(transfer.edge)].bytes_per_micro_batch;
     }
     if (!is_compute(instruction.kind)) return;
     const StageBytes& bytes = stages_[at(instruction.stage)];
@@ -76,9 +76,9 @@ class Ledger {
     const bool last = adds_gradient(instruction.kind) || !trains;
     if (!last || !program_.lowered) return;
     for (const Edge* edge : incoming_[at(instruction.stage)]) {
-      const bool received = program_.device_of(edge->from_stage, instruction.unit) !=
-                            program_.device_of(edge->to_stage, instruction.unit);
-      if (received) held.buffers -= edge->bytes_per_unit;
+      const bool received = program_.device_of(edge->from_stage, instruction.micro_batch) !=
+                            program_.device_of(edge->to_stage, instruction.micro_batch);
+      if (received) held.buffers -= edge->bytes_per_micro_batch;
     }
   }
 

@@ -10,7 +10,7 @@
 
 namespace pipetrain {
 
-/// What one replica of a stage holds, in bytes; activations for one full unit.
+/// What one replica of a stage holds, in bytes; activations for one full micro-batch.
 struct StageBytes {
   /// From the forward (with recompute: from the recompute) to the weight gradient.
   std::int64_t activations = 0;
@@ -28,14 +28,14 @@ struct DeviceBytes {
   std::int64_t peak = 0;         // sum of the four
   std::int64_t weights = 0;      // all copies, and what is fixed
   std::int64_t activations = 0;  // with kept inputs
-  std::int64_t buffers = 0;      // received and still read; bytes_per_unit of the edges
+  std::int64_t buffers = 0;      // received and still read; bytes_per_micro_batch of the edges
   std::int64_t working = 0;
   int index = -1;  // the instruction, into Program::device; -1: no instruction needs memory
 };
 
 /// Returns the peak of each device, in list order: [devices]. A receive buffer counts from its
-/// receive to the last compute instruction of its unit. O(instructions). Throws Error(kInternal)
-/// where bytes are not given for all stages.
+/// receive to the last compute instruction of its micro-batch. O(instructions). Throws
+/// Error(kInternal) where bytes are not given for all stages.
 std::vector<DeviceBytes> peak_bytes(const Program& program, const std::vector<StageBytes>& stages);
 
 /// Throws Error(`blame`) that names rule, device and instruction if a device holds more than its

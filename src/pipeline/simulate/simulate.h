@@ -11,7 +11,7 @@
 
 namespace pipetrain {
 
-/// Seconds of one full unit on one stage.
+/// Seconds of one full micro-batch on one stage.
 struct StageSeconds {
   double forward = 1;
   double backward = 2;
@@ -41,8 +41,9 @@ enum class TransferMode {
 };
 
 struct Costs {
-  std::vector<StageSeconds> stage;   // [stages]
-  std::vector<double> unit_scale;    // [units], size of a unit against a full one; empty: all 1
+  std::vector<StageSeconds> stage;  // [stages]
+  std::vector<double>
+      micro_batch_scale;  // [micro-batches], size of a micro-batch against a full one; empty: all 1
   std::vector<double> device_scale;  // [devices], seconds against those of `stage`; empty: all 1
   double gradient_sync_seconds = 0;
   LinkCost link;                    // where edge_link is empty
@@ -62,15 +63,16 @@ struct Simulation {
   std::vector<std::vector<Event>> events;
   double makespan = 0;  // until every device is done
   /// Seconds from round to round when rounds are chained without a barrier. An asynchronous program
-  /// still drains between two rounds; its steady rate is unit_period. 0 where not asked for.
+  /// still drains between two rounds; its steady rate is micro_batch_period. 0 where not asked for.
   double period = 0;
-  /// Seconds between the starts of a unit and the next on the first stage, late in the round, where
-  /// the pipeline is full. 0 where the round is too short to tell.
-  double unit_period = 0;
+  /// Seconds between the starts of a micro-batch and the next on the first stage, late in the
+  /// round, where the pipeline is full. 0 where the round is too short to tell.
+  double micro_batch_period = 0;
   std::vector<double> busy, idle;  // [devices], idle = makespan - busy; transfers are not busy time
   std::vector<IdleSeconds> idle_split;  // [devices], sums to idle
   double bubble = 0;                    // idle over devices times makespan
-  std::vector<int> peak_live;  // [stages], units whose activations one replica holds at once
+  std::vector<int>
+      peak_live;  // [stages], micro-batches whose activations one replica holds at once
 };
 
 struct SimulateOptions {

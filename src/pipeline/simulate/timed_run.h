@@ -1,6 +1,6 @@
 // Runs the lists of a program in time. With every lane in order this needs no event queue: a device
 // goes on until it waits for another one, so a round is one pass over the instructions and takes a
-// few numbers for each unit, not for each instruction.
+// few numbers for each micro-batch, not for each instruction.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class TimedRun {
   double end() const;
   /// When a transfer arrived in the last round.
   double arrival(const Transfer& transfer) const {
-    return ready_[arrival_key(index(transfer.edge), transfer.unit)];
+    return ready_[arrival_key(index(transfer.edge), transfer.micro_batch)];
   }
 
  private:
@@ -47,28 +47,30 @@ class TimedRun {
   };
 
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  std::size_t unit_key(std::size_t row, int unit) const {
-    return row * index(program_.units) + index(unit);
+  std::size_t micro_batch_key(std::size_t row, int micro_batch) const {
+    return row * index(program_.micro_batches) + index(micro_batch);
   }
-  std::size_t made_key(int stage, int unit, bool gradient) const {
-    return unit_key(2 * index(stage) + (gradient ? 1 : 0), unit);
+  std::size_t made_key(int stage, int micro_batch, bool gradient) const {
+    return micro_batch_key(2 * index(stage) + (gradient ? 1 : 0), micro_batch);
   }
-  std::size_t arrival_key(std::size_t edge, int unit) const {
-    return unit_key(2 * index(program_.stages) + edge, unit);
+  std::size_t arrival_key(std::size_t edge, int micro_batch) const {
+    return micro_batch_key(2 * index(program_.stages) + edge, micro_batch);
   }
 
   void make_channels();
   Channel& channel(const Transfer& transfer);
 
-  double unit_scale(int unit) const {
-    return costs_.unit_scale.empty() || unit < 0 ? 1.0 : costs_.unit_scale[index(unit)];
+  double micro_batch_scale(int micro_batch) const {
+    return costs_.micro_batch_scale.empty() || micro_batch < 0
+               ? 1.0
+               : costs_.micro_batch_scale[index(micro_batch)];
   }
   const LinkCost& link(std::size_t edge) const {
     return costs_.edge_link.empty() ? costs_.link : costs_.edge_link[edge];
   }
-  double wire_seconds(std::size_t edge, int unit) const {
-    return static_cast<double>(program_.edges[edge].bytes_per_unit) * unit_scale(unit) /
-           link(edge).bytes_per_second;
+  double wire_seconds(std::size_t edge, int micro_batch) const {
+    return static_cast<double>(program_.edges[edge].bytes_per_micro_batch) *
+           micro_batch_scale(micro_batch) / link(edge).bytes_per_second;
   }
   double stage_seconds(const Instruction& instruction) const;
   /// By how much the jitter stretches an instruction.

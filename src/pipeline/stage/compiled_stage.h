@@ -36,9 +36,9 @@ struct StageStepAddition {
 };
 
 /// Keeps what a micro-batch has computed of a value.
-struct StageGathering {
+struct StageBatchedValue {
   Location from;
-  std::size_t to;                 // offset in the stage's block of what is gathered
+  std::size_t to;                 // offset in the stage's block of what is batched
   std::size_t bytes;              // of a micro-batch
   std::size_t micro_batch_bytes;  // between two micro-batches: of the largest one
 };
@@ -84,7 +84,7 @@ struct CompiledVariant {
   std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient,
       batch_gradient, finish;
   std::vector<StageStepAddition> late_additions;  // contributions that no W node computes
-  std::vector<StageGathering> gatherings;
+  std::vector<StageBatchedValue> batched_values;
   std::vector<Location> gradient_at;  // as slice->parameters
   std::size_t table_size = 0;         // of StageMicroBatch::table
   OutsideValues outside;

@@ -51,7 +51,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
 bool stays(const Range& range) {
   return range.space == Space::kAbsent || range.space == Space::kConstant ||
          range.space == Space::kParameter || range.space == Space::kPrepared ||
-         range.space == Space::kAccumulator || range.space == Space::kGathered;
+         range.space == Space::kAccumulator || range.space == Space::kBatched;
 }
 
 }  // namespace

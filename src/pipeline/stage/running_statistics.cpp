@@ -64,14 +64,14 @@ void RunningStatistics::collect(int variant, const CompiledVariant& compiled,
   executor_.collect_moments(collected_);
 }
 
-void RunningStatistics::settle() {
+void RunningStatistics::flush() {
   executor_.synchronize();
   executor_.merge_moments();
 }
 
 void RunningStatistics::apply() {
   if (empty()) return;
-  settle();
+  flush();
   for (auto& [name, state] : statistics_) {
     state.moments.apply(state.momentum, {state.mean, state.channels},
                         {state.variance, state.channels});
@@ -81,7 +81,7 @@ void RunningStatistics::apply() {
 
 void RunningStatistics::forget() {
   if (empty()) return;
-  settle();
+  flush();
   for (auto& [name, state] : statistics_) state.moments.reset(state.channels, state.of_weights);
 }
 

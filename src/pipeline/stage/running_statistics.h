@@ -28,8 +28,8 @@ class RunningStatistics {
   void apply();
   void forget();
   /// Waits for the moments that have been collected, and merges them.
-  void settle();
-  /// Merges what all replicas of this process or, by the group, of all processes have settled, in
+  void flush();
+  /// Merges what all replicas of this process or, by the group, of all processes have flushed, in
   /// their order.
   void reduce(ReplicaGroup& group, int replica, std::span<const RunningStatistics* const> all);
   /// Whether the stage computes any.

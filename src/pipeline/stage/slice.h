@@ -21,9 +21,9 @@ struct StageSlice {
   std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
   std::vector<int> accumulations;  // indices whose contribution is computed here
   std::vector<int>
-      remote_accumulations;     // indices computed elsewhere that finish reads: tied weights
-  std::vector<int> gatherings;  // indices into TrainingGraph::gatherings
-  std::vector<int> statistics;  // indices into TrainingGraph::statistics
+      remote_accumulations;         // indices computed elsewhere that finish reads: tied weights
+  std::vector<int> batched_values;  // indices into TrainingGraph::batched_values
+  std::vector<int> statistics;      // indices into TrainingGraph::statistics
 };
 
 /// Values (roots) that one stage hands to another for every micro-batch.

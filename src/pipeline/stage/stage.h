@@ -15,8 +15,8 @@
 
 #include "device/device.h"
 #include "ops/registry/registry.h"
+#include "pipeline/stage/batched_values.h"
 #include "pipeline/stage/compiled_stage.h"
-#include "pipeline/stage/gathered_values.h"
 #include "pipeline/stage/micro_batch.h"
 #include "pipeline/stage/running_statistics.h"
 #include "pipeline/stage/stage_content.h"
@@ -28,7 +28,7 @@
 
 namespace pipetrain {
 
-struct ExchangedPiece;
+struct ExchangedSpan;
 
 /// The streams of a device that a stage puts its work into; both null: it computes in host memory.
 struct StageStreams {
@@ -38,8 +38,8 @@ struct StageStreams {
 
 /// What the kernels of one variant have taken.
 struct KernelTimes {
-  std::vector<double> seconds;  // by node of its graph, summed up
-  std::int64_t units = 0;       // forwards of whole micro-batches
+  std::vector<double> seconds;     // by node of its graph, summed up
+  std::int64_t micro_batches = 0;  // forwards of whole micro-batches
 };
 
 class Stage {
@@ -69,10 +69,10 @@ class Stage {
 
   /// The same by exchange: what is sent of a micro-batch's handed-on memory, where it is received
   /// in a buffer of received_bytes(), and the table's entries there.
-  std::vector<ExchangedPiece> handed_on(int variant, const ValueEdge& edge,
-                                        const std::byte* base) const;
+  std::vector<ExchangedSpan> handed_on(int variant, const ValueEdge& edge,
+                                       const std::byte* base) const;
   std::size_t received_bytes(int variant, const ValueEdge& edge) const;
-  std::vector<ExchangedPiece> received(int variant, const ValueEdge& edge, std::byte* buffer) const;
+  std::vector<ExchangedSpan> received(int variant, const ValueEdge& edge, std::byte* buffer) const;
   void bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer,
                    StageMicroBatch& micro_batch) const;
 
@@ -86,11 +86,11 @@ class Stage {
   /// instead of added to. `entry` is not read by W, which goes on where I was.
   std::byte* backward(StageMicroBatch& micro_batch, int entry, Pass pass, bool first);
   /// Computes the gradients that want several micro-batches, once those are there; after the
-  /// backward of each one. Where others may help some are only put off, until settle_gradients() or
+  /// backward of each one. Where others may help some are only put off, until flush_gradients() or
   /// until the next ones are there.
   void complete_gradients(const StageMicroBatch& micro_batch);
   /// After the last micro-batch of a step: all gradients are complete then.
-  void settle_gradients();
+  void flush_gradients();
 
   /// Loss and count of right answers of the micro-batch whose forward ran last (on a device: of the
   /// one that ended last); only on the stage that has the loss.
@@ -155,14 +155,14 @@ class Stage {
 
  private:
   /// A list of which most need not run yet. Its micro-batch stands for several, or for none.
-  struct PutOff {
+  struct Deferred {
     StageMicroBatch micro_batch;
     std::optional<StepListRun> run;
     SharedWork::Job job;
   };
   /// What is prepared of new weights.
   struct Preparation {
-    PutOff list;
+    Deferred list;
     int variant = -1;  // that it is for; -1: nothing is put off
     std::uint64_t generation = 0;
   };
@@ -173,9 +173,9 @@ class Stage {
                      std::span<const StageStepAddition> late_additions = {});
   StageAddresses run_forward(const StageMicroBatch& micro_batch);
   void prepare(int variant, int version_copy);
-  void put_off_prepare(int variant, int version_copy);
-  void settle_prepare();
-  void put_off(PutOff& what, std::vector<StageStep>& steps, bool first);
+  void defer_prepare(int variant, int version_copy);
+  void flush_prepare();
+  void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
 
   int index_;
   StageCapacity capacity_;
@@ -186,11 +186,11 @@ class Stage {
   StageParameters parameters_;
   StageGradients gradients_;
   RunningStatistics statistics_;
-  GatheredValues gathered_;
+  BatchedValues batched_;
   std::vector<const RunningStatistics*> statistics_of_replicas_;  // room for reduce()
   // Work of several micro-batches, and who helps with it.
   WorkSharing sharing_;
-  PutOff batch_gradients_;
+  Deferred batch_gradients_;
   bool has_batch_sums_ = false;  // of earlier micro-batches of the step
   Preparation preparation_;
   std::vector<StageUpdates> updates_;  // [variant]

@@ -78,13 +78,13 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
     memory.optimizer +=
         static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
   }
-  std::size_t gathered = 0;
+  std::size_t batched = 0;
   for (const ArenaVariant& variant : variants)
-    gathered = std::max(gathered, variant.layout->gathered_bytes);
-  arena.gathered_bytes = aligned(gathered);
-  gathered = arena.gathered_bytes * static_cast<std::size_t>(capacity.gathered_sets);
-  arena.gathered = bump.take(gathered);
-  memory.gradients += gathered;
+    batched = std::max(batched, variant.layout->batched_bytes);
+  arena.batched_bytes = aligned(batched);
+  batched = arena.batched_bytes * static_cast<std::size_t>(capacity.batched_sets);
+  arena.batched = bump.take(batched);
+  memory.gradients += batched;
   std::size_t temporary = 0;
   for (const ArenaVariant& variant : variants) {
     const StageLayout& layout = *variant.layout;

@@ -1,7 +1,7 @@
 // The memory of a stage, planned before there is any: what lies where in its one block. Pure, so
 // that a plan can say beforehand what a run will take.
 //
-//   parameters × versions | accumulators | optimizer state | what units gather | prepared ×
+//   parameters × versions | accumulators | optimizer state | what micro-batches gather | prepared ×
 //   versions | activation slots | values handed on | gradients handed back | temporaries
 #pragma once
 
@@ -50,7 +50,7 @@ struct StageArena {
   std::size_t parameter_block_bytes = 0;  // of one version
   std::size_t parameter_block = 0;
   std::vector<std::size_t> accumulators;           // by accumulation; kNoPlace where not needed
-  std::size_t gathered = 0, gathered_bytes = 0;    // of all variants; of one set
+  std::size_t batched = 0, batched_bytes = 0;      // of all variants; of one set
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;
   std::size_t slots = 0, forward_out = 0, gradient_out = 0, temporary = 0;

@@ -224,15 +224,15 @@ class StageCompiler {
 
   void place_gatherings(CompiledVariant& compiled) {
     const TrainingGraph& training = *compiled.training;
-    if (compiled.slice->gatherings.empty()) return;
+    if (compiled.slice->batched_values.empty()) return;
     PT_CHECK(!executor_.is_asynchronous(), kInternal, "values are gathered in host memory only");
-    const std::int64_t units = training.gathered_micro_batches;
-    for (const int i : compiled.slice->gatherings) {
-      const Gathering& gathering = training.gatherings[at(i)];
-      compiled.gatherings.push_back(
-          {locate(compiled, gathering.value), locate(compiled, gathering.gathered).offset,
-           training.graph[gathering.value].type.bytes(),
-           training.graph[gathering.gathered].type.bytes() / static_cast<std::size_t>(units)});
+    const std::int64_t micro_batches = training.batched_micro_batches;
+    for (const int i : compiled.slice->batched_values) {
+      const BatchedValue& batched = training.batched_values[at(i)];
+      compiled.batched_values.push_back(
+          {locate(compiled, batched.value), locate(compiled, batched.batched).offset,
+           training.graph[batched.value].type.bytes(),
+           training.graph[batched.batched].type.bytes() / static_cast<std::size_t>(micro_batches)});
     }
   }
 
@@ -273,7 +273,7 @@ class StageCompiler {
       for (const ValueId id : node.inputs) read(id);
     }
     for (const Accumulation& accumulation : training.accumulations) read(accumulation.contribution);
-    for (const Gathering& gathering : training.gatherings) read(gathering.value);
+    for (const BatchedValue& batched : training.batched_values) read(batched.value);
     for (const Parameter& parameter : training.parameters) read(parameter.gradient);
     for (const RunningStatistic& statistic : training.statistics) {
       read(statistic.batch_mean);

@@ -14,8 +14,8 @@ struct StageContent {
   std::map<std::string, HostTensor> weights;    // the newest parameters, and running statistics
   std::map<std::string, HostTensor> states[2];  // the optimizer's, by slot and parameter
   std::map<std::string, HostTensor> averages;   // moving averages of the parameters
-  /// Asynchronous rounds: older versions of the parameters that units in flight may still read, by
-  /// their number in the round.
+  /// Asynchronous rounds: older versions of the parameters that micro-batches in flight may still
+  /// read, by their number in the round.
   std::map<int, std::map<std::string, HostTensor>> stashed;
   std::int64_t updates = 0;  // of asynchronous rules since the run began
 };

@@ -25,9 +25,9 @@ struct DeviceBuffers {
   DeviceMemory results;   // on the host: loss sum, right answers
   std::unique_ptr<StreamPoint> copied;  // on the transfer stream: what was asked for is there
   std::unique_ptr<StreamPoint>
-      settled;  // on the compute stream: inputs are copied, results have arrived
+      completed;  // on the compute stream: inputs are copied, results have arrived
   std::unique_ptr<StreamPoint> free;  // on the compute stream: the last reader is done
-  bool settles = false;               // `settled` has been recorded for this micro-batch
+  bool has_completed = false;         // `completed` has been recorded for this micro-batch
 };
 
 /// The batch moments of one micro-batch on their way to the host.

@@ -35,7 +35,7 @@ struct ArenaHalves {
   std::byte* slots = nullptr;
 };
 
-/// The devices of this process that run pieces of a stage's work while they wait.
+/// The devices of this process that run tasks of a stage's work while they wait.
 struct WorkSharing {
   SharedWork* work = nullptr;  // null: nobody helps
   int device = 0;              // as `work` counts
@@ -43,7 +43,7 @@ struct WorkSharing {
 };
 
 /// Parameters, one behind the other, that one device updates.
-struct UpdatePiece {
+struct UpdateTask {
   std::size_t first;  // in StageUpdates::parameters
   std::size_t count = 0;
   double last_seconds = 0;
@@ -53,7 +53,7 @@ struct UpdatePiece {
 struct StageUpdates {
   std::vector<ParameterUpdate> parameters;
   std::vector<float*> averages;  // of the same parameters; null: none is kept
-  std::vector<UpdatePiece> pieces;
+  std::vector<UpdateTask> tasks;
 };
 
 /// Batch moments of one BatchNorm, one number a channel, that are to be merged.

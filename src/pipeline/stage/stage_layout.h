@@ -21,12 +21,12 @@ enum class Space : std::uint8_t {
   kPrepared,   // offset in the block of prepared weights of one version
   kLossScale,
   kTable,        // index in StageMicroBatch::table
-  kSlot,         // offset in the unit's activation slot
-  kForwardOut,   // offset in the unit's block of handed-on values
-  kGradientOut,  // offset in the unit's block of gradients handed back
+  kSlot,         // offset in the micro-batch's activation slot
+  kForwardOut,   // offset in the micro-batch's block of handed-on values
+  kGradientOut,  // offset in the micro-batch's block of gradients handed back
   kTemporary,    // offset in the temporaries
   kAccumulator,  // offset is an index of TrainingGraph::accumulations
-  kGathered,     // offset in the block of what units gather
+  kBatched,      // offset in the block of what micro-batches gather
 };
 
 struct Location {
@@ -37,13 +37,13 @@ struct Location {
 /// Layout of one variant on one stage. Offsets are multiples of 64.
 struct StageLayout {
   std::map<ValueId, Location> location;  // of roots
-  /// W contributions that go straight into their accumulator in the first unit of a step: root →
-  /// accumulation.
+  /// W contributions that go straight into their accumulator in the first micro-batch of a step:
+  /// root → accumulation.
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
-  std::size_t gathered_bytes = 0;
+  std::size_t batched_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 

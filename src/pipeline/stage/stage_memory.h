@@ -41,15 +41,15 @@ class StageMemory {
   }
   std::byte* temporary() const { return from_slots(arena_.temporary); }
   /// One set of what micro-batches gather.
-  std::byte* gathered(int set) const {
-    return halves_.begin + arena_.gathered + at(set) * arena_.gathered_bytes;
+  std::byte* batched(int set) const {
+    return halves_.begin + arena_.batched + at(set) * arena_.batched_bytes;
   }
   /// Addresses of constants and running statistics, by value of a variant's graph.
   std::vector<std::byte*>& constants(int variant) { return constants_[at(variant)]; }
 
-  /// Where the operands of a list lie for a micro-batch of `variant`, given the set of gathered
+  /// Where the operands of a list lie for a micro-batch of `variant`, given the set of batched
   /// values that it reads or writes.
-  StageAddresses addresses(int variant, const StageMicroBatch& micro_batch, int gathered_set,
+  StageAddresses addresses(int variant, const StageMicroBatch& micro_batch, int batched_set,
                            StageExecutor& executor) const;
 
  private:

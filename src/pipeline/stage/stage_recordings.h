@@ -1,5 +1,5 @@
-// What a stage puts into its device's stream is the same whenever a unit comes by with the same
-// addresses: it is recorded the second time and put in as a whole from then on. The first time
+// What a stage puts into its device's stream is the same whenever a micro-batch comes by with the
+// same addresses: it is recorded the second time and put in as a whole from then on. The first time
 // shows that it can be done at all, and lets libraries load what they need.
 //
 //   slot 0, forward:  put in one by one   record, put in   put in   put in …

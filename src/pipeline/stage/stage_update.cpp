@@ -12,7 +12,7 @@ void Stage::join(ReplicaGroup& group, int replica) { gradients_.join(group, repl
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
   ReplicaGroup& group = *gradients_.group();
   // A reduce in the streams waits for what was put into them; running statistics are the host's.
-  if (!group.in_streams() || !statistics_.empty()) statistics_.settle();
+  if (!group.in_streams() || !statistics_.empty()) statistics_.flush();
   gradients_.reduce(contributes);
   if (statistics_.empty()) return;
   statistics_of_replicas_.clear();
@@ -63,7 +63,7 @@ void Stage::squared_norms(int variant, std::span<double> out) {
 
 void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
                    double gradient_scale) {
-  settle_prepare();  // it reads weights that are written now
+  flush_prepare();  // it reads weights that are written now
   const CompiledVariant& compiled = this->compiled(variant);
   std::byte* target = memory_.weights(to);
   if (from != to) executor_->copy(target, memory_.weights(from), memory_.weights_bytes());
@@ -94,7 +94,7 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   executor_->update(updates, step, gradient_scale, optimizer_.average_decay, sharing_);
   parameters_.note_change(to);
   // Here rather than before the first forward, for whose values the next stage waits.
-  put_off_prepare(0, to);
+  defer_prepare(0, to);
 }
 
 void Stage::apply_statistics() { statistics_.apply(); }

@@ -1,7 +1,7 @@
 // A channel hands one edge's values from stage to stage inside a process, without copying: the
 // sender publishes where its values lie, the receiver reads them there and says when it is done,
-// the sender then reuses the memory. Units are addressed by number: the replicas of a stage send
-// theirs in any order.
+// the sender then reuses the memory. Micro-batches are addressed by number: the replicas of a stage
+// send theirs in any order.
 #pragma once
 
 #include <condition_variable>
@@ -17,26 +17,26 @@ class StreamPoint;
 
 class Channel {
  public:
-  /// With a latency a link is rehearsed: a unit is there only so long after it was sent.
+  /// With a latency a link is rehearsed: a micro-batch is there only so long after it was sent.
   explicit Channel(double latency_seconds = 0) : latency_seconds_(latency_seconds) {}
-  /// Forgets everything and makes room for the units of a round.
-  void reset(int units);
-  /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
-  /// `written`: from which point of a device's stream on they are there; null: now.
-  void send(int unit, const std::byte* base, const StreamPoint* written = nullptr);
+  /// Forgets everything and makes room for the micro-batches of a round.
+  void reset(int micro_batches);
+  /// Publishes the memory that holds a micro-batch's values. Error (kInternal) if it has been
+  /// already. `written`: from which point of a device's stream on they are there; null: now.
+  void send(int micro_batch, const std::byte* base, const StreamPoint* written = nullptr);
   /// Whether receive() or wait_released() would not wait.
-  bool is_there(int unit);
-  bool is_released(int unit);
-  /// Waits for a unit and returns its memory; `there_at` gets the time (steady_seconds) since which
-  /// it is there. Throws ChannelAborted.
-  const std::byte* receive(int unit, double* there_at = nullptr,
+  bool is_there(int micro_batch);
+  bool is_released(int micro_batch);
+  /// Waits for a micro-batch and returns its memory; `there_at` gets the time (steady_seconds)
+  /// since which it is there. Throws ChannelAborted.
+  const std::byte* receive(int micro_batch, double* there_at = nullptr,
                            const StreamPoint** written = nullptr);
-  /// Says that a unit has been read for the last time: `read`, at which point of a device's
+  /// Says that a micro-batch has been read for the last time: `read`, at which point of a device's
   /// stream; null: now.
-  void release(int unit, const StreamPoint* read = nullptr);
-  /// Waits until a unit is released, so that its memory may be overwritten, after the returned
-  /// point if there is one. Throws ChannelAborted.
-  const StreamPoint* wait_released(int unit);
+  void release(int micro_batch, const StreamPoint* read = nullptr);
+  /// Waits until a micro-batch is released, so that its memory may be overwritten, after the
+  /// returned point if there is one. Throws ChannelAborted.
+  const StreamPoint* wait_released(int micro_batch);
   /// Wakes everybody with ChannelAborted, now and later, until reset().
   void abort();
 
@@ -48,7 +48,7 @@ class Channel {
     double there_at = 0;
     State state = State::kNothing;
   };
-  Entry& at(int unit) { return entries_.at(static_cast<std::size_t>(unit)); }
+  Entry& at(int micro_batch) { return entries_.at(static_cast<std::size_t>(micro_batch)); }
 
   const double latency_seconds_;
   std::mutex mutex_;

@@ -28,7 +28,7 @@ class CommunicatedReplicas final : public ReplicaGroup {
   Exchange& exchange_;
   std::vector<int> operations_;                      // [replica]: exchange of its next reduce()
   std::vector<std::unique_ptr<StreamPoint>> ready_;  // [replica]: its gradients are complete
-  std::vector<DeviceMemory> zeros_;                  // [replica]: for one that has run no unit
+  std::vector<DeviceMemory> zeros_;  // [replica]: for one that has run no micro-batch
   std::size_t largest_ = 0;
 };
 

@@ -27,7 +27,7 @@
 namespace pipetrain {
 
 /// Memory of a device that takes part in an exchange.
-struct ExchangedPiece {
+struct ExchangedSpan {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
@@ -59,17 +59,17 @@ class Exchange {
   /// Begins a round; all work of the last one is done. Processes do it together. The program
   /// outlives the round; `keep`: and this object, which then plans it once.
   void start_round(const Program& program, bool keep);
-  /// The operation of an instruction, or of a unit on an edge of the program; -1: none.
+  /// The operation of an instruction, or of a micro-batch on an edge of the program; -1: none.
   int operation_at(int device, int instruction) const {
     return plan_->operation_at[at(device)][at(instruction)];
   }
-  int operation_of(int edge, int unit) const {
-    return plan_->operation_of_unit[at(edge) * at(program_->units) + at(unit)];
+  int operation_of(int edge, int micro_batch) const {
+    return plan_
+        ->operation_of_micro_batch[at(edge) * at(program_->micro_batches) + at(micro_batch)];
   }
   /// A device's part of an operation is ready behind `after` (null: now): what to send, where to
-  /// put what is received, what to add up (in place). Pieces lie in the same order at all ends.
-  void offer(int operation, int device, std::vector<ExchangedPiece> pieces,
-             const StreamPoint* after);
+  /// put what is received, what to add up (in place). Spans lie in the same order at all ends.
+  void offer(int operation, int device, std::vector<ExchangedSpan> spans, const StreamPoint* after);
   /// Waits until a device's part has been issued and returns the point behind it, which stays as it
   /// is for the round. Throws ChannelAborted.
   const StreamPoint* wait(int operation, int device);
@@ -82,7 +82,7 @@ class Exchange {
   struct Rank;
   struct Part {
     bool offered = false;
-    std::vector<ExchangedPiece> pieces;
+    std::vector<ExchangedSpan> spans;
     const StreamPoint* after = nullptr;
     const StreamPoint* done = nullptr;
   };

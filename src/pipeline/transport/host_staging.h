@@ -1,8 +1,8 @@
-// How values go between devices that do not reach each other: in pieces through a ring of
-// page-locked host memory, so that one piece leaves the sender while another one arrives.
+// How values go between devices that do not reach each other: in chunks through a ring of
+// page-locked host memory, so that one chunk leaves the sender while another one arrives.
 //
-//   sender's stream:    piece 0 → slot 0 │ piece 1 → slot 1 │ …  wait: slot 0 is free │ piece 4 →
-//   slot 0 receiver's stream:                   │ slot 0 → piece 0 │ slot 1 → piece 1 …
+//   sender's stream:    chunk 0 → slot 0 │ chunk 1 → slot 1 │ …  wait: slot 0 is free │ chunk 4 →
+//   slot 0 receiver's stream:                   │ slot 0 → chunk 0 │ slot 1 → chunk 1 …
 #pragma once
 
 #include <array>

@@ -26,8 +26,8 @@ namespace pipetrain {
 
 class MessageThread {
  public:
-  /// Units of one link that are told apart, by their tags: more than are ever under way.
-  static constexpr int kUnits = 1'024;
+  /// Micro-batches of one link that are told apart, by their tags: more than are ever under way.
+  static constexpr int kMicroBatches = 1'024;
 
   /// `failed` is called at most once a round, from the thread of this class, when another process
   /// has failed or messages have. `state`: whom this process waits for (nothing while somebody
@@ -39,12 +39,12 @@ class MessageThread {
   MessageThread(const MessageThread&) = delete;
   MessageThread& operator=(const MessageThread&) = delete;
 
-  /// A unit that another process sends, and the pieces of the buffer that it is for.
+  /// A micro-batch that another process sends, and the spans of the buffer that it is for.
   struct Arrival {
-    int unit = 0;
+    int micro_batch = 0;
     int peer = 0;
     int slot = 0;
-    std::vector<ExchangedPiece> pieces;
+    std::vector<ExchangedSpan> spans;
   };
   /// What other processes send over a link to one replica of a stage, in the order of its receives:
   /// they share its buffers.
@@ -62,8 +62,9 @@ class MessageThread {
   void start_round();
   /// Something is to be received in this round. Returns the inbox's number.
   int add(Inbox inbox);
-  /// A unit's values are to go; the channel's entry is released when they have gone.
-  void send(int link, int unit, int peer, Channel& channel, std::vector<ExchangedPiece> pieces);
+  /// A micro-batch's values are to go; the channel's entry is released when they have gone.
+  void send(int link, int micro_batch, int peer, Channel& channel,
+            std::vector<ExchangedSpan> spans);
   /// What lies in a slot of an inbox is no longer read.
   void release(int inbox, int slot);
   /// Waits until all has gone. Throws ChannelAborted.
@@ -79,14 +80,14 @@ class MessageThread {
   struct Message {
     std::vector<Processes::Request> requests;
     Channel* channel = nullptr;
-    int unit = 0;
+    int micro_batch = 0;
     const std::byte* base = nullptr;  // of what has come; null: it was sent
   };
   void work();
   void post_receives();
   bool look_at_messages();
   void say_alive();
-  static int tag_of(int link, int unit);
+  static int tag_of(int link, int micro_batch);
 
   ProcessGroup& group_;
   std::function<void(std::exception_ptr)> failed_;

@@ -1,5 +1,5 @@
-// Memory for units that come from elsewhere: of every receiving device as many buffers as its
-// program has received units at once.
+// Memory for micro-batches that come from elsewhere: of every receiving device as many buffers as
+// its program has received micro-batches at once.
 #pragma once
 
 #include <cstddef>

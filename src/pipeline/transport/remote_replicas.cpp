@@ -124,17 +124,17 @@ void RemoteReplicas::add_up() {
   }
 
   // The first replica of a process stands for it.
-  const auto speaker = [&](std::size_t p) {
+  const auto leader = [&](std::size_t p) {
     return static_cast<int>(std::find(process_of_.begin(), process_of_.end(), processes_[p]) -
                             process_of_.begin());
   };
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
     sends.push_back(processes.post_send(sum.data(), sum.size() * sizeof(float), processes_[p],
-                                        tag(speaker(here_), kSums)));
+                                        tag(leader(here_), kSums)));
     sums_[p].resize(share_floats(p));
     receives.push_back(processes.post_receive(sums_[p].data(), sums_[p].size() * sizeof(float),
-                                              processes_[p], tag(speaker(p), kSums)));
+                                              processes_[p], tag(leader(p), kSums)));
   }
   wait_for(receives);
   for (std::size_t p = 0; p < processes_.size(); ++p) {

@@ -28,13 +28,13 @@ class ReplicaGroup {
   void reset();
   /// Where a replica's gradients lie, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
-  /// Says that the replica has added its last unit to a gradient.
+  /// Says that the replica has added its last micro-batch to a gradient.
   virtual void complete(int replica, std::size_t gradient);
   /// Which instruction of its device's list a replica's next reduce() is.
   virtual void at_instruction(int /*replica*/, int /*instruction*/) {}
   /// Waits for the others and replaces the gradients of this replica by the sum over those that
-  /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
-  /// calls it once a step. Throws ChannelAborted.
+  /// have any. `contributes`: whether this replica added a micro-batch to its gradients. Every
+  /// replica calls it once a step. Throws ChannelAborted.
   virtual void reduce(int replica, bool contributes);
   /// Whether reduce() is work of the replicas' streams: it then needs no complete() before it, and
   /// the streams need not be waited for.

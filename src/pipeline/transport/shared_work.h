@@ -1,4 +1,4 @@
-// CPU devices of one process share their memory: one that waits runs pieces of work that it has put
+// CPU devices of one process share their memory: one that waits runs tasks of work that it has put
 // off itself, or takes over what others have before them (work stealing, Blumofe and Leiserson
 // 1999). So stages need not take equally long, which nodes that cannot be divided often prevent,
 // and a core that is slower for a while holds nobody up.
@@ -14,16 +14,16 @@
 
 namespace pipetrain {
 
-/// Pieces of work of which none depends on another. What they compute does not depend on who runs
+/// Tasks of work of which none depends on another. What they compute does not depend on who runs
 /// them.
-class SharedPieces {
+class SharedTasks {
  public:
-  virtual ~SharedPieces() = default;
+  virtual ~SharedTasks() = default;
   virtual std::size_t count() const = 0;
-  /// What a piece took last time; 0: nobody knows.
-  virtual double seconds(std::size_t piece) const = 0;
-  virtual std::size_t workspace_bytes(std::size_t piece) const = 0;
-  virtual void run(std::size_t piece, std::byte* workspace) = 0;
+  /// What a task took last time; 0: nobody knows.
+  virtual double seconds(std::size_t task) const = 0;
+  virtual std::size_t workspace_bytes(std::size_t task) const = 0;
+  virtual void run(std::size_t task, std::byte* workspace) = 0;
 };
 
 /// Memory that a kernel may write while it runs.
@@ -34,13 +34,13 @@ struct Workspace {
 
 class SharedWork {
  public:
-  /// Pieces that one device has to do. Its content is SharedWork's.
+  /// Tasks that one device has to do. Its content is SharedWork's.
   class Job {
     friend SharedWork;
     int device = 0;
-    SharedPieces* pieces = nullptr;  // null: not posted
+    SharedTasks* tasks = nullptr;  // null: not posted
     std::vector<bool> taken;
-    int running = 0;          // pieces in hands of devices
+    int running = 0;          // tasks in hands of devices
     bool completing = false;  // its own device works at it
     std::exception_ptr error;
   };
@@ -49,16 +49,16 @@ class SharedWork {
   explicit SharedWork(int devices);
   /// Between rounds. What was put off stays so, unless the last round has failed.
   void reset();
-  /// Puts pieces of a device off: whoever waits may run them. Both stay where they are until
+  /// Puts tasks of a device off: whoever waits may run them. Both stay where they are until
   /// complete().
-  void post(Job& job, int device, SharedPieces& pieces);
-  /// Runs what nobody has begun, and returns when all pieces of the job are done; false, and at
-  /// once, if it is not posted. Throws what a piece has thrown.
+  void post(Job& job, int device, SharedTasks& tasks);
+  /// Runs what nobody has begun, and returns when all tasks of the job are done; false, and at
+  /// once, if it is not posted. Throws what a task has thrown.
   bool complete(Job& job, std::byte* workspace);
-  /// Both at once: others only take pieces that the device could not do as early.
-  void run(Job& job, int device, SharedPieces& pieces, std::byte* workspace);
+  /// Both at once: others only take tasks that the device could not do as early.
+  void run(Job& job, int device, SharedTasks& tasks, std::byte* workspace);
   /// Waits until `over()`, which notify() makes it look at again, or until abort(). Meanwhile runs
-  /// posted pieces: those of the device itself, then of others the ones that they have put off or
+  /// posted tasks: those of the device itself, then of others the ones that they have put off or
   /// could not have done as early. Returns the seconds it has worked.
   double wait(int device, Workspace workspace, const std::function<bool()>& over);
   void notify();
@@ -68,18 +68,18 @@ class SharedWork {
   void abort();
 
  private:
-  void post(Job& job, int device, SharedPieces& pieces, bool completing);
+  void post(Job& job, int device, SharedTasks& tasks, bool completing);
   template <typename Wanted>
   static std::optional<std::size_t> longest(const Job& job, const Wanted& wanted, bool last);
-  bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece);
-  void run(Job& job, std::size_t piece, int device, std::byte* workspace,
+  bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& task);
+  void run(Job& job, std::size_t task, int device, std::byte* workspace,
            std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;  // for those that wait
-  std::condition_variable done_;     // for those whose pieces others run
+  std::condition_variable done_;     // for those whose tasks others run
   std::vector<Job*> posted_;
-  std::vector<double> ends_at_;  // by device: when the piece is done that it runs, as far as known
+  std::vector<double> ends_at_;  // by device: when the task is done that it runs, as far as known
   int waiting_ = 0;
   int finished_ = 0;
   bool aborted_ = false;

@@ -104,7 +104,8 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   if (exchange_ && exchange_->reduces(*program_, stage)) {
     group = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), devices, *exchange_);
   } else if (apart) {
-    int tag = ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kUnits;
+    int tag =
+        ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
     for (int s = 0; s < stage; ++s)
       tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
     group =
@@ -145,7 +146,7 @@ std::vector<LinkRound> Transport::plan_round(const Program& program) {
     for (const int link : edges_[at(number)].link_of)
       rounds[at(link)].program_edge = static_cast<int>(e);
   }
-  receive_index_.assign(edges_.size() * at(program.units), -1);
+  receive_index_.assign(edges_.size() * at(program.micro_batches), -1);
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
     for (std::size_t i = 0; ends_[d] && i < list.size(); ++i) {
@@ -153,9 +154,10 @@ std::vector<LinkRound> Transport::plan_round(const Program& program) {
       const Transfer& moved = program.transfers[at(list[i].transfer)];
       const int number = edge_of(moved.edge);
       if (number < 0) continue;
-      receive_index_[at(number) * at(program.units) + at(moved.unit)] = static_cast<int>(i);
-      rounds[at(link_of(number, moved.unit))].receives.push_back(
-          {ends_[d], moved.unit, list[i].slot, moved.from_device});
+      receive_index_[at(number) * at(program.micro_batches) + at(moved.micro_batch)] =
+          static_cast<int>(i);
+      rounds[at(link_of(number, moved.micro_batch))].receives.push_back(
+          {ends_[d], moved.micro_batch, list[i].slot, moved.from_device});
     }
   }
   return rounds;
@@ -190,10 +192,10 @@ int Transport::edge_between(int from, int to, bool gradient) const {
   return found == numbers_.end() ? -1 : found->second;
 }
 
-int Transport::link_of(int edge, int unit) const {
+int Transport::link_of(int edge, int micro_batch) const {
   const EdgeLinks& links = edges_[at(edge)];
-  const int sender = program_->replica_of(links.stages.from, unit);
-  const int receiver = program_->replica_of(links.stages.to, unit);
+  const int sender = program_->replica_of(links.stages.from, micro_batch);
+  const int receiver = program_->replica_of(links.stages.to, micro_batch);
   return links.link_of[at(sender) * placement_[at(links.stages.to)].size() + at(receiver)];
 }
 

@@ -91,16 +91,16 @@ class Transport {
   int edge_of(int program_edge) const {
     return edge_of_program_edge_[static_cast<std::size_t>(program_edge)];
   }
-  /// What carries a unit over an edge in this round.
-  Link& link(int edge, int unit) const {
-    return *links_[static_cast<std::size_t>(link_of(edge, unit))];
+  /// What carries a micro-batch over an edge in this round.
+  Link& link(int edge, int micro_batch) const {
+    return *links_[static_cast<std::size_t>(link_of(edge, micro_batch))];
   }
-  /// Where the receive of a unit stands in the list of its device, which is of this process; -1:
-  /// nowhere.
-  int receive_index(int edge, int unit) const {
+  /// Where the receive of a micro-batch stands in the list of its device, which is of this process;
+  /// -1: nowhere.
+  int receive_index(int edge, int micro_batch) const {
     return receive_index_[static_cast<std::size_t>(edge) *
-                              static_cast<std::size_t>(program_->units) +
-                          static_cast<std::size_t>(unit)];
+                              static_cast<std::size_t>(program_->micro_batches) +
+                          static_cast<std::size_t>(micro_batch)];
   }
 
  private:
@@ -111,7 +111,7 @@ class Transport {
   void add_edge(const LinkEdge& stages);
   std::unique_ptr<Link> make_across(int number, const LinkEdge& stages);
   bool crosses(int from_device, int to_device) const;
-  int link_of(int edge, int unit) const;  // index into links_
+  int link_of(int edge, int micro_batch) const;  // index into links_
   std::vector<LinkRound> plan_round(const Program& program);
 
   TransportSettings settings_;
@@ -126,7 +126,7 @@ class Transport {
 
   const Program* program_;
   std::vector<int> edge_of_program_edge_;
-  std::vector<int> receive_index_;  // [edges × units]
+  std::vector<int> receive_index_;  // [edges × micro-batches]
 
   std::unique_ptr<Exchange> exchange_;       // null: copies
   std::unique_ptr<MessageThread> messages_;  // null: one process. It hands failures to the exchange

@@ -40,8 +40,8 @@ class Row {
 
   void draw(std::size_t first, std::size_t last, const Instruction& instruction, int chunk) {
     const KindLook& look = look_of(instruction.kind);
-    std::string label(colour_ && instruction.unit >= 0 ? 0 : 1, look.letter);
-    if (instruction.unit >= 0) label += fmt::format("{}", instruction.unit);
+    std::string label(colour_ && instruction.micro_batch >= 0 ? 0 : 1, look.letter);
+    if (instruction.micro_batch >= 0) label += fmt::format("{}", instruction.micro_batch);
     // A cell without room for its whole label shows its kind alone.
     if (label.size() > last - first) label.clear();
     for (std::size_t c = first; c < last; ++c) {

@@ -78,8 +78,8 @@ class Drawing {
     if (!gantt_.title.empty() || gantt_.panels.empty()) return gantt_.title;
     const Program& program = *gantt_.panels.front().program;
     return fmt::format("{} · {} stage{} · {} micro-batch{}", printable(program.schedule),
-                       program.stages, program.stages == 1 ? "" : "s", program.units,
-                       program.units == 1 ? "" : "es");
+                       program.stages, program.stages == 1 ? "" : "s", program.micro_batches,
+                       program.micro_batches == 1 ? "" : "es");
   }
 
   void draw_head() {
@@ -152,7 +152,8 @@ class Drawing {
         tick_text(event.end, gantt_.unitless), tick_text(event.end - event.start, gantt_.unitless),
         look.css, odd_chunk ? " chunk" : "", left, y_ + (work ? 0 : bar_), width,
         work ? bar_ : lane_);
-    const std::string number = instruction.unit >= 0 ? fmt::format("{}", instruction.unit) : "";
+    const std::string number =
+        instruction.micro_batch >= 0 ? fmt::format("{}", instruction.micro_batch) : "";
     if (work && bar_ > 12 && !number.empty() && width > 7.0 * static_cast<double>(number.size())) {
       put(R"(<text class="n" x="{:.2f}" y="{:.1f}">{}</text>)", left + width / 2, y_ + bar_ / 2 + 4,
           number);

@@ -34,7 +34,7 @@ struct Gantt {
   std::vector<GanttPanel> panels;
   /// Draws sends, receives and collectives as a thin second lane below each device.
   bool communication = false;
-  /// Times are numbers without a unit.
+  /// Times are numbers without a micro-batch.
   bool unitless = false;
   int width = 1100;                       // pixels
   std::vector<std::string> device_names;  // empty: "device 0", …

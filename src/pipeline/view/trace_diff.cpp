@@ -160,7 +160,8 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
   result.predicted_bubble = before.bubble;
   result.measured_bubble =
       after.seconds > 0 ? 1 - (1 - after.bubble) * after.seconds / result.measured_seconds : 0;
-  result.theoretical_bubble = theoretical_bubble(program, mean_unit_seconds(program, predicted));
+  result.theoretical_bubble =
+      theoretical_bubble(program, mean_micro_batch_seconds(program, predicted));
 
   const StepGraph graph(program);
   const StepGraph::Delays from = graph.fit(predicted);

@@ -73,7 +73,7 @@ TEST(Text, GoldenReplicasAndRoute) {
 
 TEST(Text, GoldenDoubleBuffering) {
   ScheduleOptions options = options_for("pipedream-2bw", 1, 3);
-  options.units_per_update = 2;
+  options.micro_batches_per_update = 2;
   EXPECT_EQ(to_text(generate(options)),
             "pipetrain-schedule 1\nname pipedream-2bw\nrule double-buffer\nstages 1\nunits 3\n"
             "units-per-update 2\nplacement 0\ntransfers no\n"

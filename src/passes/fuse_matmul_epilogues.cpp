@@ -1,4 +1,4 @@
-#include "passes/fuse_products.h"
+#include "passes/fuse_matmul_epilogues.h"
 
 #include <algorithm>
 #include <numeric>
@@ -32,8 +32,8 @@ class ProductFuser {
     return folded;
   }
 
-  FusedProducts fuse() {
-    FusedProducts out;
+  FusedMatMulEpilogues fuse() {
+    FusedMatMulEpilogues out;
     for (int n = 0; n < count(); ++n) {
       out.activations += fuse_activation({n});
       out.sums += fuse_sum({n});
@@ -225,8 +225,8 @@ int fold_biases(TrainingGraph& training) {
   return folded;
 }
 
-FusedProducts fuse_products(TrainingGraph& training) {
-  const FusedProducts fused = ProductFuser(training).fuse();
+FusedMatMulEpilogues fuse_matmul_epilogues(TrainingGraph& training) {
+  const FusedMatMulEpilogues fused = ProductFuser(training).fuse();
   training.graph.verify();
   return fused;
 }

@@ -8,10 +8,10 @@
 
 namespace pipetrain {
 
-class GatheredValues {
+class BatchedValues {
  public:
   /// `compiled` outlives this. `sets`: how many of them the memory has room for.
-  GatheredValues(const CompiledStage& compiled, int sets);
+  BatchedValues(const CompiledStage& compiled, int sets);
 
   /// The set that is being filled.
   int set() const { return set_; }
@@ -27,7 +27,7 @@ class GatheredValues {
 
  private:
   std::size_t wanted() const {
-    return at(static_cast<int>(compiled_.variants.front().training->gathered_micro_batches));
+    return at(static_cast<int>(compiled_.variants.front().training->batched_micro_batches));
   }
 
   const CompiledStage& compiled_;

@@ -12,7 +12,7 @@ namespace pipetrain {
 ///   z = MatMul(x, w)   y = Add(z, b)   →   y = MatMul(x, w, b)
 int fold_biases(TrainingGraph& training);
 
-struct FusedProducts {
+struct FusedMatMulEpilogues {
   int activations = 0, sums = 0;
 };
 
@@ -23,6 +23,6 @@ struct FusedProducts {
 ///
 ///   z = MatMul(x, w, b)   y = Gelu(z)           →   y, z = MatMulActivation{Gelu}(x, w, b)
 ///   dw = MatMul(xᵀ, dz)   db = ReduceSum(dz)    →   dw, db = MatMulSums(xᵀ, dz)
-FusedProducts fuse_products(TrainingGraph& training);
+FusedMatMulEpilogues fuse_matmul_epilogues(TrainingGraph& training);
 
 }  // namespace pipetrain
