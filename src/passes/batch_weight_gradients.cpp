@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-/// What is batched for a weight may take so many times the weight's bytes.
+/// The batched operands of a weight take at most this multiple of its bytes.
 constexpr std::size_t kMostBytes = 2;
 
 class GradientBatcher {
@@ -30,7 +30,7 @@ class GradientBatcher {
     }
   }
 
-  /// Sums over axis 0 of both operands, and its results go nowhere but into accumulators.
+  /// A sum over axis 0 of both operands whose results go into accumulators only.
   bool is_wanted(const Node& node) const {
     if (node.part != Part::kWeightGradient || !sums_over_rows(node)) return false;
     std::size_t results = 0, operands = 0;

@@ -17,7 +17,7 @@
 namespace pipetrain {
 namespace {
 
-/// Finds for every integer input the rows of the table that it indexes.
+/// Finds the number of embedding rows that each integer input indexes.
 void bound_inputs(TrainingGraph& training) {
   const Graph& graph = training.graph;
   for (GraphInput& input : training.inputs) {
@@ -44,7 +44,7 @@ std::vector<ValueId> results_of(const TrainingGraph& training) {
   return keep;
 }
 
-/// A running statistic whose batch's mean nothing computes any more has nothing to follow.
+/// Removes running statistics whose batch moments are no longer computed.
 void remove_dead_statistics(TrainingGraph& training) {
   std::erase_if(training.statistics, [&](const RunningStatistic& statistic) {
     return !training.graph[statistic.batch_mean].producer;
@@ -56,7 +56,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                              const BuildOptions& options) {
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();
-  bound_inputs(training);         // on the Gathers that the model has
+  bound_inputs(training);         // on the model's own Gather nodes
   fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
   attach_loss(training, options.loss);
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
@@ -68,8 +68,8 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   return training;
 }
 
-/// Takes together what the kernels of a device take as one node. No cut may go through such a node,
-/// so this needs the backward pass.
+/// Fuses what the kernels of a device run as one node. No cut may go through such a node, so this
+/// needs the backward pass.
 void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
   if (fusion == FusionTarget::kCpu) {
     fuse_elementwise(training, FusedTypes::kCpu);
@@ -87,7 +87,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options) {
   TrainingGraph training = differentiated(model, rules, options);
-  // From here on the graph becomes what a device's kernels run fastest.
+  // Optimizations for the kernels of a device.
   if (options.feature_map_layout != Layout::kRowMajor)
     fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
   choose_precision(training, options.precision);  // before nodes are fused: they say how each

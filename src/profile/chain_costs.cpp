@@ -1,4 +1,4 @@
-// From nodes to chain elements: who pays for what.
+// Attributes the costs of nodes to chain elements.
 #include <algorithm>
 #include <set>
 
@@ -38,7 +38,7 @@ class Attribution {
   }
 
  private:
-  // A gradient node stands where its forward node stands; preparation and finish stand nowhere.
+  // A gradient node has the position of its forward node; prepare and finish nodes have none.
   void place(const Chain& chain) {
     position_.assign(graph_.nodes.size(), -1);
     for (std::size_t i = 0; i < chain.order.size(); ++i) {
@@ -128,7 +128,7 @@ class Attribution {
     }
   }
 
-  // What is batched is copied for every micro-batch.
+  // Batched values are copied for every micro-batch.
   void add_batched() {
     for (const BatchedValue& batched : training_.batched_values) {
       const int here = position_[at(batched.consumer.index)];
@@ -205,7 +205,7 @@ class Attribution {
     }
   }
 
-  // What is done once a step is done where the parameter is first needed.
+  // Work per step is attributed to the first element that needs the parameter.
   void add_finish() {
     std::vector<int> owner(graph_.values.size(), -1);
     for (const Parameter& parameter : training_.parameters) {

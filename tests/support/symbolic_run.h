@@ -296,7 +296,7 @@ class Run {
   // As the functions of Program, but for programs in which anything may be wrong.
   int replica_of(int stage, int micro_batch) const {
     const std::size_t count = replicas(stage);
-    if (count == 0 || micro_batch < 0) throw std::runtime_error("a unit that is not there");
+    if (count == 0 || micro_batch < 0) throw std::runtime_error("a micro-batch that does not exist");
     const int number = program_.route.empty()
                            ? micro_batch
                            : program_.route.at(static_cast<std::size_t>(micro_batch));
@@ -388,7 +388,7 @@ class Run {
     const std::size_t s = row(instruction.stage, lane.device);
     if (instruction.kind != Kind::kUpdate &&
         device_of(instruction.stage, instruction.micro_batch) != static_cast<int>(lane.device)) {
-      throw std::runtime_error("a unit that is not for this device");
+      throw std::runtime_error("a micro-batch of another device");
     }
     if (instruction.kind == Kind::kSend) {
       const Transfer& t = transfer(instruction);

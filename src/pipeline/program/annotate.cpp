@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-/// Hands out the lowest free number and remembers how many were needed.
+/// Allocates the lowest free number and records the maximum in use.
 class SlotPool {
  public:
   int take() {
@@ -56,7 +56,7 @@ MicroBatchTable last_readers(const Program& program) {
   return last;
 }
 
-/// Numbers the replicas of all stages in one row.
+/// Numbers the replicas of all stages consecutively.
 class ReplicaIndex {
  public:
   explicit ReplicaIndex(const Program& program) : program_(program) {

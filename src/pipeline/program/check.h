@@ -1,7 +1,7 @@
-// Proves a program before the first kernel runs: nothing missing, nothing twice, no deadlock,
-// memory as planned, the right weights, gradients added in order.
+// Verifies a program before the first kernel runs: complete, no duplicates, no deadlock, memory as
+// planned, correct weight versions, gradients accumulated in order.
 //
-// What must hold of a schedule, and which rule proves it:
+// The properties of a correct schedule, and the rule that proves each:
 //
 //  | structure
 //  |  1 each stage runs each micro-batch once, forward and backward        coverage
@@ -40,7 +40,7 @@
 
 namespace pipetrain {
 
-/// The rules, in the order in which they are checked. An error names the rule that is broken.
+/// The rules, in the order in which they are checked. An error names the violated rule.
 enum class CheckRule {
   kForm = 1,    // every number in range, tables of the right size, only kinds the update rule knows
   kCoverage,    // each stage runs each micro-batch once: forward, backward (whole or split),
@@ -49,7 +49,7 @@ enum class CheckRule {
   kLocalOrder,  // forward, recompute, backward (input, weight) of a micro-batch in this order
   kMicroBatchOrder,  // forwards and gradient additions of a replica in the order of the
                      // micro-batches
-  kReduces,          // one for each group on each replica of a replicated stage, none elsewhere
+  kReduces,          // one per group on each replica of a replicated stage, none elsewhere
   kUpdates,  // one for each group on each replica, after its gradients and before the next ones
   kGradientSync,    // where declared: once on each device, between its gradients and its updates
   kCollectives,     // reduces and syncs can be met in one order on all devices
@@ -69,9 +69,9 @@ const char* to_text(CheckRule rule);
 
 /// Checks a program, lowered or not, in O(instructions). Throws Error with kind `blame` (kUsage for
 /// a schedule from a user's file) that names rule, device, instruction and what to compare it with.
-/// Progress is proved by one run: lists are fixed and transfers are matched by name, so whether a
-/// run ends does not depend on timing; a program that ends with one lane and blocking sends ends as
-/// well with more lanes or buffers.
+/// One run proves progress: lists are fixed and transfers are matched by name, so whether a run
+/// ends does not depend on timing. A program that ends with one lane and blocking sends also ends
+/// with more lanes or buffers.
 void check(const Program& program, ErrorKind blame = ErrorKind::kInternal);
 
 }  // namespace pipetrain

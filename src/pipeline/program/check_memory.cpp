@@ -10,7 +10,7 @@ void Checker::check_activations(const ReplicaRows& rows) const {
   constexpr int kFree = -1;
   std::vector<std::vector<int>> holder(at(rows.count()));  // micro-batch in each slot of a replica
   for (int row = 0; row < rows.count(); ++row) {
-    // A slot index beyond what the micro-batches could fill is never right; the table stays small.
+    // A slot index beyond the number of micro-batches is always wrong; this keeps the table small.
     const int declared =
         std::clamp(program_.slots_per_stage[at(rows.stage_of(row))], 0, program_.micro_batches);
     holder[at(row)].assign(at(declared), kFree);
@@ -27,7 +27,7 @@ void Checker::check_activations(const ReplicaRows& rows) const {
     const bool opens = kind == Kind::kForward || kind == Kind::kRecompute;
     if (held != (opens ? kFree : instruction.micro_batch)) {
       fail(CheckRule::kActivations, "{} uses activation slot {}, which holds {}", where(d, i),
-           instruction.slot, held == kFree ? "nothing" : fmt::format("unit {}", held));
+           instruction.slot, held == kFree ? "nothing" : fmt::format("micro-batch {}", held));
     }
     const bool keeps = program_.rule != UpdateRule::kNone &&
                        !static_cast<bool>(program_.recompute[at(instruction.stage)]);
@@ -61,8 +61,9 @@ void Checker::check_receive_buffers() const {
       }
       int& held = buffers[at(instruction.slot)];
       if (held != kFree) {
-        fail(CheckRule::kReceiveBuffers, "{} uses receive buffer {}, which still holds unit {}",
-             where(d, i), instruction.slot, held);
+        fail(CheckRule::kReceiveBuffers,
+             "{} uses receive buffer {}, which still holds micro-batch {}", where(d, i),
+             instruction.slot, held);
       }
       held = instruction.micro_batch;
       buffer[edge * at(program_.micro_batches) + at(instruction.micro_batch)] = instruction.slot;
@@ -72,7 +73,7 @@ void Checker::check_receive_buffers() const {
     if (!ends) return;
     for (const std::size_t edge : incoming[at(instruction.stage)]) {
       const int slot = buffer[edge * at(program_.micro_batches) + at(instruction.micro_batch)];
-      if (slot == kFree) continue;  // handed over inside the device
+      if (slot == kFree) continue;  // both stages are on this device
       const int replica = program_.replica_of(instruction.stage, instruction.micro_batch);
       holder[edge][at(replica)][at(slot)] = kFree;
     }

@@ -15,7 +15,7 @@ void Checker::check_coverage() const {
     if (!is_compute(instruction.kind)) return;
     std::uint8_t& bits = seen[micro_batch_key(instruction.stage, instruction.micro_batch)];
     if ((bits & bit(instruction.kind)) != 0) {
-      fail(CheckRule::kCoverage, "{} is there twice", where(d, i));
+      fail(CheckRule::kCoverage, "{} occurs twice", where(d, i));
     }
     bits = static_cast<std::uint8_t>(bits | bit(instruction.kind));
   });
@@ -35,7 +35,7 @@ void Checker::check_coverage() const {
         wrong = recomputes ? "no recompute" : "a recompute without need";
       }
       if (wrong != nullptr) {
-        fail(CheckRule::kCoverage, "device {} has {} of unit {} on stage {}",
+        fail(CheckRule::kCoverage, "device {} has {} of micro-batch {} on stage {}",
              program_.device_of(stage, micro_batch), wrong, micro_batch, stage);
       }
     }
@@ -52,7 +52,7 @@ void Checker::check_placement(const ReplicaRows& rows) const {
     }
     const int home = program_.device_of(instruction.stage, instruction.micro_batch);
     if (at(home) != d) {
-      fail(CheckRule::kPlacement, "{}, but stage {} runs unit {} on device {}", where(d, i),
+      fail(CheckRule::kPlacement, "{}, but stage {} runs micro-batch {} on device {}", where(d, i),
            instruction.stage, instruction.micro_batch, home);
     }
   });
@@ -84,7 +84,7 @@ void Checker::check_micro_batch_order(const ReplicaRows& rows) const {
     const int row = rows.running(instruction.stage, instruction.micro_batch);
     int& last = (forward ? forwards : gradients)[at(row)];
     if (instruction.micro_batch < last) {
-      fail(CheckRule::kMicroBatchOrder, "{} comes after the same of unit {}", where(d, i), last);
+      fail(CheckRule::kMicroBatchOrder, "{} comes after that of micro-batch {}", where(d, i), last);
     }
     last = instruction.micro_batch;
   });

@@ -1,5 +1,4 @@
-// Rules on data between stages: every transfer there, in its place, in order, and none that waits
-// for ever.
+// Rules on data between stages: every transfer exists, in its place, in order, and none deadlocks.
 #include <map>
 #include <tuple>
 #include <vector>
@@ -19,12 +18,12 @@ void Checker::check_transfers() const {
     const bool send = instruction.kind == Kind::kSend;
     if (instruction.micro_batch != transfer.micro_batch ||
         instruction.stage != (send ? transfer.from_stage : transfer.to_stage)) {
-      fail(CheckRule::kTransfers, "{} does not fit its transfer of unit {} from {} to {}",
+      fail(CheckRule::kTransfers, "{} does not match its transfer of micro-batch {} from {} to {}",
            where(d, i), transfer.micro_batch, transfer.from_stage, transfer.to_stage);
     }
     Place& place = (send ? sends : receives)[at(instruction.transfer)];
     if (place.exists()) {
-      fail(CheckRule::kTransfers, "{} is there twice, first as {}", where(d, i), where(place));
+      fail(CheckRule::kTransfers, "{} occurs twice, first as {}", where(d, i), where(place));
     }
     place = {static_cast<int>(d), static_cast<int>(i)};
   });
@@ -32,7 +31,7 @@ void Checker::check_transfers() const {
     if (sends[t].exists() && receives[t].exists()) continue;
     const Transfer& transfer = program_.transfers[t];
     const bool no_send = !sends[t].exists();
-    fail(CheckRule::kTransfers, "device {} has no {} for unit {} from stage {} to stage {}",
+    fail(CheckRule::kTransfers, "device {} has no {} for micro-batch {} from stage {} to stage {}",
          no_send ? transfer.from_device : transfer.to_device, no_send ? "send" : "receive",
          transfer.micro_batch, transfer.from_stage, transfer.to_stage);
   }
@@ -57,7 +56,8 @@ void Checker::check_transfer_records() const {
              !seen[key(transfer.edge, transfer.micro_batch)];
     }
     if (!fits) {
-      fail(CheckRule::kTransfers, "transfer {} (unit {} from stage {} to stage {}) fits no edge", t,
+      fail(CheckRule::kTransfers,
+           "transfer {} (micro-batch {} from stage {} to stage {}) matches no edge", t,
            transfer.micro_batch, transfer.from_stage, transfer.to_stage);
     }
     seen[key(transfer.edge, transfer.micro_batch)] = true;
@@ -67,8 +67,8 @@ void Checker::check_transfer_records() const {
     for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
       if (!crosses_devices(edge, micro_batch)) continue;
       if (!seen[key(static_cast<int>(e), micro_batch)]) {
-        fail(CheckRule::kTransfers, "unit {} is never sent from stage {} to stage {}", micro_batch,
-             edge.from_stage, edge.to_stage);
+        fail(CheckRule::kTransfers, "micro-batch {} is never sent from stage {} to stage {}",
+             micro_batch, edge.from_stage, edge.to_stage);
       }
     }
   }
@@ -86,7 +86,7 @@ void Checker::check_transfer_places(const ComputeTable& table) const {
     if (instruction.kind == Kind::kSend) {
       const Place producer = table.producer(edge, instruction.micro_batch);
       if (at(producer.index) > i) {
-        fail(CheckRule::kTransferPlace, "{} comes before {}, which makes its data", where(d, i),
+        fail(CheckRule::kTransferPlace, "{} comes before {}, which produces its data", where(d, i),
              where(producer));
       }
       return;

@@ -1,4 +1,5 @@
-// Which version of the weights each micro-batch reads, and whether its copy is there when it does.
+// Rules on weight versions: which one each micro-batch reads, and whether its copy still exists
+// then.
 #include <algorithm>
 #include <vector>
 
@@ -23,12 +24,12 @@ void Checker::check_versions(const ReplicaRows& rows) const {
   const bool asynchronous = is_asynchronous(program_.rule);
   const std::vector<int> vertical =
       program_.rule == UpdateRule::kVertical ? versions_on_first_stage(rows) : std::vector<int>();
-  // What the copies of a replica hold: version v is in copy v mod copies until it is overwritten.
+  // The contents of a replica's copies: version v is in copy v mod copies until overwritten.
   std::vector<std::vector<int>> held(at(rows.count()));
   std::vector<int> latest(at(rows.count()), 0);
   for (int row = 0; row < rows.count(); ++row) {
     const int stage = rows.stage_of(row);
-    // More copies than versions are as good as one for each; the table stays small.
+    // At most one copy per version is needed, which keeps the table small.
     const int copies =
         std::min(program_.versions_per_stage[at(stage)], program_.updates(stage) + 1);
     held[at(row)].assign(at(copies), -1);
@@ -87,8 +88,8 @@ void Checker::check_versions(const ReplicaRows& rows) const {
         group_version[at(stage)][at(instruction.micro_batch / program_.group_size(stage))];
     if (shared >= 0 && shared != version) {
       fail(CheckRule::kVersions,
-           "{} reads weight version {}, but other units of its update read version {}", where(d, i),
-           version, shared);
+           "{} reads weight version {}, but other micro-batches of its update read version {}",
+           where(d, i), version, shared);
     }
     shared = version;
   });

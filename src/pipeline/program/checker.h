@@ -1,4 +1,4 @@
-// The checker's own workings: one method per group of rules, spread over check*.cpp.
+// The implementation of check(): one method per group of rules, in check*.cpp.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Checker {
  public:
   Checker(const Program& program, ErrorKind blame) : program_(program), blame_(blame) {}
 
-  /// Throws at the first rule that is broken. Later rules rely on earlier ones.
+  /// Throws at the first violated rule. Later rules rely on earlier ones.
   void run() const;
 
  private:

@@ -23,8 +23,8 @@ List with_recompute(const List& list, const std::vector<bool>& recompute) {
   return result;
 }
 
-/// One update per stage at the end of the round. Stages are in order, so that devices which share
-/// several stages meet in the same order.
+/// One update per stage at the end of the round. Stages are in ascending order, so that devices
+/// which share several stages run their collectives in the same order.
 void end_round(Program& program) {
   for (int s = 0; s < program.stages; ++s) {
     if (program.replicas(s) == 1) continue;
@@ -61,7 +61,7 @@ class GroupUpdates {
       const std::vector<int>& micro_batches = gradients[stage];
       const std::size_t next = ++done[stage];
       const int size = program_.group_size(stage);
-      // A replica without a micro-batch in a group takes part in its update all the same.
+      // A replica without micro-batches in a group still takes part in its update.
       const int end =
           next < micro_batches.size() ? micro_batches[next] / size : program_.updates(stage);
       update_groups(stage, instruction.micro_batch / size, end);

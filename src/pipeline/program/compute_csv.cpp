@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Takes the text up to a separator off the front, and the separator.
+/// Consumes the text up to a separator, and the separator.
 std::string_view take_until(std::string_view& text, char separator) {
   const std::size_t end = text.find(separator);
   const std::string_view part = text.substr(0, end);
@@ -123,7 +123,7 @@ class CsvReader {
     program_.rule = UpdateRule::kSync;
     program_.stages = static_cast<int>(device_of_.size());
     program_.devices = static_cast<int>(program_.device.size());
-    // Keeps tables no larger than the file.
+    // Limits tables to the size of the file.
     require(instructions / device_of_.size() >= static_cast<std::size_t>(program_.micro_batches),
             "{} stages and {} micro-batches need more actions", program_.stages,
             program_.micro_batches);
@@ -143,7 +143,7 @@ class CsvReader {
     complete(program_);
   }
 
-  /// A backward with a weight gradient of its own is an input gradient: older files call it B.
+  /// A B whose weight gradient is a separate W is an input gradient: older files write it as B.
   void split_backwards() {
     std::set<std::pair<int, int>> split;  // stage, micro-batch
     for (const auto& list : program_.device) {

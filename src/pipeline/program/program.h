@@ -1,6 +1,8 @@
-// A schedule as plain data: for every device an ordered list of instructions. Generators write it,
+// A schedule as plain data: an ordered list of instructions for every device. Generators write it,
 // passes complete it, the checker proves it, the simulator times it and the runtime interprets it;
-// none of them knows the name of a schedule.
+// none of them depends on the name of a schedule. A micro-batch is what one forward pass takes. A
+// round is one run of a program: one step with rule kSync; with the asynchronous rules as many
+// steps as run without a drain in between.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +18,9 @@ enum class Kind : std::uint8_t {
   kBackwardInput,
   kBackwardWeight,
   kRecompute,     // run the forward again before the backward: the stage kept its inputs only
-  kSend,          // hand one transfer to its channel
-  kReceive,       // take one transfer from its channel
-  kReduce,        // the replicas of a stage together: sum of their gradients, in replica order
+  kSend,          // send one transfer
+  kReceive,       // receive one transfer
+  kReduce,        // sum of the gradients over the replicas of a stage, in replica order
   kGradientSync,  // all devices together: tied weights, global gradient norm
   kUpdate,        // the optimizer's step of one stage, on each of its replicas
 };
@@ -27,7 +29,7 @@ enum class Kind : std::uint8_t {
 /// group of consecutive micro-batches and then updates; with g the group of a micro-batch, forward
 /// and backward read
 enum class UpdateRule : std::uint8_t {
-  kNone,   // the only weights there are: evaluation
+  kNone,   // evaluation: the weights never change
   kSync,   // version 0: the whole round is one group, its update ends the round
   kStash,  // the latest at the micro-batch's forward, each stage for itself (PipeDream's stashing)
   kVertical,      // the latest of stage 0 at the micro-batch's forward there, on every stage
@@ -52,8 +54,8 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
-/// What one stage hands to another for every micro-batch: activations to a later stage, or their
-/// gradients back. A skip connection is an edge of its own; nothing is relayed.
+/// What one stage sends to another for every micro-batch: activations to a later stage, or
+/// gradients back. A skip connection is a separate edge; no stage relays values.
 struct Edge {
   int from_stage = 0;
   int to_stage = 0;
@@ -76,8 +78,7 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// A whole round: one mini-batch (kSync), or as many as are to run without a drain (the
-/// asynchronous rules).
+/// The instructions of one round.
 struct Program {
   std::string schedule;
   UpdateRule rule = UpdateRule::kNone;
@@ -89,8 +90,8 @@ struct Program {
   /// [stages][replicas]: the devices that run a stage, each on micro-batches of its own.
   std::vector<std::vector<int>> placement;
   /// [micro-batches]: replica route[micro-batch] mod replicas runs the micro-batch; empty:
-  /// route[micro-batch] = micro-batch, round robin. Schedules that run micro-batches in two
-  /// directions give each direction a replica.
+  /// route[micro-batch] = micro-batch, round robin. Bidirectional schedules give each direction a
+  /// replica.
   std::vector<int> route;
   std::vector<bool> recompute;  // [stages]
   std::vector<std::vector<Instruction>> device;
@@ -98,10 +99,10 @@ struct Program {
   /// True once sends and receives are in the lists (lower()). Before, an edge is only an ordering.
   bool lowered = false;
   std::vector<Edge> edges;
-  /// Sorted by edge, then micro-batch. In what order devices meet them is said by the lists.
+  /// Sorted by edge, then micro-batch. The lists define the order in which devices execute them.
   std::vector<Transfer> transfers;
 
-  // What follows is derived by annotate().
+  // The following is derived by annotate().
 
   /// Activation slots of each stage, on each of its replicas. A slot is held from the forward to
   /// the last backward of a micro-batch; with recompute for the forward alone, then from the
@@ -111,8 +112,8 @@ struct Program {
   std::vector<int> versions_per_stage;
   /// Receive buffers of each edge. A buffer is held from its receive to the last compute
   /// instruction of the receiving stage and micro-batch, so it may serve as the saved input of the
-  /// backward. A receive that runs ahead of its place in the list must wait until the buffer's last
-  /// holder is done.
+  /// backward. A receive that is posted early must wait until the previous user of the buffer is
+  /// done.
   std::vector<int> slots_per_edge;
 
   bool operator==(const Program&) const = default;

@@ -12,7 +12,7 @@ namespace {}  // namespace
 
 std::vector<int> cut_points(const Program& program) {
   if (!is_asynchronous(program.rule)) return {};
-  // How many replicas of stages agree on each number of micro-batches.
+  // How many replicas can be cut after each number of micro-batches.
   std::vector<int> votes(at(program.micro_batches) + 1, 0);
   int voters = 0;
   for (const auto& list : program.device) {
@@ -58,7 +58,7 @@ ProgramCut cut_program(const Program& program, int micro_batches_done) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Instruction& instruction = list[i];
       PT_CHECK(instruction.stage >= 0 && end.contains(instruction.stage), kInternal,
-               "the program cannot be cut after {} units", micro_batches_done);
+               "the program cannot be cut after {} micro-batches", micro_batches_done);
       const bool before = i <= end.at(instruction.stage);
       const bool forward = instruction.kind == Kind::kForward;
       const bool hands_on =

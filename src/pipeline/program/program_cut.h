@@ -1,12 +1,12 @@
-// Where an asynchronous program can be left and taken up again without a drain: behind the updates
-// that a micro-batch completes.
+// Splits an asynchronous program where training can stop and resume without a drain: after the
+// updates that a micro-batch completes.
 //
 //   stage 0   F0 F1 F2 B0 U0 F3 B1 U1 | F4 B2 U2 …      rest:  F2 F3 | F4 B2 U2 …
 //   stage 1   F0 F1 B0 U0 F2 B1 U1 | F3 B2 U2 …                F2 | F3 B2 U2 …
 //
-// Micro-batches that a stage has run forward but not yet backward at its cut are in flight. Their
-// activations are not kept: the rest of the program runs these forwards again, on the weights that
-// they read the first time.
+// Micro-batches whose forward has run but not their backward are in flight at the cut. Their
+// activations are not saved: the rest of the program runs these forwards again, on the same weight
+// versions.
 #pragma once
 
 #include <optional>

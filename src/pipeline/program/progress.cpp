@@ -53,7 +53,7 @@ class ProgressRun {
   int send_lane() const { return lane_of(Kind::kSend); }
   int receive_lane() const { return lane_of(Kind::kReceive); }
 
-  /// Moves a lane to its next instruction, over those of other lanes.
+  /// Advances a lane to its next instruction.
   void skip(std::size_t device, int lane) {
     const auto& list = program_.device[device];
     std::size_t& next = next_[device][index(lane)];
@@ -62,7 +62,7 @@ class ProgressRun {
   void step_over(std::size_t device, int lane) {
     ++next_[device][index(lane)];
     skip(device, lane);
-    // Who waited for this device may wait for what it has just done.
+    // Wakes devices blocked on this one.
     wake(device);
     for (const std::size_t other : waiting_[device]) wake(other);
     waiting_[device].clear();
@@ -92,8 +92,8 @@ class ProgressRun {
 
   static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
 
-  /// The device that must act before this instruction can run (perhaps another lane of its own);
-  /// kNobody if it can.
+  /// The device that blocks this instruction (possibly itself, in another lane); kNobody if it can
+  /// run.
   std::size_t waits_for(const Instruction& instruction) const {
     switch (instruction.kind) {
       case Kind::kForward:
@@ -132,7 +132,7 @@ class ProgressRun {
     return kNobody;
   }
 
-  /// A transfer happens when both ends have come to it.
+  /// A transfer happens when both ends have reached it.
   std::size_t missing_end(const Instruction& instruction) const {
     const Transfer& moved = transfer(instruction);
     const std::size_t from = index(moved.from_device);
@@ -148,14 +148,14 @@ class ProgressRun {
     return kNobody;
   }
 
-  /// A device has come to the same collective.
+  /// A device has reached the same collective.
   bool is_at(std::size_t device, int lane, const Instruction& collective) const {
     const Instruction* other = head(device, lane);
     return other != nullptr && other->kind == collective.kind && other->stage == collective.stage &&
            other->micro_batch == collective.micro_batch;
   }
 
-  /// Runs what can run on a device; true if anything did.
+  /// Runs a device until it blocks; true if anything ran.
   bool advance(std::size_t device) {
     bool moved = false;
     for (int lane = 0; lane < lanes_; ++lane) {
@@ -215,7 +215,7 @@ class ProgressRun {
         text += fmt::format("{}device {}, instruction {} ({}) waits for device {}",
                             text.empty() ? "" : "; ", d, next_[d][index(lane)],
                             to_text(program_, *blocked), waits_for(*blocked));
-        break;  // one lane says enough
+        break;  // one lane per device is enough
       }
     }
     return text;
@@ -224,9 +224,9 @@ class ProgressRun {
   const Program& program_;
   const int lanes_;
   std::vector<std::array<std::size_t, kMostLanes>> next_;  // [devices][lanes]
-  std::vector<std::size_t> awake_;                         // devices that may go on
+  std::vector<std::size_t> awake_;                         // devices to run next
   std::vector<bool> is_awake_;
-  std::vector<std::vector<std::size_t>> waiting_;  // [devices]: who waits for it
+  std::vector<std::vector<std::size_t>> waiting_;  // [devices]: devices blocked on it
   std::vector<bool> received_;                     // (edge, micro-batch)
   std::vector<bool> made_;                         // (stage, micro-batch, gradient)
   std::vector<std::vector<std::size_t>> inputs_;   // edges that (stage, gradient) reads

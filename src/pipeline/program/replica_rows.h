@@ -1,5 +1,4 @@
-// The replicas of all stages in one row, so that a table needs one entry for each of them and a
-// program with thousands of devices finds its entry at once.
+// Numbers the replicas of all stages, so that tables need one row per replica.
 #pragma once
 
 #include <vector>
@@ -10,7 +9,7 @@ namespace pipetrain {
 
 class ReplicaRows {
  public:
-  /// Needs a program whose placement names devices there are.
+  /// Requires a valid placement.
   explicit ReplicaRows(const Program& program);
 
   /// Number of replicas of all stages.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kHeader = "pipetrain-schedule 1";
 
-/// Takes characters off the front of a text.
+/// Consumes characters from the front of a text.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) {}
@@ -64,7 +64,7 @@ class Cursor {
   std::string_view text_;
 };
 
-/// An instruction as it stands in the text: a transfer still by its stages.
+/// An instruction as written: transfers are given by their stages.
 struct Word {
   Instruction instruction;
   int peer = -1;
@@ -262,21 +262,22 @@ class Parser {
     while (!cursor.done()) {
       const std::string_view text = cursor.word();
       const std::optional<Word> word = parse_word(text);
-      require(word.has_value(), "'{}' is no instruction", printable(text));
+      require(word.has_value(), "'{}' is not an instruction", printable(text));
       list.push_back(*word);
     }
   }
 
-  /// Joins what was read; from here on messages point at the end of the file.
+  /// Resolves what was read. Errors from here on point at the end of the file.
   void finish() {
     std::size_t instructions = 0;
     for (const auto& list : words_) instructions += list.size();
     const auto stages = static_cast<std::size_t>(program_.stages);
     const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
     require(stages >= 1 && micro_batches >= 1, "'stages' and 'units' must be at least 1");
-    // Keeps tables no larger than the file.
-    require(instructions / stages >= micro_batches, "{} stages and {} units need more instructions",
-            program_.stages, program_.micro_batches);
+    // Limits tables to the size of the file.
+    require(instructions / stages >= micro_batches,
+            "{} stages and {} micro-batches need more instructions", program_.stages,
+            program_.micro_batches);
     require(program_.placement.size() == stages, "'placement' must name the devices of {} stages",
             stages);
     for (const auto& replicas : program_.placement) {
@@ -286,7 +287,7 @@ class Parser {
       }
     }
     require(program_.route.empty() || program_.route.size() == micro_batches,
-            "'route' must name the replica of {} units", micro_batches);
+            "'route' must name the replica of {} micro-batches", micro_batches);
     require(program_.micro_batches_per_update >= 1, "'units-per-update' must be at least 1");
     require(program_.micro_batches_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
             "'units-per-update' needs rule double-buffer");
@@ -335,7 +336,7 @@ class Parser {
   Instruction resolved(const Word& word) const {
     Instruction instruction = word.instruction;
     require(instruction.stage < program_.stages && instruction.micro_batch < program_.micro_batches,
-            "instruction '{}' names a stage or unit that is not there",
+            "instruction '{}' names a stage or micro-batch that does not exist",
             to_text(program_, instruction));
     if (!is_transfer(instruction.kind)) return instruction;
     const bool send = instruction.kind == Kind::kSend;

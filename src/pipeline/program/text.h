@@ -1,4 +1,4 @@
-// The text form of a schedule: a file that a person reads, a diff shows and a user may edit.
+// The text form of a schedule, which can be read, compared and edited.
 #pragma once
 
 #include <string>

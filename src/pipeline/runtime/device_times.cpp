@@ -63,7 +63,7 @@ void DeviceTimes::read_some() {
     (span.ended ? span.end : span.begin)->synchronize();
     read_.push_back(read(std::move(span)));
   }
-  // Clocks tell short times best.
+  // Clocks are most precise over short times.
   std::swap(origin_, free_.back().begin);
   origin_seconds_ = read_.back().start;
 }
@@ -77,7 +77,7 @@ void DeviceTimes::finish(std::span<Event> events) {
 }
 
 void time_receives(const Program& program, std::span<std::vector<Event>> events) {
-  // Who computes a micro-batch's values or gradients, by stage.
+  // The producer of a micro-batch's values or gradients, by stage.
   using Key = std::tuple<int, int, bool>;
   struct Place {
     std::size_t device, index;

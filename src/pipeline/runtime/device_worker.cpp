@@ -93,7 +93,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
 void DeviceWorker::end_list() {
   transport_.finish(device_);
   try {
-    synchronize();  // after a failure: nothing may still use memory that is given up
+    synchronize();  // after a failure: nothing may still use memory that is freed
   } catch (const Error&) {
     // The first failure has been reported.
   }
@@ -120,7 +120,7 @@ std::string DeviceWorker::describe_place() const {
              : to_text(*round_.program, list[at(index)]);
 }
 
-/// Begins the work of the instruction in progress, once it has all it waits for.
+/// Starts timing the current instruction, once its inputs are there.
 void DeviceWorker::begin_work() {
   event().start = steady_seconds() - round_.start_seconds;
   if (times_) times_->begin(at_.load(std::memory_order_relaxed));
@@ -130,7 +130,7 @@ void DeviceWorker::end_work() const {
   if (times_) times_->end();
 }
 
-/// Waits in place of the kernels; false when they are to run.
+/// Sleeps instead of running kernels when stages are emulated; false otherwise.
 bool DeviceWorker::emulate(const Instruction& instruction, double start) const {
   if (setup_.options.emulated_stages.empty()) return false;
   wait_until(round_.start_seconds + start +
@@ -144,7 +144,7 @@ void DeviceWorker::execute(const Instruction& instruction) {
   event.device = device_;
   event.index = at_.load(std::memory_order_relaxed);
   event.start = steady_seconds() - round_.start_seconds;
-  // Receives are timed by those who compute.
+  // The compute instructions time the receives.
   if (instruction.kind != Kind::kReceive) begin_work();
   switch (instruction.kind) {
     case Kind::kSend:
@@ -225,7 +225,7 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
     out = replica.stage->backward(micro_batch, entry, pass, !replica.accumulating);
   if (adds) replica.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
-  // Behind the send, since nobody waits for them.
+  // After the send, since no other stage waits for them.
   if (adds && setup_.options.emulated_stages.empty()) {
     replica.stage->complete_gradients(micro_batch);
     flush_gradients();
@@ -234,7 +234,7 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
   if (adds) release_all(instruction, replica);
 }
 
-/// Once nothing more is added on the device: now its stages have to be done.
+/// When the device has added its last gradient, all its stages must flush.
 void DeviceWorker::flush_gradients() {
   bool adds_more = false;
   replicas_.each_on(device_, [&](const StageReplica& replica, int) {
@@ -287,7 +287,7 @@ void DeviceWorker::run_update(const Instruction& instruction, StageReplica& repl
   round_.source->updated(stage, index, micro_batch, instruction.version);
 }
 
-/// All stages: tied weights get each other's gradients, then the global norm is the same number
+/// All devices: exchanges gradients of tied weights, then computes the global norm, the same
 /// everywhere.
 void DeviceWorker::sync_gradients() {
   const auto meet = [&] {

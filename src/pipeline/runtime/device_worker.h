@@ -1,5 +1,5 @@
-// What one device of a runtime does: its thread interprets the device's list of instructions with
-// the stages that lie on it. Links carry what goes to and comes from other stages.
+// The worker of one device: its thread interprets the device's list of instructions with the stages
+// on it. Links transfer values to and from other stages.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace pipetrain {
 
 class DeviceWorker final : public LinkEnd {
  public:
-  // What it waits for, where that is no device.
+  // What it waits for if not a device.
   static constexpr int kNobody = -1;
   static constexpr int kFinished = -2;
   static constexpr int kEverybody = -3;  // in a barrier
@@ -59,7 +59,7 @@ class DeviceWorker final : public LinkEnd {
 
   /// A device, or one of the above.
   int waits_for() const { return waits_for_.load(); }
-  /// The instruction in progress, for people.
+  /// The current instruction as text, for error messages.
   std::string describe_place() const;
 
   // As the end of links.
@@ -74,7 +74,7 @@ class DeviceWorker final : public LinkEnd {
                  const StreamPoint* written) override;
 
  private:
-  /// Notes whom the worker waits for as long as it exists.
+  /// Records what the worker waits for while this object exists.
   class Wait;
 
   // Instructions.
@@ -92,7 +92,7 @@ class DeviceWorker final : public LinkEnd {
   void end_work() const;
   Event& event() { return events_[at(at_.load(std::memory_order_relaxed))]; }
 
-  // What its stages hand over (device_worker_links.cpp).
+  // Transfers of its stages (device_worker_links.cpp).
   void start_micro_batch(const Instruction& instruction, const StageReplica& replica);
   StreamPoint* record(const Instruction& instruction,
                       std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);

@@ -1,4 +1,4 @@
-// What a device hands over and takes over: micro-batches from the source, values by links.
+// What a device receives and sends: micro-batches from the source, values through links.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +24,7 @@ void DeviceWorker::start_micro_batch(const Instruction& instruction, const Stage
   replica.stage->begin(micro_batch);
 }
 
-/// Records one of a micro-batch's events behind the work put in so far; null without devices.
+/// Records one of a micro-batch's events after the work enqueued so far; null on the CPU.
 StreamPoint* DeviceWorker::record(
     const Instruction& instruction,
     std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which) {
@@ -75,8 +75,8 @@ void DeviceWorker::receive_all(const Instruction& instruction, bool gradient) {
   }
 }
 
-/// What was there before it was asked for was waited for by nobody; else the receive is over when
-/// the device goes on.
+/// If the data was there already, nothing waited for it; else the receive ends when the device
+/// continues.
 void DeviceWorker::note_receive(int edge, int micro_batch, double asked, double there_at) {
   const double end = asked < there_at ? steady_seconds() : there_at;
   const int index = transport_.receive_index(edge, micro_batch);
@@ -86,7 +86,7 @@ void DeviceWorker::note_receive(int edge, int micro_batch, double asked, double 
   event.end = end - round_.start_seconds;
 }
 
-/// The next entry for what a micro-batch hands on, once everybody has read what lies in it.
+/// The next output buffer for a micro-batch, once all receivers have read its old content.
 int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int& count,
                              std::vector<int>& holders) {
   const int entry = count++ % static_cast<int>(holders.size());
@@ -101,7 +101,7 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
   return entry;
 }
 
-/// Tells the senders, and at last the source, that this stage is done with a micro-batch.
+/// Releases a micro-batch's inputs to the senders, and finally to the source.
 void DeviceWorker::release_all(const Instruction& instruction, const StageReplica& replica) {
   const StreamPoint* read = record(instruction, &RoundState::MicroBatchEvents::released);
   for (const bool gradient : {false, true}) {
@@ -121,7 +121,7 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
   round_.leave(instruction.micro_batch);
 }
 
-/// Waits; meanwhile runs pieces of other devices' work.
+/// Waits; meanwhile runs tasks of other devices.
 void DeviceWorker::work_while(const std::function<bool()>& over) {
   worked_in_waits_ +=
       replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over);

@@ -242,7 +242,7 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
       if (instruction.kind == Kind::kBackwardInput) return;
       break;
     case Kind::kUpdate:
-      // The first replica to come updates for all.
+      // The first replica to arrive updates for all.
       if (stage.weights.rbegin()->first < instruction.version)
         run_update(program, instruction, source);
       replica.accumulating = false;
@@ -308,7 +308,8 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
   replica.accumulating = true;
 }
 
-/// Keeps what a micro-batch has computed; adds up when enough are there.
+/// Keeps the values of a micro-batch for batched weight gradients; computes them when the batch is
+/// full.
 void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
   const MicroBatchState& micro_batch =
@@ -338,7 +339,7 @@ void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
     add_batched(s, replica);
 }
 
-/// Computes the gradients of the micro-batches that have been batched; missing ones are zeros.
+/// Computes the batched weight gradients; missing micro-batches count as zeros.
 void Oracle::add_batched(int s, ReplicaState& replica) {
   const TrainingGraph& training = *variants_[0].training;
   const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
@@ -487,7 +488,7 @@ void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch
   const std::vector<StageSlice>& stages = slices_[variant].stages;
   Values local;
   for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
-    // There is one copy for all stages that prepare the same weights: the first takes care of it.
+    // There is one copy for all stages that prepare the same weights: the first stage merges it.
     const bool first =
         std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
           return std::find(each.statistics.begin(), each.statistics.end(), i) !=

@@ -1,7 +1,7 @@
-// Runs any program in one thread, with every version of every weight kept: no arena, no channels,
-// no overlap. What it shares with the runtime are the kernels and the formulas of optimizer and
-// running statistics, so equal bits mean that memory planning, transfers, weight stashing and
-// threads change nothing.
+// A reference runtime: runs any program in one thread and keeps every weight version, without
+// arena, channels or overlap. It shares only the kernels and the formulas of optimizer and running
+// statistics with the runtime. Equal bits therefore show that memory planning, transfers, weight
+// stashing and threads change nothing.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ class Oracle {
 
  private:
   using Values = std::map<ValueId, HostTensor>;
-  /// What a stage holds for each of its replicas; after a reduce the first has the sums.
+  /// Per replica of a stage; after a reduce the first one holds the sums.
   struct ReplicaState {
     std::map<int, HostTensor> accumulators;
     std::map<int, HostTensor> batched;
@@ -38,7 +38,7 @@ class Oracle {
     std::map<std::string, Moments> moments;
     bool accumulating = false;
   };
-  /// One device with an accumulator per replica.
+  /// The state of a stage: one accumulator per replica.
   struct StageState {
     std::map<int, std::map<std::string, HostTensor>> weights;  // version → name → content
     std::vector<ReplicaState> replicas;

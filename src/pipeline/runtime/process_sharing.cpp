@@ -19,8 +19,8 @@ bool ProcessSharing::has(int process, int stage) const {
 
 void ProcessSharing::exchange_tied_gradients() {
   if (!setup_.options.processes) return;
-  // All go through the same list, and whoever has part in an entry of it does its part; the first
-  // entry that is not done can always be done.
+  // All processes walk through the same list and do their part of each entry, so the first open
+  // entry can always complete.
   const std::vector<StageSlice>& stages = setup_.slices[0]->stages;
   for (int to = 0; to < replicas_.stages(); ++to) {
     for (const int i : stages[at(to)].remote_accumulations) {

@@ -1,4 +1,4 @@
-// The round in progress, as the threads of all devices see it.
+// The state of the current round, shared by the threads of all devices.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,8 @@ namespace pipetrain {
 struct ProgramCut;
 
 struct RoundState {
-  /// On devices: when a micro-batch has been written and read, as points of the streams of the
-  /// stage's replica that runs it. One of each a micro-batch, so that none is recorded again while
-  /// others wait.
+  /// On GPUs: when a micro-batch has been written and read, as points of the streams of the replica
+  /// that runs it. One of each per micro-batch, so that none is recorded again while others wait.
   struct MicroBatchEvents {
     const Stream* stream = nullptr;
     std::unique_ptr<StreamPoint> forward, gradient, released;
@@ -28,7 +27,7 @@ struct RoundState {
 
   /// `devices_here`: how many devices meet in the barrier.
   RoundState(const RuntimeSetup& setup, int devices_here);
-  /// Begins a round; `cut`: where it is taken up again; null: at its beginning.
+  /// Begins a round; `cut`: where it resumes; null: at its beginning.
   void start(const Program& program, const ProgramCut* cut, MicroBatchSource& source);
 
   StageMicroBatch& micro_batch(int stage, int micro_batch) {
@@ -37,9 +36,9 @@ struct RoundState {
   const StageMicroBatch& micro_batch(int stage, int micro_batch) const {
     return micro_batches[at(stage)][at(micro_batch)];
   }
-  /// Whether a micro-batch's forward has run before the round was left, and was counted then.
+  /// Whether a micro-batch's forward ran, and was counted, before the cut.
   bool is_replayed(int stage, int micro_batch) const;
-  /// A stage is done with a micro-batch; the last one gives its data back.
+  /// A stage is done with a micro-batch; the last one releases its data.
   void leave(int micro_batch);
 
   const RuntimeSetup& setup;
@@ -54,13 +53,13 @@ struct RoundState {
   std::vector<MicroBatch*> results;           // [micro-batch]; null: its loss is not computed here
   std::vector<std::vector<int>> group_version;  // [stage][group]
 
-  // What all devices work out together at a gradient sync.
+  // Results of the gradient sync, shared by all devices.
   Barrier barrier;
   std::vector<double> squared_norms;  // [parameters]
   double gradient_norm = 0;
   bool skips = false;  // the round's update is left out
 
-  LossScale loss_scale;  // outlasts the round
+  LossScale loss_scale;  // kept between rounds
 };
 
 }  // namespace pipetrain

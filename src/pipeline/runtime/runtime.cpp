@@ -33,7 +33,7 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   }
 }
 
-/// Makes the transport, whose threads may find failures from then on.
+/// Creates the transport. Its threads may report failures from here on.
 void Runtime::connect() {
   const RuntimeOptions& options = setup_->options;
   TransportSettings settings;
@@ -100,14 +100,14 @@ Runtime::~Runtime() {
   transport_->close();
   for (const auto& worker : workers_) {
     try {
-      // A failed round leaves work behind that uses the memory of the stages.
+      // A failed round may leave pending work that uses the memory of the stages.
       if (worker) worker->synchronize();
     } catch (const Error&) {
-      // Told when it happened, or of no interest any more.
+      // Reported already, or no longer of interest.
     }
   }
   if (!transport_->may_still_move()) return;
-  // Messages that were under way may still read and write; the process is about to end.
+  // Messages in flight may still use the memory, so it is leaked; the process is about to exit.
   using Memory = std::pair<std::unique_ptr<StageReplicas>, std::unique_ptr<Transport>>;
   static auto& kept = *new std::vector<Memory>();
   static std::mutex guard;
@@ -192,11 +192,11 @@ RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
   return result;
 }
 
-/// Lets the devices' threads run their lists, and returns when all have ended them or given up.
+/// Runs the lists of all devices, and returns when all have finished or failed.
 void Runtime::wait_for_devices() {
   const bool is_shared = setup_->options.processes != nullptr;
   std::unique_lock lock(mutex_);
-  if (!is_shared) error_ = nullptr;  // processes go down together
+  if (!is_shared) error_ = nullptr;  // a failure ends all processes
   running_ = static_cast<int>(threads_.size());
   round_state_->start_seconds = steady_seconds();
   ++round_;
@@ -206,7 +206,7 @@ void Runtime::wait_for_devices() {
   while (running_ > 0) {
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; });
     if (running_ == 0) break;
-    if (is_shared && error_) {  // that came before the round
+    if (is_shared && error_) {  // from before the round
       lock.unlock();
       abort_waits();
       lock.lock();
@@ -266,7 +266,7 @@ std::string Runtime::describe_hang() const {
   return others.empty() ? std::string() : begin + waits + "; " + others;
 }
 
-/// Whom every device here waits for; empty while one computes.
+/// What every device here waits for; empty while one computes.
 std::string Runtime::describe_waits() const {
   const RuntimeOptions& options = setup_->options;
   std::string text;

@@ -61,7 +61,7 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
   }
 }
 
-/// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
+/// Emulated stages have no tasks, and GPUs have no shared memory.
 void StageReplicas::share_work() {
   const RuntimeOptions& options = setup_.options;
   if (!options.devices.empty() || !options.emulated_stages.empty() || options.processes ||
@@ -73,7 +73,7 @@ void StageReplicas::share_work() {
     workspaces.push_back(replicas.front().stage->workspace().bytes);
   workspaces = shared_workspaces(std::move(workspaces), program_->placement);
   for (std::size_t s = 0; s < replicas_.size(); ++s) {
-    // Replicas tell each other of every gradient as soon as it is complete.
+    // Replicas already reduce each gradient as soon as it is complete.
     if (replicas_[s].size() > 1) continue;
     const StageReplica& replica = replicas_[s].front();
     replica.stage->share(*shared_work_, replica.device, workspaces[s]);
@@ -115,7 +115,7 @@ void StageReplicas::end_round() {
   }
 }
 
-/// Versions of kSync rounds stay in one block.
+/// kSync rounds have a single version.
 int StageReplicas::block_of(const StageReplica& replica, int stage, int version) const {
   if (!is_asynchronous(program_->rule)) return replica.base_version;
   return (replica.base_version + std::max(version, 0)) % setup_.capacity[at(stage)].versions;

@@ -10,7 +10,7 @@
 namespace pipetrain {
 namespace {
 
-/// Most micro-batches of one replica of each stage between two of its own instructions, in list
+/// Maximum number of micro-batches of each stage's replica between two of its instructions, in list
 /// order.
 struct Held {
   std::vector<int> live;      // from the forward to the last instruction
@@ -36,8 +36,8 @@ Held held_micro_batches(const Program& program) {
   return held;
 }
 
-/// Most micro-batches handed on and not yet released, on one replica of each stage, in a run of
-/// unit costs: a run in which nobody waits for an entry, so with as many nobody can wait for ever.
+/// Maximum number of micro-batches sent and not yet released, per replica of each stage, in a run
+/// of unit costs without waiting for entries. With as many entries no deadlock is possible.
 std::vector<int> outstanding(const Program& program, bool gradient) {
   StageSeconds seconds;
   seconds.update = 1;
@@ -51,7 +51,7 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
     double time;
     int micro_batches;
     bool operator<(const Change& other) const {
-      // Of one moment, what is handed on comes first.
+      // Sends come first within one moment.
       return time != other.time ? time < other.time : micro_batches > other.micro_batches;
     }
   };
@@ -125,7 +125,7 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
       capacity[s].recompute = capacity[s].recompute || program->recompute[s];
-      // Devices that share work (pipeline/transport/shared_work.h) put off what reads one set while
+      // Devices that share work (pipeline/transport/shared_work.h) defer what reads one set while
       // micro-batches fill the other.
       if (program->devices > 1 && program->replicas(static_cast<int>(s)) == 1)
         capacity[s].batched_sets = 2;

@@ -7,7 +7,7 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds that a device is idle in the round, by the form of the schedule's row.
+/// Idle seconds of a device in the round, by the schedule's closed form.
 std::optional<double> idle_seconds(const Program& program, const MicroBatchSeconds& micro_batch) {
   if (program.devices == 1) return 0.0;
   int most_held = 0;
@@ -19,7 +19,7 @@ std::optional<double> idle_seconds(const Program& program, const MicroBatchSecon
       .most_held = static_cast<double>(most_held),
       .seconds = micro_batch};
   const schedule::Schedule* row = schedule::lookup(program.schedule);
-  // A file may have any name; without a drain in between all asynchronous rounds are alike.
+  // A file may have any name; all asynchronous rounds have the same form.
   if (is_asynchronous(program.rule) && (row == nullptr || row->description.rule != program.rule))
     return schedule::idle_of_fill_and_drain(round);
   if (row == nullptr || row->idle_seconds == nullptr) return std::nullopt;

@@ -12,10 +12,10 @@
 namespace pipetrain {
 namespace {
 
-/// What devices do together, also within a rank: all of it is in one order.
+/// All operations between devices, also within a rank, in one order.
 struct Step {
   std::vector<int> devices;
-  bool waits = false;  // its devices wait for it where it stands in their lists
+  bool waits = false;  // its devices block on it at its place in their lists
   int operation = -1;  // -1: not to be issued
   int group = 0;
 };
@@ -23,12 +23,12 @@ struct Step {
 /// [devices][instructions]: the step that an instruction takes part in; -1: none.
 using StepTable = std::vector<std::vector<int>>;
 
-/// Finds the steps, and makes operations of those that go from rank to rank.
+/// Finds the steps, and creates operations for those between ranks.
 std::vector<Step> find_steps(const Program& program, const std::vector<int>& rank_of_device,
                              CommunicationPlan& plan, StepTable& table) {
   std::vector<Step> steps;
   std::vector<int> of_transfer(program.transfers.size(), -1);
-  // The n-th reduce of a stage is the same on all of its replicas, the n-th sync on all devices.
+  // The n-th reduce of a stage is the same one on all replicas, the n-th sync on all devices.
   std::map<std::tuple<int, int>, int> of_meeting;
   std::vector<int> all;
   for (int d = 0; d < program.devices; ++d) all.push_back(d);
@@ -77,7 +77,7 @@ std::vector<Step> find_steps(const Program& program, const std::vector<int>& ran
   return steps;
 }
 
-/// Walks along all lists at once and numbers the groups.
+/// Walks through all lists in parallel and numbers the groups.
 class Walk {
  public:
   Walk(const Program& program, std::vector<Step>& steps, const StepTable& table)
@@ -166,7 +166,7 @@ CommunicationPlan plan_communication(const Program& program,
   const std::vector<int> order = Walk(program, steps, table).run();
   int ranks = 0;
   for (const int rank : rank_of_device) ranks = std::max(ranks, rank + 1);
-  // By number of the group, as the walk found them; behind them every reduce of that number alone.
+  // By group number, as the walk found them; then each reduce of that number separately.
   std::vector<std::map<std::pair<int, int>, std::vector<int>>> groups(at(ranks));
   for (const int step : order) {
     const int operation = steps[at(step)].operation;

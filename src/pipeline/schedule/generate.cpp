@@ -31,7 +31,7 @@ void check_sizes(const ScheduleOptions& options, const ScheduleDescription& sche
   PT_CHECK(options.stages >= 1 && options.stages <= kMaximumStages, kUsage,
            "a pipeline needs 1 to {} stages, got {}", kMaximumStages, options.stages);
   PT_CHECK(options.micro_batches >= 1 && options.micro_batches <= kMaximumMicroBatches, kUsage,
-           "a round needs 1 to {} micro-batches, got {}", kMaximumMicroBatches,
+           "a step needs 1 to {} micro-batches, got {}", kMaximumMicroBatches,
            options.micro_batches);
   if (schedule.placement == Placement::kLoop) {
     PT_CHECK(options.chunks >= 1 && options.chunks <= options.stages, kUsage,
@@ -71,15 +71,17 @@ void check_per_stage(const ScheduleOptions& options, const ScheduleDescription& 
 
 void check_rest(const ScheduleOptions& options, const ScheduleDescription& schedule) {
   PT_CHECK(options.memory_units >= 0 && options.memory_units <= (1 << 20), kUsage,
-           "the units a device may hold must not be negative or huge, got {}",
+           "the micro-batches that a device may hold must not be negative or huge, got {}",
            options.memory_units);
   PT_CHECK(options.memory_units == 0 || schedule.takes_memory, kUsage,
-           "schedule '{}' cannot be told how many units to hold; use zb or 1f1b", schedule.name);
+           "schedule '{}' does not support a limit on the micro-batches held; use zb or 1f1b",
+           schedule.name);
   PT_CHECK(options.micro_batches_per_update >= 0, kUsage,
-           "units per update must not be negative, got {}", options.micro_batches_per_update);
+           "micro-batches per update must not be negative, got {}",
+           options.micro_batches_per_update);
   PT_CHECK(options.micro_batches_per_update == 0 || schedule.rule == UpdateRule::kDoubleBuffer,
            kUsage,
-           "schedule '{}' has its own units per update; only pipedream-2bw lets you set them",
+           "schedule '{}' has fixed micro-batches per update; only pipedream-2bw lets you set them",
            schedule.name);
   PT_CHECK(!options.gradient_sync || schedule.rule == UpdateRule::kSync, kUsage,
            "schedule '{}' makes each stage update alone, so it cannot clip a global norm or tie "
@@ -99,8 +101,8 @@ void check_warm_up(const ScheduleOptions& options) {
   }
 }
 
-/// A micro-batch reads the weights before the last update, so that update must have been made when
-/// the micro-batch starts: a group is no smaller than what a stage runs ahead.
+/// A micro-batch reads the weights before the last update, so that update must be complete when the
+/// micro-batch starts: a group is at least as large as the warm-up.
 void choose_micro_batches_per_update(ScheduleOptions& options) {
   int least = 1;
   for (std::size_t s = 0; s < options.replicas.size(); ++s) {
@@ -151,7 +153,7 @@ Program without_lists(const ScheduleOptions& options, const ScheduleDescription&
   program.recompute = options.recompute;
   program.edges = chain_edges(options.stages);
   if (program.rule == UpdateRule::kNone) {
-    // Nothing is kept and nothing repeated.
+    // Evaluation keeps no activations and recomputes nothing.
     program.recompute.assign(program.recompute.size(), false);
     std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
   }

@@ -18,7 +18,7 @@ enum class Placement {
   kV,      // two stages a device: down the devices and back up
 };
 
-/// What a schedule is: for help texts, for those who cut the model, for planners.
+/// The description of a schedule, for help texts and planners.
 struct ScheduleDescription {
   std::string name;
   std::string summary;
@@ -27,9 +27,9 @@ struct ScheduleDescription {
   bool takes_replicas = false;    // ScheduleOptions::replicas
   bool takes_warm_up = false;     // ScheduleOptions::warm
   bool takes_memory = false;      // ScheduleOptions::memory_units
-  bool splits_backward = false;   // input and weight gradients are instructions of their own
+  bool splits_backward = false;   // input and weight gradients are separate instructions
   bool balances_warm_up = false;  // the warm-up is set from measured times
-  /// What a stage holds, on replicas too; nothing where only a program tells.
+  /// The memory rule of a stage, replicas included; nullopt where only the program tells.
   std::optional<MemoryRule> memory = {};
 };
 
@@ -43,7 +43,7 @@ struct ScheduleOptions {
   /// each.
   std::vector<int> replicas;
   /// Forwards that each replica of stage s runs ahead of its first backward; times the replicas it
-  /// never rises with s. Empty: the schedule's own.
+  /// must not rise with s. Empty: the schedule's own.
   std::vector<int> warm;
   /// Stages on a device, for the interleaved schedules.
   int chunks = 2;
@@ -67,8 +67,7 @@ const ScheduleDescription& describe_schedule(const std::string& name);
 /// The same; null for a name that generate() does not know, such as that of a schedule's file.
 const ScheduleDescription* find_schedule(const std::string& name);
 
-/// What the planner must know of a schedule. A name that generate() does not know has no memory
-/// rule.
+/// The planner's rules of a schedule. A name that generate() does not know has no memory rule.
 PlannedSchedule planned_schedule(const std::string& name);
 
 /// Stages that a schedule puts on each device: 1, `chunks`, or 2.
@@ -80,7 +79,7 @@ int stages_per_device(const std::string& name, int chunks);
 Program generate(const ScheduleOptions& options);
 
 /// Returns the program that runs only the forwards of `units` micro-batches where `training` has
-/// its stages: evaluation between rounds. No placement can make it wait for ever.
+/// its stages: evaluation between rounds. It cannot deadlock with any placement.
 Program forward_program(const Program& training, int micro_batches);
 
 /// Returns the devices of each stage. Replicas of a chain are neighbours.

@@ -58,7 +58,7 @@ std::vector<KeyedTransfer> add_transfers(Program& program, const Events& micro_b
       const int to = program.device_of(edge.to_stage, micro_batch);
       if (from == to) continue;  // handed over inside the device
       const Place place = table.producer(edge, micro_batch);
-      PT_CHECK(place.exists(), kInternal, "stage {} never makes unit {} for stage {}",
+      PT_CHECK(place.exists(), kInternal, "stage {} never produces micro-batch {} for stage {}",
                edge.from_stage, micro_batch, edge.to_stage);
       const Event& event = micro_batch_run[static_cast<std::size_t>(place.device)]
                                           [static_cast<std::size_t>(place.index)];

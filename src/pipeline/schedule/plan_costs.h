@@ -1,4 +1,4 @@
-// From a plan to what the simulator needs.
+// Converts a plan to the simulator's costs.
 #pragma once
 
 #include "partition/plan.h"
@@ -6,8 +6,8 @@
 
 namespace pipetrain {
 
-/// Returns the seconds of every stage of a plan of this chain. An update comes once in
-/// `micro_batches` micro-batches and takes what the stage's steps take, and the sum over its
+/// Returns the seconds of every stage of a plan of this chain. An update occurs once per
+/// `micro_batches` micro-batches and includes the stage's step time and the reduce over its
 /// replicas. Links are not set.
 Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches);
 

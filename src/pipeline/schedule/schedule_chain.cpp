@@ -33,7 +33,8 @@ Lists forward_chain(const ScheduleOptions& options) {
 }
 
 /// All forwards, then all backwards (Huang et al., GPipe, 2019). Backwards run first-in first-out,
-/// not last-in first-out as in the paper: equally fast, and gradients add in micro-batch order.
+/// not last-in first-out as in the paper: equally fast, and gradients accumulate in micro-batch
+/// order.
 Lists gpipe(const ScheduleOptions& options) {
   return for_each_replica(options, [](int stage, const std::vector<int>& micro_batches) {
     List list;
@@ -43,7 +44,7 @@ Lists gpipe(const ScheduleOptions& options) {
   });
 }
 
-/// Warm-up forwards, then one forward and one backward in turn, then the backwards that are left
+/// Warm-up forwards, then alternately one forward and one backward, then the remaining backwards
 /// (Narayanan et al., PipeDream, 2019; with a flush: DAPPLE, Megatron-LM).
 Lists one_forward_one_backward(const ScheduleOptions& options) {
   return for_each_replica(options, [&](int stage, const std::vector<int>& micro_batches) {
@@ -68,7 +69,7 @@ std::vector<int> standard(const ScheduleOptions& options) {
 }
 std::vector<int> eager(const ScheduleOptions& options) { return eager_warm_up(options.replicas); }
 
-/// What 1f1b and its relatives share: replicas, warm-up and a memory limit.
+/// The common part of the 1f1b family: replicas, warm-up and a memory limit.
 Schedule in_turn(const char* name, const char* summary) {
   return {.description = {.name = name,
                           .summary = summary,

@@ -1,4 +1,4 @@
-// Schedules that go round the devices several times: stage c * p + r is chunk c of device r.
+// Interleaved schedules: stage c * p + r is chunk c of device r.
 #include <algorithm>
 
 #include "pipeline/schedule/schedule_table.h"
@@ -6,7 +6,7 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// One turn of a device: a chunk and a micro-batch.
+/// One turn of a device: a chunk and a micro-batch of it.
 struct Turn {
   int chunk;
   int micro_batch;
@@ -18,7 +18,7 @@ struct Turns {
 };
 
 /// Chunk after chunk for one round of micro-batches after the other. A round of at least p
-/// micro-batches keeps every device busy, so what does not divide by p is spread over the rounds.
+/// micro-batches keeps every device busy, so a remainder is spread over the rounds.
 Turns forward_turns(int micro_batches, int devices, int chunks) {
   const int rounds = std::max(1, micro_batches / devices);
   Turns turns;
@@ -34,7 +34,8 @@ Turns forward_turns(int micro_batches, int devices, int chunks) {
   return turns;
 }
 
-/// The frame of both schedules. `backward_of(list, turns, n)` adds what belongs to backward turn n.
+/// The common part of both schedules. `backward_of(list, turns, n)` adds what belongs to backward
+/// turn n.
 template <class BackwardOf>
 Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf&& backward_of) {
   const int devices = options.stages / options.chunks;
@@ -71,7 +72,7 @@ Lists interleaved(const ScheduleOptions& options) {
   });
 }
 
-/// The same with the backward in two parts, of which the weight gradient fills the end.
+/// The same with a split backward; weight gradients fill the end.
 Lists interleaved_zero_bubble(const ScheduleOptions& options) {
   const int devices = options.stages / options.chunks;
   return interleave(options, 1, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
@@ -85,7 +86,7 @@ Lists interleaved_zero_bubble(const ScheduleOptions& options) {
     const int total = static_cast<int>(turns.size());
     const Turn& turn = turns[static_cast<std::size_t>(n)];
     list.push_back(input_gradient(stage_of(turn), turn.micro_batch));
-    // Device r owes r weight gradients, so that all devices hold equally many micro-batches.
+    // Device r defers r weight gradients, so that all devices hold equally many micro-batches.
     if (n >= r) add_weight(n - r);
     if (n + 1 < total) return;
     for (int owed = std::max(0, total - r); owed < total; ++owed) add_weight(owed);

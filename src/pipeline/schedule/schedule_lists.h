@@ -1,4 +1,4 @@
-// What generators are written in: the compute instructions of each device, one after the other.
+// Helpers for generators: the lists of compute instructions of each device.
 #pragma once
 
 #include <vector>

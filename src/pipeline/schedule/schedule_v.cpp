@@ -1,5 +1,5 @@
-// Schedules whose stages go down the devices and back up: device r runs stage r ("low") and stage
-// 2p-1-r ("high"), so the loss is where the data is.
+// V-shaped schedules: device r runs stage r ("low") and stage 2p-1-r ("high"), so the loss is on
+// the device that reads the data.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,7 +9,7 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// A device's list where every instruction takes the next micro-batch of its kind.
+/// A list in which every instruction takes the next micro-batch of its kind.
 class VDevice {
  public:
   VDevice(int device, int devices, int micro_batches)
@@ -48,7 +48,7 @@ struct Pattern {
   int forward_low, forward_high, input_high, input_low;
 };
 
-/// Lays micro-batches into slots, weight gradients into the first free slot after their input
+/// Assigns micro-batches to time slots, weight gradients to the first free slot after their input
 /// gradient.
 template <class PatternOf>
 Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
@@ -88,7 +88,7 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
   constexpr int kLow = VDevice::kLow;
   constexpr int kHigh = VDevice::kHigh;
   const int devices = options.stages / 2;
-  // Made for as many micro-batches as fill the pipeline; those that are not there are left out.
+  // Generated for at least as many micro-batches as fill the pipeline; surplus ones are dropped.
   const int micro_batches = std::max(options.micro_batches, 2 * devices - 1);
   Lists lists;
   for (int r = 0; r < devices; ++r) {
@@ -142,8 +142,8 @@ Lists v_half(const ScheduleOptions& options) {
   });
 }
 
-/// What the forms count in, where forward and both halves of the backward take equally long: one of
-/// these of one stage. Nothing where they do not, or the pipeline is never full.
+/// The time unit of the closed forms: forward, input and weight gradient of one stage, which must
+/// take equally long. nullopt where they do not, or the pipeline is never full.
 std::optional<double> equal_part(const EqualRound& round) {
   const auto& [f, i, w] = round.seconds;
   const auto [least, most] = std::minmax({f, i, w});

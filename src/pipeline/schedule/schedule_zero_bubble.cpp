@@ -13,7 +13,7 @@ Lists zero_bubble(const ScheduleOptions& options) {
   Lists lists;
   for (int s = 0; s < options.stages; ++s) {
     const int ahead = std::min(options.micro_batches, options.warm[static_cast<std::size_t>(s)]);
-    // Weight gradients wait until as many micro-batches are held as the memory allows.
+    // Weight gradients are deferred until the memory limit is reached.
     const int lag = std::max(options.memory_units - 1 - ahead, 0);
     List list;
     int next_weight = 0;
@@ -37,7 +37,7 @@ std::vector<int> of_memory(const ScheduleOptions& options) {
   return zero_bubble_warm_up(options.stages, options.memory_units);
 }
 
-/// ZB-H1 and ZB-H2 are zero bubble with a memory of their own.
+/// ZB-H1 and ZB-H2 are this family with a fixed memory.
 Lists zero_bubble_with(ScheduleOptions options, int memory_units) {
   options.memory_units = memory_units;
   options.warm = of_memory(options);
@@ -50,7 +50,7 @@ Lists zero_bubble_h2(const ScheduleOptions& options) {
   return zero_bubble_with(options, 2 * options.stages - 1);
 }
 
-/// (p-1)(f+i-w), where the pipeline is once full.
+/// (p-1)(f+i-w), if the pipeline gets full.
 std::optional<double> idle_of_h1(const EqualRound& round) {
   if (!has_short_weight_gradients(round.seconds) || round.micro_batches < round.devices)
     return std::nullopt;

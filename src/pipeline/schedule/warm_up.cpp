@@ -88,7 +88,7 @@ std::vector<int> balanced_warm_up(const WarmUpCosts& costs) {
   std::vector<int> warm(stages, 0);
   if (target <= 0) return warm;
 
-  // A stage cannot run further ahead than the memory of an earlier one lets it.
+  // A stage cannot run further ahead than the memory of earlier stages allows.
   std::vector<double> most(stages,
                            std::numeric_limits<double>::infinity());  // micro-batches of the stage
   for (std::size_t s = 0; s < stages && !costs.most_micro_batches.empty(); ++s) {
@@ -98,7 +98,7 @@ std::vector<int> balanced_warm_up(const WarmUpCosts& costs) {
   const auto ahead = [&](std::size_t s) { return warm[s] * ways.replicas[s]; };  // micro-batches
   for (std::size_t s = stages; s-- > 0;) {
     const int replicas = ways.replicas[s];
-    // A little less than the quotient, so that rounding does not cost a micro-batch of memory.
+    // Slightly below the quotient, so that rounding errors do not cost a micro-batch of memory.
     const auto rounded_up = [](double quotient) {
       return static_cast<int>(std::ceil(quotient - 1e-9));
     };

@@ -1,5 +1,5 @@
-// How many forwards each stage runs ahead of its first backward: what 1F1B and its relatives differ
-// in.
+// Warm-up: the number of forwards of each stage before its first backward, in which the 1F1B family
+// differs.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,7 @@ namespace pipetrain {
 std::vector<int> standard_warm_up(const std::vector<int>& replicas);
 std::vector<int> standard_warm_up(int stages);
 
-/// Twice as much: a transfer each way may take up to half a micro-batch's work before a device
-/// waits for it.
+/// Twice as much: hides transfers of up to half a micro-batch's compute each way.
 std::vector<int> eager_warm_up(const std::vector<int>& replicas);
 
 /// Warm-up of zero bubble with K micro-batches in memory: (K-1)(p-1-s)/(p-1).
@@ -22,7 +21,7 @@ std::vector<int> zero_bubble_warm_up(int stages, int memory_units);
 std::vector<int> limited_warm_up(std::vector<int> warm, const std::vector<int>& replicas,
                                  int micro_batches);
 
-/// What a warm-up is balanced for. The times are those of one micro-batch.
+/// The costs for which a warm-up is balanced. Times are per micro-batch.
 struct WarmUpCosts {
   std::vector<double> forward_seconds;   // [stages]
   std::vector<double> backward_seconds;  // [stages], with the recompute where there is one
@@ -30,8 +29,8 @@ struct WarmUpCosts {
   std::vector<int> replicas;             // [stages]; empty: one each
   std::vector<int>
       most_micro_batches;  // [stages], micro-batches a replica may hold; empty: any number
-  /// Share by which the slowest stage may be missed. At 0 perfectly balanced stages hold one more
-  /// micro-batch for any latency, however small.
+  /// Relative slowdown that is tolerated. At 0 perfectly balanced stages hold one more micro-batch
+  /// for any latency, however small.
   double tolerance = 0.02;
 };
 

@@ -61,7 +61,7 @@ class Backtrack {
   }
 
  private:
-  /// What a task waited for. Between the end of `place` and `ready` data moves on the edge.
+  /// What a task waited for. Data moves on the edge between the end of `place` and `ready`.
   struct Candidate {
     Place place;
     double ready = 0;
@@ -183,7 +183,7 @@ class Backtrack {
     return place;
   }
 
-  /// Goes to the candidate that was ready last, the first of equals, over the time between.
+  /// Moves to the candidate that was ready last (ties: the first).
   Place go_back(double start, const Place& from, std::vector<CriticalStep>& steps) const {
     const Candidate* latest = nullptr;
     for (const Candidate& candidate : candidates_) {
@@ -234,7 +234,7 @@ Bottleneck find_bottleneck(const Program& program, const std::vector<std::vector
       busy += event.end - event.start;
       last = event.end;
     }
-    // Sums of equal times differ in the last bits: the first of equals.
+    // Sums of equal times differ in the last bits; ties: the first.
     if (busy <= most * (1 + 1e-9)) continue;
     most = busy;
     bottleneck = {static_cast<int>(d), first, last};
@@ -268,7 +268,7 @@ const char* to_text(Cause cause) {
     case Cause::kUpdate:
       return "updates";
     case Cause::kWait:
-      return "waiting that no instruction explains";
+      return "unexplained idle time";
   }
   return "?";
 }
@@ -308,7 +308,7 @@ CriticalPath critical_path(const Program& program, const Costs& costs,
     step.phase = middle < bottleneck.first  ? Phase::kWarmUp
                  : middle > bottleneck.last ? Phase::kDrain
                                             : Phase::kSteady;
-    // What ends the round is not waiting for the pipeline to drain.
+    // The end of the round is not time spent draining.
     const bool ends_round =
         step.cause == Cause::kReduce || step.cause == Cause::kSync || step.cause == Cause::kUpdate;
     if (ends_round) step.phase = Phase::kSteady;

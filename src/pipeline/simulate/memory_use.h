@@ -14,7 +14,7 @@ namespace pipetrain {
 struct StageBytes {
   /// From the forward (with recompute: from the recompute) to the weight gradient.
   std::int64_t activations = 0;
-  /// The part of them that the weight gradient still reads after the input gradient; -1: all.
+  /// The part that the weight gradient still reads after the input gradient; -1: all.
   std::int64_t weight_gradient_inputs = -1;
   /// With recompute: what is kept from the forward to the recompute beside receive buffers.
   std::int64_t kept_inputs = 0;
@@ -23,7 +23,7 @@ struct StageBytes {
   std::int64_t fixed = 0;    // gradients, optimizer state, constants
 };
 
-/// The most that a device holds at once, and of what it consists then.
+/// The peak memory of a device, and its composition at that point.
 struct DeviceBytes {
   std::int64_t peak = 0;         // sum of the four
   std::int64_t weights = 0;      // all copies, and what is fixed
@@ -44,7 +44,7 @@ std::vector<DeviceBytes> peak_bytes(const Program& program, const std::vector<St
 void check_memory(const Program& program, const std::vector<StageBytes>& stages,
                   const std::vector<std::int64_t>& caps, ErrorKind blame = ErrorKind::kInternal);
 
-/// From `seconds` on a device holds `bytes`, until the next sample.
+/// A device holds `bytes` from `seconds` until the next sample.
 struct MemorySample {
   double seconds = 0;
   std::int64_t bytes = 0;

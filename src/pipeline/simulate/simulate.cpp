@@ -111,7 +111,7 @@ class Recorder : public TimedRun::Observer {
     if (next_ != nullptr) next_->ran(device, index, start, end);
   }
 
-  /// A buffered receive is shown from when its data leaves to when it is there.
+  /// A buffered receive lasts from the departure of its data to its arrival.
   std::vector<std::vector<Event>> events(const TimedRun& run) {
     for (std::size_t d = 0; d < program_.device.size(); ++d) {
       for (std::size_t i = 0; i < events_[d].size(); ++i) {
@@ -132,7 +132,7 @@ class Recorder : public TimedRun::Observer {
   std::vector<double> sent_;  // [transfers]
 };
 
-/// Goes on from the first round until the distance between rounds is settled.
+/// Simulates further rounds until the period is constant.
 double chained_period(TimedRun& run, int rounds) {
   std::vector<double> before = run.lane_ends();
   std::vector<double> ends = {run.end()};
@@ -140,8 +140,8 @@ double chained_period(TimedRun& run, int rounds) {
     run.run();
     std::vector<double> after = run.lane_ends();
     ends.push_back(run.end());
-    // A round depends on nothing but where its lanes start. Once all of them are shifted by the
-    // same time, all rounds to come are.
+    // A round depends only on the start times of its lanes. Once all are shifted by the same time,
+    // so are all later rounds.
     const double shift = after.front() - before.front();
     const double tolerance = 1e-12 * ends.back();
     bool same = true;

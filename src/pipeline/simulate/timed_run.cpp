@@ -134,7 +134,7 @@ bool TimedRun::step(std::size_t device) {
       return rendezvous_ ? run_rendezvous(device, instruction) : run_send(device, instruction);
     case Kind::kReceive:
       if (rendezvous_) return run_rendezvous(device, instruction);
-      ++next_[device];  // posted early: only the reader of its data waits
+      ++next_[device];  // posted early: only the consumer waits
       return true;
     case Kind::kReduce:
     case Kind::kGradientSync:
@@ -181,7 +181,7 @@ bool TimedRun::run_compute(std::size_t device, const Instruction& instruction) {
 void TimedRun::made(const Instruction& instruction, bool gradient, double seconds) {
   const std::size_t key = made_key(instruction.stage, instruction.micro_batch, gradient);
   ready_[key] = seconds;
-  if (program_.lowered) return;  // who waits for another device waits for an arrival
+  if (program_.lowered) return;  // a device only waits for arrivals
   for (const std::size_t e : outputs_[2 * index(instruction.stage) + (gradient ? 1 : 0)]) {
     set_ready(key, seconds,
               program_.device_of(program_.edges[e].to_stage, instruction.micro_batch));
@@ -227,7 +227,7 @@ bool TimedRun::run_rendezvous(std::size_t device, const Instruction& instruction
 }
 
 bool TimedRun::run_collective(std::size_t device, const Instruction& instruction) {
-  // The last device to come runs it for all; the others stay asleep until then.
+  // The last device to arrive runs it for all.
   const bool sync = instruction.kind == Kind::kGradientSync;
   const std::size_t group = sync ? index(program_.stages) : index(instruction.stage);
   const std::size_t members = sync ? program_.device.size() : program_.placement[group].size();

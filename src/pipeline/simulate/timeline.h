@@ -1,5 +1,5 @@
-// What a round's events say as a whole: how long, how busy, how many micro-batches in flight. The
-// same for predicted and for measured events.
+// A summary of a round's events, predicted or measured: duration, busy time, micro-batches in
+// flight.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ struct Timeline {
 /// Throws Error(kInternal) if the events are not those of the program.
 Timeline timeline_of(const Program& program, const Events& events);
 
-/// A moment at which a device holds the activations of one micro-batch more or less.
+/// A moment at which the number of micro-batches with activations on a device changes.
 struct LiveChange {
   double seconds = 0;
   int stage = 0;

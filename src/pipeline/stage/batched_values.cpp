@@ -27,7 +27,7 @@ bool BatchedValues::are_complete(const StageMicroBatch& micro_batch) const {
 }
 
 void BatchedValues::fill_up(const StageMemory& memory) {
-  // Micro-batches that are short or not there add nothing.
+  // Missing samples and micro-batches contribute zeros.
   const std::vector<StageBatchedValue>& batched_values = compiled_.variants.front().batched_values;
   for (std::size_t place = 0; place < wanted(); ++place) {
     for (std::size_t i = 0; i < batched_values.size(); ++i) {

@@ -88,7 +88,7 @@ void RunningStatistics::forget() {
 void RunningStatistics::reduce(ReplicaGroup& group, int replica,
                                std::span<const RunningStatistics* const> all) {
   if (group.in_streams()) group.meet();
-  // All have arrived, so nobody collects; everybody merges before anybody takes over.
+  // All replicas have arrived, so none collects; all merge before any applies.
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {
     Moments& moments = merged[name];

@@ -102,9 +102,9 @@ class Slicer {
     return stages;
   }
 
-  /// Which stages read each value, through preparation and views. A stage that holds a parameter
-  /// finishes its gradient, of all its uses, so it prepares what that takes, which may depend on
-  /// further parameters.
+  /// The stages that read each value, through preparation and views. A stage that holds a parameter
+  /// finishes its whole gradient, so it also prepares what that reads, which may depend on further
+  /// parameters.
   void find_readers() {
     readers_.resize(graph_.values.size());
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -1,5 +1,5 @@
-// Cuts the training graph into stages: which nodes run where, which values cross. Views need no
-// kernel: a value stands for its root, the value whose memory it shows.
+// Cuts the training graph into stages: which nodes run where, and which values cross. Views need no
+// kernel: a value is represented by its root, the value whose memory it shows.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct StageSlice {
   std::vector<int> statistics;      // indices into TrainingGraph::statistics
 };
 
-/// Values (roots) that one stage hands to another for every micro-batch.
+/// Values (roots) that one stage sends to another for every micro-batch.
 struct ValueEdge {
   int from = 0, to = 0;
   bool gradient = false;

@@ -66,7 +66,7 @@ StageAddresses Stage::addresses(const StageMicroBatch& micro_batch) const {
   return memory_.addresses(micro_batch.variant, micro_batch, batched_.set(), *executor_);
 }
 
-/// Runs a list of the micro-batch's variant, and adds what no step of it does.
+/// Runs a list of the micro-batch's variant, and accumulates what its steps do not.
 StageAddresses Stage::run(std::vector<StageStep>& steps, const StageMicroBatch& micro_batch,
                           bool first, std::span<const StageStepAddition> late_additions) {
   const CompiledVariant& variant = compiled(micro_batch.variant);
@@ -154,8 +154,7 @@ void Stage::flush_gradients() {
   if (sharing_.work) sharing_.work->complete(batch_gradients_.job, workspace().data);
 }
 
-/// Runs the steps that depend on each other; devices that wait may run the others until the job is
-/// completed.
+/// Runs the dependent steps; idle devices may run the independent ones until the job is completed.
 void Stage::defer(Deferred& what, std::vector<StageStep>& steps, bool first) {
   what.run.emplace(*compiled(what.micro_batch.variant).training, steps, addresses(what.micro_batch),
                    first, gradients_, *executor_);
@@ -174,7 +173,7 @@ void Stage::prepare(int variant, int version_copy) {
   parameters_.note_prepared(variant, version_copy, parameters_.generation(version_copy));
 }
 
-/// The same later: by devices that wait, or at the latest where it is first wanted.
+/// Deferred: idle devices run it, or the first consumer flushes it.
 void Stage::defer_prepare(int variant, int version_copy) {
   if (!sharing_.work) return prepare(variant, version_copy);
   std::vector<StageStep>& steps = compiled(variant).prepare;

@@ -1,4 +1,4 @@
-// Where the operands of a list of steps lie while one micro-batch passes through it.
+// The addresses of a list's operands for one micro-batch.
 #pragma once
 
 #include <cstddef>

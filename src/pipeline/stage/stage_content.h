@@ -1,5 +1,4 @@
-// What a stage remembers from one step to the next: what a checkpoint must hold of it. Names are
-// the model's.
+// The state of a stage between steps, as saved in a checkpoint. Names are those of the model.
 #pragma once
 
 #include <cstdint>

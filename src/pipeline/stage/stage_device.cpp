@@ -130,7 +130,7 @@ void StageDevice::collect_moments(std::span<const BatchMoments> all) {
   std::vector<Copy> copies;
   const auto place = [&](const float* values, std::size_t channels) {
     const auto* from = reinterpret_cast<const std::byte*>(values);
-    // The layout puts the moments of a micro-batch side by side.
+    // The layout places the moments of a micro-batch contiguously.
     const bool follows =
         !copies.empty() && from == copies.back().from + aligned(copies.back().bytes);
     if (!follows) copies.push_back({from, bytes, 0});
@@ -209,7 +209,7 @@ int StageDevice::take_buffers(std::size_t most_input_bytes) {
     free_buffers_.push_back(static_cast<int>(buffers_.size()));
     buffers_.push_back(std::move(buffers));
   }
-  // The first, so that every round gives its micro-batches the same addresses.
+  // The first free one, so that every round uses the same addresses.
   const auto first = std::min_element(free_buffers_.begin(), free_buffers_.end());
   const int index = *first;
   free_buffers_.erase(first);

@@ -12,8 +12,7 @@ void add_into(float* __restrict to, const float* __restrict from, std::size_t co
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-/// The updates of a variant. Devices that wait may make some: large parameters alone, small ones
-/// together.
+/// The updates of a variant as tasks for idle devices: one per large parameter, small ones grouped.
 class UpdateRun : public SharedTasks {
  public:
   UpdateRun(StageUpdates& updates, std::int64_t step, double gradient_scale, double average_decay)
@@ -72,9 +71,9 @@ StageKernel StageHost::make_kernel(const KernelRequest& request) {
 }
 
 ArenaHalves StageHost::take_arena(const StageArena& arena) {
-  // Products read weights down columns, where small pages cost up to a fifth of their time.
-  // Activations are read along rows and are most of the memory: small pages for them come
-  // several times faster where the system is a guest.
+  // Matmuls read weights down columns, where small pages cost up to a fifth of their time.
+  // Activations are read along rows and are most of the memory; in virtual machines small pages are
+  // allocated several times faster.
   arena_ = Buffer(arena.slots);
   activations_ = PageBlock(arena.bytes - arena.slots);
   activations_.take();

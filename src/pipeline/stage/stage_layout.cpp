@@ -47,7 +47,7 @@ class Planner {
     for (const auto& [id, index] : layout_.table) layout_.location[id] = {Space::kTable, index};
   }
 
-  /// Phases: 0 F, 1 B (or I), 2 W. Records who makes and who reads every root.
+  /// Phases: 0 F, 1 B (or I), 2 W. Records the producer and the readers of every root.
   void find_uses() {
     const auto visit = [&](const std::vector<NodeId>& nodes, int phase) {
       for (const NodeId id : nodes) {
@@ -72,7 +72,7 @@ class Planner {
     for (const int i : slice_.batched_values)
       read_in_[root(training_.batched_values[static_cast<std::size_t>(i)].value)].insert(
           weight_phase);
-    // Running statistics read moments behind the forward pass, whether or not the backward does.
+    // Running statistics read moments after the forward pass, whether or not the backward does.
     for_moments([&](ValueId id) {
       if (made_in_.contains(id)) read_in_[id].insert(1);
     });
@@ -140,7 +140,7 @@ class Planner {
     }
   }
 
-  /// What a phase makes and a later one reads is kept in the slot.
+  /// Values that a later phase reads are kept in the slot.
   void place_saved() {
     for (const auto& [id, phase] : made_in_) {
       const auto readers = read_in_.find(id);
@@ -181,8 +181,8 @@ class Planner {
     place_phase(slice_.finish, kNoMicroBatch);
   }
 
-  /// Values that only this phase holds: in the micro-batch's slot where what is saved there is not
-  /// there yet or no longer read, else in the temporaries.
+  /// Values of this phase alone: in the micro-batch's slot where saved values are not yet written
+  /// or no longer read, else in the temporaries.
   void place_phase(const std::vector<NodeId>& nodes, int phase) {
     std::map<ValueId, Lifetime> lifetimes;
     std::map<ValueId, Lifetime> saved =
@@ -244,7 +244,7 @@ class Planner {
       if (location.space != Space::kSlot) continue;
       const auto made = made_in_.find(id);
       const auto read = read_in_.find(id);
-      // What an earlier phase put into the slot for itself alone is gone.
+      // Values that an earlier phase used alone are dead.
       if (made == made_in_.end() || read == read_in_.end()) continue;
       const int last = *read->second.rbegin();
       if (last <= made->second || made->second > phase || last < phase) continue;
@@ -261,7 +261,7 @@ class Planner {
         if (found != out.end()) found->second.last = std::max(found->second.last, n);
       }
     }
-    // Added to their accumulators, or batched, behind the last node at the latest.
+    // Accumulated or batched after the last node at the latest.
     const auto keep = [&](ValueId id) {
       const auto found = out.find(root(id));
       if (found != out.end()) found->second.last = end;
@@ -273,8 +273,8 @@ class Planner {
     return out;
   }
 
-  /// The output of an element-wise node takes the place of an input that nobody reads afterwards.
-  /// Returns output → the value whose place it has; lifetimes of those grow.
+  /// In-place results: the output of an element-wise node reuses the memory of an input that is
+  /// dead afterwards. Returns output → reused value, whose lifetime grows.
   std::map<ValueId, ValueId> take_over_places(const std::vector<NodeId>& nodes,
                                               std::map<ValueId, Lifetime>& lifetimes,
                                               std::map<ValueId, Lifetime>& saved) const {
@@ -285,7 +285,7 @@ class Planner {
       const ValueId out = node.outputs[0];
       const auto own = lifetimes.find(out);
       if (own == lifetimes.end() || layout_.direct.contains(out)) continue;
-      // A Sum reads all operands behind the first after it has written.
+      // A Sum reads its second and later operands after it has begun to write.
       const std::size_t inputs = node.op->name == "Sum" ? 1 : node.inputs.size();
       for (std::size_t i = 0; i < std::min(inputs, node.inputs.size()); ++i) {
         if (!fits_over(node, i)) continue;
@@ -308,7 +308,7 @@ class Planner {
     return place_of;
   }
 
-  /// Whether input `i` lies element by element as the output, wherever the node reads its memory.
+  /// Whether the node reads input `i` in the same element order as it writes the output.
   bool fits_over(const Node& node, std::size_t i) const {
     const TensorType& out = graph_[node.outputs[0]].type;
     if (!node.inputs[i]) return false;
@@ -322,7 +322,7 @@ class Planner {
     return true;
   }
 
-  static constexpr int kNoMicroBatch = -1;  // what is done for several micro-batches has no slot
+  static constexpr int kNoMicroBatch = -1;  // batched work has no slot
   const TrainingGraph& training_;
   const Graph& graph_;
   const Slices& slices_;

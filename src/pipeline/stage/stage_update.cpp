@@ -11,7 +11,7 @@ void Stage::join(ReplicaGroup& group, int replica) { gradients_.join(group, repl
 
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
   ReplicaGroup& group = *gradients_.group();
-  // A reduce in the streams waits for what was put into them; running statistics are the host's.
+  // A reduce on the streams waits for their work; running statistics are on the host.
   if (!group.in_streams() || !statistics_.empty()) statistics_.flush();
   gradients_.reduce(contributes);
   if (statistics_.empty()) return;
@@ -42,7 +42,7 @@ void Stage::write_accumulator(int accumulation, std::string_view bytes) {
 
 void Stage::finish_gradients(int variant, int version_copy) {
   std::vector<StageStep>& steps = compiled(variant).finish;
-  // The micro-batches may all have been of another variant.
+  // All micro-batches may have been of another variant.
   if (!steps.empty()) prepare(variant, version_copy);
   StageMicroBatch none;
   none.variant = variant;
@@ -93,7 +93,7 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   }
   executor_->update(updates, step, gradient_scale, optimizer_.average_decay, sharing_);
   parameters_.note_change(to);
-  // Here rather than before the first forward, for whose values the next stage waits.
+  // Here rather than before the first forward, which the next stage waits for.
   defer_prepare(0, to);
 }
 

@@ -1,4 +1,4 @@
-// A list of steps on its way through one micro-batch.
+// One run of a list of steps for a micro-batch.
 #pragma once
 
 #include <span>
@@ -9,11 +9,11 @@
 
 namespace pipetrain {
 
-/// Those steps that are independent are tasks of work that other devices may run.
+/// Its independent steps are tasks that other devices may run.
 class StepListRun : public SharedTasks {
  public:
-  /// `first`: the micro-batch is the first of a step, so that gradients are overwritten. All of
-  /// these outlive this; the accumulators, too, of `addresses`.
+  /// `first`: the micro-batch is the first of a step, so that gradients are overwritten. All
+  /// arguments and the accumulators of `addresses` must outlive this.
   StepListRun(const TrainingGraph& training, std::vector<StageStep>& steps,
               const StageAddresses& addresses, bool first, StageGradients& gradients,
               const StageExecutor& executor);

@@ -15,7 +15,8 @@ void Channel::send(int micro_batch, const std::byte* base, const StreamPoint* wr
   {
     const std::lock_guard lock(mutex_);
     Entry& entry = at(micro_batch);
-    PT_CHECK(entry.state == State::kNothing, kInternal, "unit {} is sent twice", micro_batch);
+    PT_CHECK(entry.state == State::kNothing, kInternal, "micro-batch {} is sent twice",
+             micro_batch);
     entry = {base, written, steady_seconds() + latency_seconds_, State::kSent};
   }
   changed_.notify_all();

@@ -185,7 +185,7 @@ void Exchange::work(Rank& rank) {
     }
     changed_.notify_all();
   }
-  // Communicators end in the thread that used them.
+  // Communicators are destroyed in the thread that used them.
   rank.edges.reset();
   rank.sums.clear();
   rank.begun.clear();
@@ -193,7 +193,8 @@ void Exchange::work(Rank& rank) {
   rank.stream.reset();
 }
 
-/// Lets streams that wait for other ranks go on, and forgets the connections.
+/// Aborts the communicators, so that streams blocked on other ranks continue, and drops the
+/// connections.
 void Exchange::release(Rank& rank) {
   if (rank.edges) rank.edges->abort();
   for (auto& sum : rank.sums) {
@@ -255,7 +256,7 @@ void Exchange::connect(Rank& rank) {
   rank.epoch = epoch_;
 }
 
-/// Waits for the host's part of the last call.
+/// Waits until the host's part of the last call is complete.
 void Exchange::settle(Rank& rank, Communicator& communicator, const std::string& what) {
   const double asked = steady_seconds();
   auto pause = std::chrono::microseconds(10);

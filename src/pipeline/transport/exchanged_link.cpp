@@ -37,7 +37,7 @@ void ExchangedLink::take(LinkEnd& sender, int micro_batch) {
   sender.stream()->wait(*exchange_.wait(operation_of(micro_batch), sender.device()));
 }
 
-/// As early as the program has the receive, so that what the device exchanges later need not wait.
+/// Posted as early as the program allows, so that later exchanges of the device need not wait.
 void ExchangedLink::expect(LinkEnd& receiver, int micro_batch) {
   ReceiveBuffer& buffer = buffer_of(receiver, micro_batch);
   exchange_.offer(operation_of(micro_batch), receiver.device(),
@@ -50,7 +50,7 @@ double ExchangedLink::receive(LinkEnd& receiver, int micro_batch) {
   return steady_seconds();
 }
 
-/// Lets the next micro-batches be received where this one was.
+/// Frees the buffer for the next micro-batches.
 void ExchangedLink::release(LinkEnd& receiver, int micro_batch, const StreamPoint*) {
   if (slot_of_[at(micro_batch)] < 0) return;
   receiver.stream()->record(*buffer_of(receiver, micro_batch).free);

@@ -1,5 +1,5 @@
-// A link between devices that exchange values (exchange.h) into buffers of the receiver: memory is
-// free for the sender as soon as it has left.
+// A link by exchange (exchange.h) into buffers of the receiver: the sender's memory is free as soon
+// as the data has left.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ class ExchangedLink final : public Link {
   void send(LinkEnd& sender, int micro_batch, const std::byte* base,
             const StreamPoint* written) override;
   void take(LinkEnd& sender, int micro_batch) override;
-  /// Streams wait; their threads only until the exchange is issued.
+  /// Streams wait for the data; threads only until the exchange is issued.
   bool is_released(int) override { return true; }
   void expect(LinkEnd& receiver, int micro_batch) override;
   double receive(LinkEnd& receiver, int micro_batch) override;

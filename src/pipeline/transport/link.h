@@ -1,5 +1,5 @@
-// How one stage hands an edge's values to another, whatever carries them: in the same memory or by
-// copies (local_link.h), by an exchange between devices (exchanged_link.h), by messages between
+// The interface for sending an edge's values from one stage to another: in shared memory or by
+// copies (local_link.h), by an exchange between devices (exchanged_link.h), or by messages between
 // processes (remote_link.h). The threads of the two devices use a link as follows:
 //
 //   sender:    send ………………………………………………………………… take → overwrites the micro-batch's memory
@@ -19,40 +19,39 @@ class Stream;
 class StreamPoint;
 struct ExchangedSpan;
 
-/// What one stage hands to another, for every micro-batch.
+/// What one stage sends to another for every micro-batch.
 struct LinkEdge {
   int from = 0, to = 0;  // stages
   bool gradient = false;
-  int slots = 0;  // receive buffers: micro-batches that a program has received at once, at most
+  int slots = 0;  // receive buffers: the most micro-batches that a program holds at once
 };
 
-/// A device of the program with a stage at one end of a link. Edges have the numbers that Transport
-/// gives them.
+/// A device with a stage at one end of a link. Edges are numbered by Transport.
 class LinkEnd {
  public:
   virtual ~LinkEnd() = default;
   virtual int device() const = 0;
-  /// Where its stages compute; null: in host memory.
+  /// The stream on which its stages compute; null: in host memory.
   virtual Stream* stream() const = 0;
-  /// The values of a micro-batch in the memory that the sending stage's kernels wrote.
+  /// The values of a micro-batch in the sending stage's memory.
   virtual std::vector<ExchangedSpan> sent(int edge, int micro_batch,
                                           const std::byte* base) const = 0;
-  /// What a receive buffer needs to hold the values of any micro-batch, and where they lie in one.
-  /// Waits until it is known of which shape the micro-batch is.
+  /// The size of a receive buffer for any micro-batch, and the places of the values in one, which
+  /// waits until the shape of the micro-batch is known.
   virtual std::size_t buffer_bytes(int edge) const = 0;
   virtual std::vector<ExchangedSpan> received(int edge, int micro_batch,
                                               std::byte* buffer) const = 0;
-  /// Makes the receiving stage read a micro-batch's values: in a receive buffer, or in the sender's
-  /// memory, where they are from the point `written` of its stream on (null: now).
+  /// Passes a micro-batch's values to the receiving stage: in a receive buffer, or in the sender's
+  /// memory, complete after the point `written` of its stream (null: now).
   virtual void read_buffer(int edge, int micro_batch, std::byte* buffer) = 0;
   virtual void read_sent(int edge, int micro_batch, const std::byte* base,
                          const StreamPoint* written) = 0;
 };
 
-/// What a link carries in one round.
+/// The transfers of a link in one round.
 struct LinkRound {
   const Program* program = nullptr;
-  int program_edge = -1;  // index into Program::edges; -1: the program hands nothing over it
+  int program_edge = -1;  // index into Program::edges; -1: the program does not use it
   struct Receive {
     LinkEnd* receiver = nullptr;
     int micro_batch = 0;
@@ -66,11 +65,11 @@ struct LinkRound {
 class Link {
  public:
   virtual ~Link() = default;
-  /// Makes room for what a device receives, as many micro-batches at once as the edge has slots.
+  /// Allocates the receive buffers of a device, one per slot of the edge.
   virtual void allocate(const LinkEnd& /*receiver*/) {}
-  /// Forgets the last round, aborted or not.
+  /// Resets the link after a round, aborted or not.
   virtual void start_round(LinkRound round) = 0;
-  /// Wakes everybody with ChannelAborted, now and later, until start_round().
+  /// Wakes all waiting threads with ChannelAborted, now and later, until start_round().
   virtual void abort() {}
 
   /// Publishes a micro-batch's values. `base`: memory that the sending stage's kernels wrote;
@@ -80,15 +79,15 @@ class Link {
   /// Waits until a micro-batch's memory may be overwritten by what the sender does next. Throws
   /// ChannelAborted.
   virtual void take(LinkEnd& sender, int micro_batch) = 0;
-  /// Whether take() would not wait for another thread.
+  /// Whether take() would return at once.
   virtual bool is_released(int micro_batch) = 0;
 
-  /// Says that the receiver has room for a micro-batch; at its receive instruction.
+  /// Announces a free buffer for a micro-batch; called at its receive instruction.
   virtual void expect(LinkEnd& /*receiver*/, int /*micro-batch*/) {}
-  /// Waits for a micro-batch and makes the receiving stage read it. Returns the time
-  /// (steady_seconds) since which it is there. Throws ChannelAborted.
+  /// Waits for a micro-batch and passes it to the receiving stage. Returns its arrival time
+  /// (steady_seconds). Throws ChannelAborted.
   virtual double receive(LinkEnd& receiver, int micro_batch) = 0;
-  /// Whether receive() would not wait for another thread.
+  /// Whether receive() would return at once.
   virtual bool is_there(int micro_batch) = 0;
   /// Says that a micro-batch has been read for the last time: `read`, at which point of the
   /// receiver's stream; null: now.

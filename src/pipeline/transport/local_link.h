@@ -1,5 +1,5 @@
-// A link between stages of one process that copies nothing, or lets the receiver copy: the sender
-// publishes where its values lie.
+// A link between stages of one process: the sender publishes the address of its values, and the
+// receiver reads or copies them.
 #pragma once
 
 #include "pipeline/transport/channel.h"
@@ -9,7 +9,7 @@ namespace pipetrain {
 
 class LocalLink final : public Link {
  public:
-  /// With a latency the link is rehearsed.
+  /// With a latency the link is emulated.
   LocalLink(int edge, double latency_seconds) : edge_(edge), channel_(latency_seconds) {}
 
   void start_round(LinkRound round) override { channel_.reset(round.program->micro_batches); }

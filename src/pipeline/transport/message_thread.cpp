@@ -110,7 +110,7 @@ void MessageThread::abort() {
   changed_.notify_all();
 }
 
-/// Posts every receive whose buffer is free, each inbox in its order.
+/// Posts receives whose buffer is free, in the order of each inbox.
 void MessageThread::post_receives() {
   for (Inbox& inbox : inboxes_) {
     for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
@@ -133,7 +133,7 @@ void MessageThread::post_receives() {
   }
 }
 
-/// Hands on what is done; whether something was.
+/// Completes finished messages; returns whether there were any.
 bool MessageThread::look_at_messages() {
   bool done = false;
   for (std::size_t m = 0; m < open_.size();) {

@@ -11,7 +11,7 @@ void RemoteLink::allocate(const LinkEnd& receiver) {
   buffers_.allocate(receiver, number_, edge_.slots);
 }
 
-/// Tells the thread that moves values what will come, in the order of the lists.
+/// Registers the expected messages, in the order of the lists.
 void RemoteLink::start_round(LinkRound round) {
   program_ = round.program;
   channel_.reset(program_->micro_batches);
@@ -28,7 +28,7 @@ void RemoteLink::start_round(LinkRound round) {
     inbox.held.resize(buffers_.slots(device));
     inbox.arrivals.push_back({receive.micro_batch, process_of_device_[at(receive.from_device)],
                               receive.slot, std::move(spans)});
-    place_of_[at(receive.micro_batch)] = {device, receive.slot};  // its inbox has no number yet
+    place_of_[at(receive.micro_batch)] = {device, receive.slot};  // its inbox is numbered later
   }
   std::map<int, int> numbers;
   for (auto& [device, inbox] : inboxes) numbers[device] = messages_.add(std::move(inbox));

@@ -1,6 +1,6 @@
 // A link between stages of different processes, by messages (message_thread.h) into buffers of the
-// receiver. Its channel is what the two stages see: at the sender an entry is released when its
-// message has left, at the receiver a micro-batch is published when its message has come.
+// receiver. Each side has a channel: the sender's entry is released when the message has left, the
+// receiver's is published when the message has arrived.
 #pragma once
 
 #include <vector>

@@ -77,7 +77,7 @@ void RemoteReplicas::add_up() {
   Processes& processes = group_.processes();
   const int replicas = this->replicas();
   std::vector<Processes::Request> sends, receives;
-  // A float in front says whether the replica has any gradient.
+  // A leading float says whether the replica has any gradient.
   for (int r = 0; r < replicas; ++r) {
     if (!is_here(r)) {
       received_[at(r)].resize(1 + share_floats(here_));
@@ -123,7 +123,7 @@ void RemoteReplicas::add_up() {
     offset += count;
   }
 
-  // The first replica of a process stands for it.
+  // The first replica of a process represents it.
   const auto leader = [&](std::size_t p) {
     return static_cast<int>(std::find(process_of_.begin(), process_of_.end(), processes_[p]) -
                             process_of_.begin());
@@ -188,7 +188,7 @@ std::vector<std::string> RemoteReplicas::gather(int replica, std::string mine) {
   }
   meet();
   std::vector<std::string> all = texts_;
-  meet();  // before somebody puts the next ones there
+  meet();  // before the next ones are written
   return all;
 }
 

@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-/// Waking a device up takes about as long as a task must take to be worth it.
+/// Shorter tasks are not worth waking a device up.
 constexpr double kLeastSeconds = 50e-6;
 
 }  // namespace
@@ -83,8 +83,8 @@ void SharedWork::run(Job& job, std::size_t task, int device, std::byte* workspac
   if (--job.running == 0) done_.notify_all();
 }
 
-/// Of the tasks of a job that are `wanted` the longest, so that short ones are left for the end;
-/// of equal ones the first or the last.
+/// The longest of the `wanted` tasks of a job, so that short ones remain for the end; ties: the
+/// first or the last.
 template <typename Wanted>
 std::optional<std::size_t> SharedWork::longest(const Job& job, const Wanted& wanted, bool last) {
   std::optional<std::size_t> out;
@@ -96,10 +96,11 @@ std::optional<std::size_t> SharedWork::longest(const Job& job, const Wanted& wan
   return out;
 }
 
-/// Finds a task that a waiting device should run: one of its own; else of somebody who does not
-/// work at them yet or has as much to do before.
+/// Finds a task for an idle device: its own first; else one whose device has not started on the job
+/// or would start it later.
 bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& task) {
-  const auto fits = [&](const Job& one, std::size_t i) {  // the times of those in work are written
+  const auto fits = [&](const Job& one,
+                        std::size_t i) {  // times of running tasks are being written
     return !one.taken[i] && one.tasks->workspace_bytes(i) <= workspace_bytes;
   };
   const auto take_of = [&](Job& one, const auto& wanted) {

@@ -33,7 +33,7 @@ Transport::Transport(const Program& program, TransportSettings settings)
   for (const LinkEdge& stages : settings_.edges) add_edge(stages);
 }
 
-/// Makes the links of an edge: one within memory that this process reaches, one across.
+/// Creates the links of an edge: one for shared memory, one for everything else.
 void Transport::add_edge(const LinkEdge& stages) {
   const int number = static_cast<int>(edges_.size());
   numbers_[{stages.from, stages.to, stages.gradient}] = number;
@@ -67,7 +67,7 @@ std::unique_ptr<Link> Transport::make_across(int number, const LinkEdge& stages)
 
 Transport::~Transport() { close(); }
 
-/// Whether values do not stay in memory that both devices reach.
+/// Whether values must leave memory that both devices can access.
 bool Transport::crosses(int from_device, int to_device) const {
   if (exchange_) return exchange_->crosses(from_device, to_device);
   return messages_ &&
@@ -133,7 +133,7 @@ void Transport::start_round(const Program& program, bool keep) {
   for (std::size_t l = 0; l < links_.size(); ++l) links_[l]->start_round(std::move(rounds[l]));
 }
 
-/// What each link carries, from the program's lists.
+/// Collects the transfers of each link from the program's lists.
 std::vector<LinkRound> Transport::plan_round(const Program& program) {
   std::vector<LinkRound> rounds(links_.size());
   for (LinkRound& round : rounds) round.program = &program;
@@ -181,7 +181,7 @@ void Transport::abort() {
 }
 
 void Transport::close() {
-  // Its thread hands failures on to the exchange.
+  // Its thread reports failures to the exchange.
   if (messages_) may_still_move_ = messages_->stop();
   messages_.reset();
   exchange_.reset();

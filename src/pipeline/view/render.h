@@ -14,7 +14,7 @@ struct RowsOptions {
   /// Colours by kind (ANSI, 256 colours), cells then hold the number of the micro-batch alone. For
   /// terminals; without it shades and letters say the kind.
   bool colour = false;
-  /// Times are numbers without a micro-batch.
+  /// Times have no unit.
   bool unitless = false;
   /// Devices drawn at most, the first and the last ones; 0: all.
   int most_rows = 0;

@@ -12,7 +12,7 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds between two readings of the clock at most: a receive that took no longer did nothing.
+/// Resolution of the clock: a shorter receive did not wait.
 constexpr double kNothing = 2e-6;
 
 bool is_collective(Kind kind) { return kind == Kind::kGradientSync || kind == Kind::kReduce; }
@@ -162,9 +162,9 @@ StepGraph::Times StepGraph::times_of(const Events& events) const {
   return times;
 }
 
-/// A meeting takes place when the last one comes. The simulator lets all arrive at that moment, the
-/// runtime records when each came; so equal starts say that arrivals are not known, and each is
-/// taken to come straight from what it did before.
+/// A collective starts when the last device arrives. The simulator lets all arrive at that moment,
+/// the runtime records each arrival. So equal starts mean that arrivals are unknown, and each
+/// device is assumed to arrive right after its previous instruction.
 void StepGraph::time_meetings(const Events& events, Times& times) const {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<double> first(nodes_.size(), kNever), last(nodes_.size(), -kNever);

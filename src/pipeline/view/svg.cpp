@@ -39,7 +39,7 @@ class Drawing {
       end_ = std::max(end_, timelines_.back().seconds);
       rows += panel.events->size();
     }
-    // Pictures of many devices get thin rows, so that they still fit on a page.
+    // Charts of many devices get thin rows, so that they fit on a page.
     bar_ = rows <= 24 ? 30 : rows <= 96 ? 16 : 8;
     lane_ = gantt.communication ? std::max(3.0, bar_ / 5) : 0;
   }
@@ -144,7 +144,7 @@ class Drawing {
     const KindLook& look = look_of(instruction.kind);
     used_.emplace(instruction.kind, &look);
     const double left = x(event.start);
-    // Neighbours stay apart by a hair.
+    // Leaves a small gap between neighbours.
     const double width = std::max(x(event.end) - left - 0.6, 0.4);
     put(R"(<g><title>{} {}: {} to {} ({})</title>)"
         R"(<rect class="{}{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
@@ -202,7 +202,7 @@ class Drawing {
       most = std::max(most, total);
     }
     if (most == 0) return;
-    const double room = gantt_.width - kLeft - kRight - 80;  // the sum stands behind the bar
+    const double room = gantt_.width - kLeft - kRight - 80;  // the total is printed after the bar
     const double top = y_ + 14;
     put(R"(<text class="soft" x="{:.0f}" y="{:.1f}">memory of each stage</text>)", kLeft, y_ + 8);
     y_ = top;

@@ -23,7 +23,7 @@ TEST(Check, NamesRuleDeviceAndInstruction) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_STREQ(error.what(),
-                 "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of unit 0 on "
+                 "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of micro-batch 0 on "
                  "stage 1");
   }
 }

@@ -115,7 +115,7 @@ TEST(DeviceTimes, ReceivesEndWhenTheDeviceThatWaitsGoesOn) {
   EXPECT_TRUE(events[0].empty());
 }
 
-TEST(HostStaging, TakesPiecesThroughARingThatNobodyOverwritesTooEarly) {
+TEST(HostStaging, TakesChunksThroughARingThatNobodyOverwritesTooEarly) {
   test::RecordedMachine machine(2, 5);
   machine.part_devices();
   Device& a = machine.device(0);

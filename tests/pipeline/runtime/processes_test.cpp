@@ -351,7 +351,7 @@ TEST(Processes, TheSilentOneOfSeveralIsNamed) {
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == silent) continue;  // hears all others
       const std::string& error = errors[static_cast<std::size_t>(rank)];
-      EXPECT_NE(error.find(fmt::format("process {} on here has not been heard of", silent)),
+      EXPECT_NE(error.find(fmt::format("process {} on here has been silent", silent)),
                 std::string::npos)
           << error;
     }
@@ -373,7 +373,7 @@ TEST(Processes, SilenceIsNoticedAndNamed) {
     }
   });
   EXPECT_LT(steady_seconds() - start, 20);
-  EXPECT_NE(errors[0].find("process 1 on here has not been heard of"), std::string::npos)
+  EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos)
       << errors[0];
 }
 

@@ -1015,7 +1015,7 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   EXPECT_NO_THROW(runtime.run(program, data));
 }
 
-TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
+TEST(Runtime, EmulatedStagesHaveTheIdealBubble) {
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     constexpr int kStages = 4, kMicroBatches = 8;
     const Pipeline pipeline(/*tied=*/false, kStages, {4});
@@ -1047,7 +1047,7 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
 }
 
 // One micro-batch: F 5 ms, link 20 ms, F 5 ms, B 10 ms, link 20 ms, B 10 ms.
-TEST(Runtime, RehearsedLinksTakeTheirTimeAndReceivesShowIt) {
+TEST(Runtime, EmulatedLatencyShowsInReceives) {
   constexpr double kLatency = 0.020, kClock = 1e-9;
   const Pipeline pipeline(/*tied=*/false, 2, {4});
   const Program program = pipeline.program("1f1b", 1);

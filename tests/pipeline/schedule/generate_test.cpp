@@ -267,7 +267,7 @@ TEST(Generate, ErrorsSayWhatToDo) {
   contains(usage_error(options), "stage 0 has 1 and stage 1 has 2");
   options = options_for("gpipe", 2, 4);
   options.memory_units = 3;
-  contains(usage_error(options), "how many units to hold");
+  contains(usage_error(options), "does not support a limit on the micro-batches held");
   options = options_for("1f1b", 2, 4);
   options.micro_batches_per_update = 3;
   contains(usage_error(options), "only pipedream-2bw");

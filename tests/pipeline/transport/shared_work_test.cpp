@@ -60,7 +60,7 @@ class SharedWorkTest : public testing::Test {
   std::byte own_[1000], others_[1000];
 };
 
-TEST_F(SharedWorkTest, EachPieceRunsOnceWithTheMemoryOfWhoeverRunsIt) {
+TEST_F(SharedWorkTest, EachTaskRunsOnceWithTheMemoryOfWhoeverRunsIt) {
   Waiting helper(work_, {others_, sizeof others_});
   int helped = 0;
   for (int round = 0; round < 200; ++round) {
@@ -101,7 +101,7 @@ TEST_F(SharedWorkTest, OneThatWaitsTakesWhatTheOwnerCouldNotDoAsEarly) {
   EXPECT_GT(helper.worked, 0.004);
 }
 
-TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
+TEST_F(SharedWorkTest, LeavesTasksThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
   NotedTasks unknown(4, 0), large(4), single(1), little(4, 1e-6);
   for (NotedTasks* tasks : {&unknown, &large, &single, &little})
     tasks->taking = std::chrono::milliseconds(5);
@@ -119,7 +119,7 @@ TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirO
   }
 }
 
-TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
+TEST_F(SharedWorkTest, DeferredTasksAreRunByIdleDevices) {
   NotedTasks tasks(1, 3600);
   work_.post(job_, 0, tasks);
   int looks = 0;
@@ -129,7 +129,7 @@ TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
   EXPECT_EQ(tasks.runs[0], 1);
 }
 
-TEST_F(SharedWorkTest, LongPiecesAreDoneFirst) {
+TEST_F(SharedWorkTest, LongTasksRunFirst) {
   struct Tasks : NotedTasks {
     using NotedTasks::NotedTasks;
     void run(std::size_t task, std::byte* workspace) override {
@@ -161,7 +161,7 @@ TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
   work_.complete(job_, own_);  // it is not posted any more
 }
 
-TEST_F(SharedWorkTest, WhatIsPutOffStaysSoUnlessTheRoundFails) {
+TEST_F(SharedWorkTest, DeferredTasksStayDeferredUnlessTheRoundFails) {
   NotedTasks tasks(2);
   work_.post(job_, 0, tasks);
   work_.reset();
