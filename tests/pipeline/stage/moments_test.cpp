@@ -77,9 +77,8 @@ TEST(Moments, OfReplicasAreThoseOfAllTheirValues) {
     for (int replica = 0; replica < 1 + round % 4; ++replica) {
       Moments own;
       own.reset(1);
-      for (unsigned micro_batch = random() % 4; micro_batch > 0; --micro_batch) {
-        std::normal_distribution<double> values(static_cast<double>(replica * 5) - micro_batch,
-                                                1 + micro_batch);
+      for (unsigned left = random() % 4; left > 0; --left) {
+        std::normal_distribution<double> values(static_cast<double>(replica * 5) - left, 1 + left);
         std::vector<double> micro_batch(2 + random() % 9);
         for (double& value : micro_batch) value = values(random);
         all.insert(all.end(), micro_batch.begin(), micro_batch.end());
