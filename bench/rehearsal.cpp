@@ -28,7 +28,7 @@ namespace pipetrain {
 namespace {
 
 /// Units without data.
-class NoData final : public UnitSource {
+class NoData final : public MicroBatchSource {
  public:
   NoData(int units, std::size_t columns) {
     static float nothing[1] = {};
@@ -92,17 +92,17 @@ struct Rehearsal {
     RuntimeOptions options;
     options.backend = Backend::kReference;
     options.pin = false;
-    options.rehearsal = stages;
-    options.rehearsed_latency_seconds = latency;
+    options.emulated_stages = stages;
+    options.emulated_latency_seconds = latency;
     Runtime runtime({{&graph, stage_of}}, {&program}, options);
-    NoData data(program.units, graph.inputs.size() + 1);
+    NoData data(program.micro_batches, graph.inputs.size() + 1);
     std::vector<double> rounds, units;
     for (int round = 0; round < 3; ++round) {
       const RoundResult result = runtime.run(program, data);
       rounds.push_back(result.seconds);
       units.push_back(unit_seconds_of(program, result.events));
     }
-    return {simulation.makespan, median(rounds), simulation.unit_period, median(units)};
+    return {simulation.makespan, median(rounds), simulation.micro_batch_period, median(units)};
   }
 
   /// Mean distance of the first stage's forwards in the later half of the round.
@@ -143,8 +143,8 @@ void rehearse(const TrainingGraph& graph, const std::string& name, int devices, 
   ScheduleOptions schedule;
   schedule.name = name;
   schedule.stages = devices * per_device;
-  schedule.units = units;
-  schedule.units_per_update = name == "pipedream-2bw" ? units / 2 : 0;
+  schedule.micro_batches = units;
+  schedule.micro_batches_per_update = name == "pipedream-2bw" ? units / 2 : 0;
   if (name == "1f1b-auto") schedule.warm = warm_up_for(stages);
   const Rehearsal::Times times = rehearsal.run(schedule, stages);
   std::printf("| %s | %d | %d | %.2f | %.2f | %+.2f %% |\n", name.c_str(), devices, units,
@@ -168,7 +168,7 @@ void compare_warm_ups(const TrainingGraph& graph, double latency) {
       slowest = std::max(slowest, stage.forward + stage.backward);
     ScheduleOptions schedule;
     schedule.stages = devices;
-    schedule.units = 6 * devices;
+    schedule.micro_batches = 6 * devices;
     schedule.name = "1f1b";
     const Rehearsal::Times plain = rehearsal.run(schedule, stages, latency);
     schedule.name = "1f1b-auto";

@@ -141,7 +141,7 @@ class NcclCommunicator final : public Communicator {
     check(nccl_.group_end(), "to issue a group");
   }
 
-  bool settled() override {
+  bool is_settled() override {
     device_.enter();
     ncclResult_t state = ncclSuccess;
     check(nccl_.async_error(comm_, &state), "to tell how it is");

@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-// A round adds nodes; beyond this nobody wants to wait for the plan.
+// Limits the nodes that unrolling adds.
 constexpr std::size_t kMostNodes = 200'000;
 
 class Expansion {
@@ -156,7 +156,7 @@ class Expansion {
     PT_CHECK(
         known.has_value(), kModel,
         "when {} ends depends on data; it must be known before training, to unroll it (give it "
-        "a fixed number of rounds)",
+        "a fixed trip count)",
         node_.label());
     return *known;
   }
@@ -173,7 +173,7 @@ class Expansion {
     return shape[resolved(axis, shape.rank())];
   }
 
-  /// The part of `value` at `index` of an axis, without the axis.
+  /// The slice of `value` at `index` of an axis, without the axis.
   ValueId element(ValueId value, std::int64_t axis, std::int64_t index) {
     const Shape shape = builder_.shape(value);
     const std::size_t at = resolved(axis, shape.rank());

@@ -1,5 +1,5 @@
-// If, Loop and Scan go away when a graph is lowered: the branch that is taken, or the body as often
-// as it runs, takes their place. So the condition or the number of rounds must be known by then.
+// Lowering replaces If by the branch taken, and unrolls Loop and Scan. The condition or trip count
+// must be known by then.
 #pragma once
 
 #include <functional>

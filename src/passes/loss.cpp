@@ -155,7 +155,7 @@ class LossBuilder {
     if (!ends_in(training_, output_, op)) return;
     output_ = producer_of(training_, output_)->inputs[0];
     training_.notes.push_back(
-        fmt::format("the {} at the end is left to the loss (and stays in the file)", op));
+        fmt::format("final {} fused into the loss (and kept in the file)", op));
   }
 
   void add_label(DType dtype, Shape shape) {

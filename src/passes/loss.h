@@ -22,8 +22,8 @@ struct LossOptions {
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
 /// labels), strips an activated head (Softmax, LogSoftmax, Sigmoid) in favour of the fused loss,
-/// and adds label, loss and loss scale. Error (kUsage) says which flag decides where the rules
-/// cannot.
+/// and adds label, loss and loss scale. Error (kUsage) names the option to use where the rules are
+/// ambiguous.
 void attach_loss(TrainingGraph& training, const LossOptions& options);
 
 }  // namespace pipetrain

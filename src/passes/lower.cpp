@@ -237,7 +237,7 @@ class Lowering {
     }
   }
 
-  // A trained tensor without values can be planned with; anything else might be folded.
+  // A trained tensor without values is enough for planning; others may be folded.
   void add_unwritten(const OnnxInitializer& initializer) {
     const TensorRule* rule = rule_of(initializer.name);
     PT_CHECK(rule && rule->use == TensorUse::kTrained, kModel,
@@ -337,13 +337,13 @@ class Lowering {
     return outputs;
   }
 
-  /// The node's name; its first output's where it has none or shares it: the stages of a plan go by
-  /// this name.
+  /// The node's name, or that of its first output where it has none or it is not unique. Plans
+  /// refer to stages by this name.
   std::string unique_name(const OnnxNode& node) {
     if (!node.name.empty() && names_.insert(node.name).second) return node.name;
     const std::string& first = node.outputs.at(0);
     if (names_.insert(first).second) return first;
-    return fmt::format("{}#{}", first, ++repeated_);  // a round of a loop
+    return fmt::format("{}#{}", first, ++repeated_);  // an iteration of a loop
   }
 
   void collect_statistics() {
@@ -352,7 +352,7 @@ class Lowering {
       RunningStatistic statistic;
       statistic.state_mean = {static_cast<int>(node.attributes.integer("running_mean"))};
       statistic.state_variance = {static_cast<int>(node.attributes.integer("running_variance"))};
-      // Of a norm without running statistics, exporters write the batch's own into these places.
+      // For norms without running statistics, exporters write the batch statistics here.
       const auto& values = result_.graph;
       if (values[statistic.state_mean].role != Role::kState ||
           values[statistic.state_variance].role != Role::kState)

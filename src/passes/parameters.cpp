@@ -41,8 +41,8 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   return false;
 }
 
-/// Operators through which a weight reaches its slot: a Gather by constant indices picks rows of a
-/// table.
+/// Operators through which a weight may reach its slot; a Gather with constant indices selects rows
+/// of an embedding.
 bool passes_weight(const OnnxNode& node, std::size_t slot) {
   if (is_one_of(node.op_type, {"Concat", "Add"})) return true;
   return slot == 0 &&
@@ -164,7 +164,7 @@ class Classifier {
     return {TensorUse::kFrozen, "not in a weight position"};
   }
 
-  /// Whether weight decay is meant for a tensor: not for vectors, biases and what norms hold.
+  /// Whether weight decay applies to a tensor: not to vectors, biases and norm parameters.
   bool decays(const std::string& name, const Shape& shape) const {
     if (shape.rank() <= 1 || name.ends_with("bias")) return false;
     if (const OnnxNode* node = reached_slot(name)) {
@@ -183,7 +183,7 @@ class Classifier {
 
  private:
   static constexpr int kMaximumDepth = 32;
-  static constexpr std::int64_t kFew = 8;  // elements that are not worth a word
+  static constexpr std::int64_t kFew = 8;  // tensors up to this size are not reported
 
   /// At most one dimension is larger than 1.
   static bool is_vector(const Shape& shape) {
@@ -238,8 +238,8 @@ class Classifier {
     return found == uses_.end() ? none : found->second;
   }
 
-  /// Whether running statistics are all that the tensor serves as. An exporter may have merged one
-  /// with a bias.
+  /// Whether the tensor is used as running statistics only. An exporter may have merged one with a
+  /// bias.
   bool is_running_statistic(const std::string& name) const {
     const std::vector<Use>& uses = uses_of(name);
     return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -255,7 +255,7 @@ class Classifier {
     return false;
   }
 
-  /// What a tensor may go through on its way to a weight's slot, as long as no data come in.
+  /// Operators between a tensor and a weight's slot, as long as no data are involved.
   enum Way : std::uint8_t { kMovement, kAnyOperator };
 
   static bool passes(const OnnxNode& node, std::size_t slot, Way way) {
@@ -413,7 +413,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
     copies.push_back({copy.name, original, node, slot});
     rules[copy.name] = {use,
                         use == TensorUse::kTrained
-                            ? "copy of " + printable(original) + ", trained apart"
+                            ? "copy of " + printable(original) + ", trained separately"
                             : "running statistic, merged with " + printable(original),
                         rules[original].decays};
     model.initializers.push_back(std::move(copy));

@@ -232,8 +232,8 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
     options.pack_weights = micro_batches_ > 1;
-    options.gathered_micro_batches = asynchronous() ? 1 : micro_batches_;
-    options.gathered_like = graph_.get();
+    options.batched_micro_batches = asynchronous() ? 1 : micro_batches_;
+    options.batched_like = graph_.get();
   }
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
   return options;

@@ -157,7 +157,7 @@ class Processes(Case):
                 pass
         self.assertEqual(process.returncode, 7, err.decode())
         self.assertIn("process 1 on ", err.decode())
-        self.assertIn("has not been heard of", err.decode())
+        self.assertIn("has been silent", err.decode())
 
     def test_a_signal_saves_and_stops(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "never", "--run-dir", "run")

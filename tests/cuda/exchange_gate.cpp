@@ -24,7 +24,7 @@ namespace pipetrain {
 namespace {
 
 float payload(const Transfer& moved) {
-  return static_cast<float>(1000 * moved.edge + moved.unit + 1);
+  return static_cast<float>(1000 * moved.edge + moved.micro_batch + 1);
 }
 
 /// A rank for each device, in the order in which they come.
@@ -135,7 +135,7 @@ void run_all() {
   ScheduleOptions options;
   options.name = "1f1b";
   options.stages = 2;
-  options.units = 8;
+  options.micro_batches = 8;
   const Program chain = lower(generate(options), chain_edges(2, 8));
   options.stages = 1;
   options.replicas = {2};

@@ -96,7 +96,7 @@ class Rank {
     std::string noticed = "nothing";
     try {
       while (Clock::now() < limit) {
-        group_->settled();
+        group_->is_settled();
         check(!reached_->reached(), "something was received from nobody");
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
@@ -133,13 +133,13 @@ class Rank {
     check(true, what);
   }
   void settle(const char* what) {
-    wait_until(what, [&] { return group_->settled(); });
+    wait_until(what, [&] { return group_->is_settled(); });
   }
   void finish(const char* what) {
     settle(what);
     stream_->record(*reached_);
     wait_until(what, [&] {
-      group_->settled();
+      group_->is_settled();
       return reached_->reached();
     });
   }

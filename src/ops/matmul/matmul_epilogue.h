@@ -1,5 +1,5 @@
 // Products with what GPU libraries compute on their way: behind a product, or beside it from one of
-// its operands. passes/fuse_products.h makes them.
+// its operands. passes/fuse_matmul_epilogues.h makes them.
 //
 //   MatMulActivation{trans_a, trans_b, activation, approximate}(a, b[, bias]) -> y[, z]
 //     z = MatMul(a, b[, bias])   y = Relu(z) or Gelu(z)
