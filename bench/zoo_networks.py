@@ -1,6 +1,6 @@
 """The networks of `pipetrain new` in PyTorch, with parameters of the same names and shapes.
 
-Each is a sequence of pieces, each of which takes the result of the one before, so that it can be cut anywhere between
+Each is a sequence of segments, each of which takes the result of the one before, so that it can be cut anywhere between
 them. Sizes are those of the command line: `build("vgg", width=64, image=32, channels=3, classes=10)`.
 """
 
@@ -10,16 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 
-class Pieces(nn.Module):
-    """A network whose forward pass is `pieces()` in turn."""
+class Segments(nn.Module):
+    """A network whose forward pass is `segments()` in turn."""
 
-    def pieces(self):
+    def segments(self):
         """Modules and functions, in order."""
         raise NotImplementedError
 
     def forward(self, x):
-        for piece in self.pieces():
-            x = piece(x)
+        for segment in self.segments():
+            x = segment(x)
         return x
 
     def from_file(self, weights):
@@ -31,7 +31,7 @@ class Pieces(nn.Module):
         return state
 
 
-class Mlp(Pieces):
+class Mlp(Segments):
     def __init__(self, image=28, channels=1, classes=10, width=256, depth=2):
         super().__init__()
         sizes = [channels * image * image] + [width] * depth + [classes]
@@ -39,14 +39,14 @@ class Mlp(Pieces):
             setattr(self, f"fc{i + 1}", nn.Linear(sizes[i], sizes[i + 1]))
         self.depth = depth
 
-    def pieces(self):
+    def segments(self):
         out = [nn.Flatten()]
         for i in range(self.depth):
             out += [getattr(self, f"fc{i + 1}"), nn.ReLU()]
         return out + [getattr(self, f"fc{self.depth + 1}")]
 
 
-class Lenet(Pieces):
+class Lenet(Segments):
     def __init__(self, image=28, channels=1, classes=10):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=2)
@@ -56,7 +56,7 @@ class Lenet(Pieces):
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, classes)
 
-    def pieces(self):
+    def segments(self):
         return [self.conv1, nn.ReLU(), nn.MaxPool2d(2), self.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                 self.fc1, nn.ReLU(), self.fc2, nn.ReLU(), self.fc3]
 
@@ -79,7 +79,7 @@ class BasicBlock(nn.Module):
         return functional.relu(y, inplace=True)
 
 
-class Resnet18(Pieces):
+class Resnet18(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=64):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
@@ -92,7 +92,7 @@ class Resnet18(Pieces):
             before = after
         self.fc = nn.Linear(before, classes)
 
-    def pieces(self):
+    def segments(self):
         blocks = [block for level in range(4) for block in getattr(self, f"layer{level + 1}")]
         return [self.conv1, self.bn1, nn.ReLU(True), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), self.fc]
 
@@ -119,7 +119,7 @@ class Bottleneck(nn.Module):
         return functional.relu(y, inplace=True)
 
 
-class Resnet50(Pieces):
+class Resnet50(Segments):
     def __init__(self, image=224, channels=3, classes=1000, width=64):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 7, 2, 3, bias=False)
@@ -133,13 +133,13 @@ class Resnet50(Pieces):
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(before, classes)
 
-    def pieces(self):
+    def segments(self):
         blocks = [block for level in range(4) for block in getattr(self, f"layer{level + 1}")]
         return [self.conv1, self.bn1, nn.ReLU(True), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                 self.fc]
 
 
-class Vgg(Pieces):
+class Vgg(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=64):
         super().__init__()
         layers = []
@@ -153,7 +153,7 @@ class Vgg(Pieces):
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(before * (image // 32) ** 2, classes)
 
-    def pieces(self):
+    def segments(self):
         return [*self.features, nn.Flatten(), self.classifier]
 
 
@@ -177,7 +177,7 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.skip else self.conv(x)
 
 
-class Mobilenet(Pieces):
+class Mobilenet(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=32):
         super().__init__()
 
@@ -199,11 +199,11 @@ class Mobilenet(Pieces):
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(nn.Identity(), nn.Linear(last, classes))
 
-    def pieces(self):
+    def segments(self):
         return [*self.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *self.classifier]
 
 
-class Unet(Pieces):
+class Unet(Segments):
     def __init__(self, image=64, channels=3, classes=2, width=32, depth=4):
         super().__init__()
 
@@ -227,7 +227,7 @@ class Unet(Pieces):
             after //= 2
         self.conv = nn.Conv2d(after, classes, 1)
 
-    def pieces(self):
+    def segments(self):
         return [self.all_levels]
 
     def all_levels(self, x):
@@ -287,7 +287,7 @@ class GptBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Gpt(Pieces):
+class Gpt(Segments):
     def __init__(self, width=128, depth=4, heads=4, vocab=256, context=64):
         super().__init__()
         self.token_embedding = nn.Embedding(vocab, width)
@@ -299,7 +299,7 @@ class Gpt(Pieces):
     def embed(self, ids):
         return self.token_embedding(ids) + self.position_embedding.weight
 
-    def pieces(self):
+    def segments(self):
         return [self.embed, *self.blocks, self.norm, self.lm_head]
 
 
@@ -342,7 +342,7 @@ class BertBlock(nn.Module):
         return self.output(x, functional.gelu(self.intermediate.dense(x)))
 
 
-class Bert(Pieces):
+class Bert(Segments):
     def __init__(self, classes=2, width=256, depth=4, heads=4, vocab=30522, context=128):
         super().__init__()
         self.bert = nn.Module()
@@ -365,11 +365,11 @@ class Bert(Pieces):
     def classify(self, x):
         return self.classifier(torch.tanh(self.bert.pooler.dense(x[:, 0])))
 
-    def pieces(self):
+    def segments(self):
         return [self.embed, *self.bert.encoder.layer, self.classify]
 
 
-class Lstm(Pieces):
+class Lstm(Segments):
     """ONNX keeps a layer's weights in three tensors and its gates in another order: i o f c, not i f c o."""
 
     PYTORCH_GATES = (0, 2, 3, 1)  # where PyTorch's gates stand in ONNX's order
@@ -384,7 +384,7 @@ class Lstm(Pieces):
     def recur(self, x):
         return self.lstm(x)[0].transpose(0, 1)
 
-    def pieces(self):
+    def segments(self):
         return [torch.t, self.embedding, self.recur, self.head]
 
     def from_file(self, weights):

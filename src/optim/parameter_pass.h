@@ -8,25 +8,25 @@
 
 namespace pipetrain {
 
-// Pieces are whole multiples of any vector length, so that an element is computed by the same
+// Chunks are whole multiples of any vector length, so that an element is computed by the same
 // instructions however many threads share the work.
-inline constexpr std::size_t kPiece = 1 << 14;
+inline constexpr std::size_t kChunk = 1 << 14;
 inline constexpr std::size_t kParallelElements = 1 << 18;
 
-/// Calls body(first, last) for pieces of [0, count), in parallel when that pays.
+/// Calls body(first, last) for chunks of [0, count), in parallel when that pays.
 template <class Body>
-void for_pieces(std::size_t count, const Body& body) {
-  const auto pieces = static_cast<std::ptrdiff_t>((count + kPiece - 1) / kPiece);
+void for_chunks(std::size_t count, const Body& body) {
+  const auto chunks = static_cast<std::ptrdiff_t>((count + kChunk - 1) / kChunk);
 #pragma omp parallel for schedule(static) if (count >= kParallelElements)
-  for (std::ptrdiff_t piece = 0; piece < pieces; ++piece) {
-    const std::size_t first = static_cast<std::size_t>(piece) * kPiece;
-    body(first, std::min(count, first + kPiece));
+  for (std::ptrdiff_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::size_t first = static_cast<std::size_t>(chunk) * kChunk;
+    body(first, std::min(count, first + kChunk));
   }
 }
 
 /// Sum over [first, last) of value(i)^2, in double.
 template <class Value>
-double sum_of_squares_of_piece(std::size_t first, std::size_t last, const Value& value) {
+double sum_of_squares_of_chunk(std::size_t first, std::size_t last, const Value& value) {
   constexpr std::size_t kLanes = 16;
   std::array<double, kLanes> lanes{};
   std::size_t i = first;
@@ -52,13 +52,13 @@ template <class Value>
 double sum_of_squares_of(std::size_t count, const Value& value) {
   // The number of parts is bounded, so that the partial sums need no memory of their own.
   constexpr std::size_t kParts = 256;
-  const std::size_t part = std::max(kPiece, (count + kParts - 1) / kParts);
+  const std::size_t part = std::max(kChunk, (count + kParts - 1) / kParts);
   const auto parts = static_cast<std::ptrdiff_t>((count + part - 1) / part);
   std::array<double, kParts> sums{};
 #pragma omp parallel for schedule(static) if (count >= kParallelElements)
   for (std::ptrdiff_t index = 0; index < parts; ++index) {
     const auto at = static_cast<std::size_t>(index);
-    sums[at] = sum_of_squares_of_piece(at * part, std::min(count, (at + 1) * part), value);
+    sums[at] = sum_of_squares_of_chunk(at * part, std::min(count, (at + 1) * part), value);
   }
   double sum = 0;
   for (std::ptrdiff_t index = 0; index < parts; ++index)

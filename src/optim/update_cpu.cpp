@@ -38,7 +38,7 @@ void take_norms(Rule& rule, const ParameterArrays<T>& arrays) {
 
 template <class Rule, class T>
 void update_elements(const Rule& rule, const ParameterArrays<T>& arrays) {
-  for_pieces(arrays.count, [=](std::size_t first, std::size_t last) {
+  for_chunks(arrays.count, [=](std::size_t first, std::size_t last) {
     // Locals, so that their numbers stay in registers.
     const Rule r = rule;
     T* __restrict p = arrays.parameter;
@@ -134,7 +134,7 @@ void update_all(std::int64_t step, double gradient_scale,
 
 void update_average(double decay, std::span<float> average, std::span<const float> parameter) {
   const auto enter = static_cast<float>(1 - decay);
-  for_pieces(average.size(), [=](std::size_t first, std::size_t last) {
+  for_chunks(average.size(), [=](std::size_t first, std::size_t last) {
     float* __restrict to = average.data();
     const float* __restrict from = parameter.data();
 #pragma omp simd

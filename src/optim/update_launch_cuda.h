@@ -44,17 +44,17 @@ struct UpdatedTensor {
   AnyRule rule;
 };
 
-/// Elements that a block updates before it looks for its next piece.
-constexpr std::int64_t kUpdatePiece = 4096;
+/// Elements that a block updates before it looks for its next chunk.
+constexpr std::int64_t kUpdateChunk = 4096;
 /// As many as fit into the parameters of a kernel (32,764 bytes).
 constexpr int kMostUpdated = 250;
 
-/// All that one kernel updates; piece p is of the first tensor t with p < pieces_until[t].
+/// All that one kernel updates; chunk p is of the first tensor t with p < chunks_until[t].
 struct UpdateList {
   int count = 0;
   bool first_step = false;  // averages begin as copies
   float average_enter = 0;  // average += average_enter (parameter - average)
-  std::int64_t pieces_until[kMostUpdated];
+  std::int64_t chunks_until[kMostUpdated];
   UpdatedTensor tensors[kMostUpdated];
 };
 static_assert(sizeof(UpdateList) <= 32764);

@@ -77,7 +77,7 @@ class GpuCheck(unittest.TestCase):
         self.finds("no-graphs", (1, "--only", "digits-blocking"), "Conv was not NVIDIA's library's")
 
     def test_a_norm_without_a_plan_is_found(self):
-        self.finds("missing-plan", (1, "--only", "digits-blocking"), r"pipetrain warns: .*\(BatchNorm\) runs with our own kernel, since cuDNN")
+        self.finds("missing-plan", (1, "--only", "digits-blocking"), r"pipetrain warns: .*\(BatchNorm\) runs with a hand-written kernel, since cuDNN")
 
     def test_an_old_library_is_found(self):
         self.finds("old-cudnn", (1, "--only", "digits-blocking"), r"cuDNN 8907: the check needs 9\.12")

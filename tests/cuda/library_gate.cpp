@@ -191,8 +191,9 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
   check(std::string(launches()).find("own kernel\n") == 0, "no own kernel ran");
   const std::string words = get_file(log).substr(before);
   for (const char* op : {"Attention", "AttentionGrad", "LayerNorm", "BatchNorm", "BatchNormGrad"}) {
-    const std::string said = std::string("warning: ") + op + " (" + op +
-                             ") runs with our own kernel, since cuDNN has no plan for it: No ";
+    const std::string said =
+        std::string("warning: ") + op + " (" + op +
+        ") runs with a hand-written kernel, since cuDNN has no plan for it: No ";
     check(words.find(said) != std::string::npos, said + "is not in " + words);
   }
   check(std::count(words.begin(), words.end(), '\n') == 5, words);

@@ -96,7 +96,8 @@ std::unique_ptr<Kernel> make_rehearsed_kernel(const KernelRequest& request) {
     return nullptr;
   const bool lacks_plan = has_fault("missing-plan") && op == "BatchNorm";
   if (lacks_plan)
-    log_warning("gpu", "{} ({}) runs with our own kernel, since cuDNN has no plan for it: none",
+    log_warning("gpu",
+                "{} ({}) runs with a hand-written kernel, since cuDNN has no plan for it: none",
                 printable(request.node.name), op);
   if (is_of_library(request) && !lacks_plan) {
     // The CPU's kernel has float32 for weight gradients, as training has.

@@ -38,7 +38,7 @@ TEST(GpuUpdate, IsTheCpusUpToRounding) {
   all.back().centered = true;
   all.push_back(default_settings(OptimizerKind::kSgd));
   all.back().dampening = 0.3;
-  // Tensors of all of these at once: more than one kernel takes, of one element, of one piece and
+  // Tensors of all of these at once: more than one kernel takes, of one element, of one chunk and
   // more, with and without a moving average.
   struct Tensor {
     const OptimizerSettings* settings;

@@ -93,8 +93,8 @@ TEST(GpuKernels, SumsAndRows) {
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
 }
 
-// 200 rows are pieces of 128 that are reduced by themselves first.
-TEST(GpuKernels, ReductionsOfSeveralPieces) {
+// 200 rows are chunks of 128 that are reduced by themselves first.
+TEST(GpuKernels, ReductionsOfSeveralChunks) {
   for (const char* op : {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}) {
     check_cpu(op, {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {{{200, 3}}});
   }
@@ -312,9 +312,9 @@ TEST(GpuKernels, BesideProducts) {
       request.outputs = types;
       EXPECT_EQ(library_is_asked(request), c.asked);
       expected = run_node(Backend::kReference, node, inputs, types);
-      for (const bool own_bias : {false, true}) {
+      for (const bool separate_bias : {false, true}) {
         const auto kernel = device_under_test() ? make_gpu_kernel(request)
-                                                : make_product_in_parts(request, own_bias);
+                                                : make_product_in_parts(request, separate_bias);
         ASSERT_NE(kernel, nullptr);
         Buffer workspace(kernel->workspace_bytes());
         RunContext context;

@@ -151,7 +151,7 @@ TEST(GpuRows, GatherGradientOfManyIndices) {
   }
 }
 
-// Pieces are 32 positions: an index that fills several, one that ends with a piece, one alone.
+// Chunks are 32 positions: an index that fills several, one that ends with a chunk, one alone.
 TEST(GpuRows, GatherGradientOfRepeatedIndices) {
   for (const std::int64_t width : {1, 7, 8, 40, 1040}) {
     for (const std::vector<std::int64_t>& repeats :
@@ -195,7 +195,7 @@ TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
 
 // --- reductions ---
 
-// Pieces are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
+// Chunks are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
 TEST(GpuRows, SumsOfColumns) {
   for (const std::int64_t rows : {2, 15, 16, 31, 128, 129, 1000}) {
     for (const std::int64_t width : {1, 7, 8, 40, 264, 515}) {

@@ -382,7 +382,7 @@ TEST(MatMul, RefusesWhatDoesNotFit) {
       infer_op("MatMul", {}, inputs);
     };
   };
-  expect_error(ErrorKind::kModel, "the inner extents are 3 and 4", infer({2, 3}, {4, 5}));
+  expect_error(ErrorKind::kModel, "the inner dimensions are 3 and 4", infer({2, 3}, {4, 5}));
   expect_error(ErrorKind::kModel, "at least 2 axes", infer({3}, {3, 5}));
   expect_error(ErrorKind::kModel, "", infer({2, 2, 3}, {3, 3, 5}));
   expect_error(ErrorKind::kModel, "bias", infer({2, 3}, {3, 5}, {{DType::kFloat32, Shape{2}}}));

@@ -111,7 +111,7 @@ TEST(Reduce, OnTheCpu) {
 
 TEST(Reduce, LargeOnTheCpu) {
   check_cpu("ReduceSum", over({0}), {{.shape = {3000, 70}}}, 5e-5);   // rows in splits
-  check_cpu("ReduceSum", over({0}), {{.shape = {700, 1030}}}, 5e-5);  // columns in pieces
+  check_cpu("ReduceSum", over({0}), {{.shape = {700, 1030}}}, 5e-5);  // columns in chunks
   check_cpu("ReduceSum", over({1}), {{.shape = {70, 3001}}}, 5e-5);   // long runs
   check_cpu("ReduceMean", over({0, 2, 3}), {{.shape = {9, 70, 11, 13}}}, 5e-5);
   check_cpu("ReduceSum", over({0}), {{.shape = {20000, 8}}}, 5e-5);

@@ -1,5 +1,5 @@
 // Kernels over bfloat16 and float16: float arithmetic on widened operands, rounded where it is
-// stored, whole or in pieces.
+// stored, whole or in chunks.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -234,7 +234,7 @@ TEST(Narrow, ConvolutionsBetweenBlocks) {
 }
 
 // A row's gradient depends on no other row.
-TEST(Narrow, TheGradientOfACrossEntropyIsComputedInPiecesOfRows) {
+TEST(Narrow, TheGradientOfACrossEntropyIsComputedInChunksOfRows) {
   constexpr std::int64_t kRows = 6000, kClasses = 301;
   const HostTensor x = rounded(random_tensor(f({kRows, kClasses}), 3, -4, 4), DType::kBFloat16);
   const HostTensor labels = random_tensor({DType::kInt64, Shape{kRows}}, 4, 0, kClasses);
@@ -248,8 +248,8 @@ TEST(Narrow, TheGradientOfACrossEntropyIsComputedInPiecesOfRows) {
       node, {x.type(), labels.type(), loss[2].type(), scale.type()}, {x.type()}};
   omp_set_num_threads(1);
   EXPECT_LT(make_kernel(Backend::kCpu, request)->workspace_bytes(), whole.type().bytes());
-  const auto pieces = test::run_node(Backend::kCpu, node, {x, labels, loss[2], scale}, {x.type()});
-  test::expect_same_bits(pieces[0], rounded(whole, DType::kBFloat16));
+  const auto chunks = test::run_node(Backend::kCpu, node, {x, labels, loss[2], scale}, {x.type()});
+  test::expect_same_bits(chunks[0], rounded(whole, DType::kBFloat16));
 }
 
 }  // namespace
