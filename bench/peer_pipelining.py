@@ -30,7 +30,7 @@ SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 def grouped(network):
-    """Lists of segments between which the network may be cut: not before a rectifier, which overwrites what it is given."""
+    """Groups of segments between which the network may be cut: not before a ReLU, which works in place."""
     groups = []
     for segment in network.segments():
         if isinstance(segment, nn.ReLU) and groups:
@@ -41,7 +41,7 @@ def grouped(network):
 
 
 class Part(nn.Module):
-    """Some segments of a network in turn."""
+    """A module of consecutive segments of a network."""
 
     def __init__(self, network, groups):
         super().__init__()
@@ -58,7 +58,7 @@ class Part(nn.Module):
 
 
 def parameters_of(segment):
-    """Of a module, or of the module whose method a segment is, as far as the method reads them."""
+    """Parameters of a module, or of a method that is a segment: those of its module that the method reads."""
     if isinstance(segment, nn.Module):
         return list(segment.parameters())
     owner = segment.__self__
@@ -67,7 +67,7 @@ def parameters_of(segment):
 
 
 def seconds_of_segments(network, x, y):
-    """Forward and backward of each group of segments, the last with the loss."""
+    """Seconds of forward and backward of each group of segments, the last with the loss."""
     times = []
     groups = grouped(network)
     for number, group in enumerate(groups):

@@ -1,9 +1,9 @@
-// Published results of pipeline systems next to what pipetrain's planner and simulator say of the
-// same settings. Writes docs/published.md:
+// Published results of pipeline systems next to the predictions of pipetrain's planner and
+// simulator. Writes docs/published.md:
 //
 //   published TESTS_DATA_PIPEDREAM TOPOLOGIES > docs/published.md
 //
-// The prose stands in published_words.h, so that text and numbers are made together.
+// The prose is in published_words.h, so that text and numbers are generated together.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // ---- GPipe ----
 
-// Seconds of one mini-batch in M micro-batches over stages with these forwards (of the whole
-// mini-batch); a backward is `backward` forwards and recomputes one.
+// Seconds of one mini-batch in M micro-batches over stages with these forward times (of the whole
+// mini-batch); a backward takes `backward` forwards and recomputes one.
 double gpipe_seconds(const std::vector<double>& forward, const std::vector<double>& backward,
                      int micro_batches) {
   ScheduleOptions options;
@@ -66,7 +66,7 @@ Stages equal_stages(int count) {
   return {std::vector<double>(at(count), 1.0 / count), std::vector<double>(at(count), 2.0 / count)};
 }
 
-// NASNet-A's cells: a node belongs to the cell after as many Concats as lie before it.
+// NASNet-A's cells: the cell of a node is the number of Concats before it.
 std::vector<int> cells_of(const PipeDreamProfile& profile) {
   std::vector<std::vector<int>> inputs(profile.nodes.size());
   for (const PipeDreamEdge& edge : profile.edges) inputs[at(edge.to)].push_back(edge.from);
@@ -80,7 +80,7 @@ std::vector<int> cells_of(const PipeDreamProfile& profile) {
   return cell;
 }
 
-// GPipe's own cut: cell i goes where the forwards up to it, as a part of all, say.
+// GPipe's cut: cells are assigned by their cumulative share of the forward time.
 Stages gpipes_cut(const PipeDreamProfile& profile, int count) {
   const std::vector<int> cell = cells_of(profile);
   const int cells = 1 + *std::max_element(cell.begin(), cell.end());
@@ -102,7 +102,7 @@ Stages gpipes_cut(const PipeDreamProfile& profile, int count) {
   return out;
 }
 
-// The planner's cut, between any two layers, with links that cost nothing.
+// The planner's cut, between any two layers, with free communication.
 Stages planned_cut(const PipeDreamProfile& profile, int count) {
   PlanRequest request;
   request.schedule = planned_schedule("gpipe");
@@ -193,9 +193,10 @@ struct Setting {
   const char* topology;
   int devices;
   const char* configuration;  // as published
-  std::vector<int> replicas;  // of it; one 0: as many single devices as there are
-  double speedup;             // published, epoch time over data parallelism
-  const char* source;         // "" or a mark
+  std::vector<int>
+      replicas;        // devices of each stage; a single 0: one device per stage on all devices
+  double speedup;      // published, epoch time over data parallelism
+  const char* source;  // "" or a mark
 };
 
 PlanRequest request_on(const Topology& topology) {
@@ -209,7 +210,7 @@ PlanRequest request_on(const Topology& topology) {
   return request;
 }
 
-// The best cut for these replicas, one stage after the other.
+// The best cut for a chain of stages with these replicas.
 GraphPlan with_replicas(const CostGraph& graph, PlanRequest request, std::vector<int> replicas) {
   if (replicas == std::vector<int>{0}) {
     request.stages = request.devices;
@@ -272,7 +273,7 @@ double simulated_seconds(const GraphPlan& planned, const Topology& topology) {
     once.rounds = 1;
     return simulate(lower(generate(options), edges), costs, once).makespan;
   };
-  int period = 1;  // after so many units every stage has come round
+  int period = 1;  // mini-batches after which all replicas have had their turn
   for (const StagePlan& stage : stages) period = std::lcm(period, stage.replicas);
   const int units = period * ((16 * planned.plan.devices() + period - 1) / period);
   return (makespan(2 * units) - makespan(units)) / units;
@@ -290,13 +291,14 @@ std::string configuration_text(const Plan& plan) {
   return out;
 }
 
-// Everything of one row but what is published.
+// The predictions of one row.
 struct Predicted {
-  double pipedreams_model = 0;  // its own plan, its own model
-  double configuration = 0;     // the published one, our model
+  double pipedreams_model = 0;  // PipeDream's plan in PipeDream's model
+  double configuration = 0;     // the published configuration in our model
   double simulated = 0;         // the same, simulated
-  double hidden = 0;            // the same, against all-reduce that overlaps the backward pass
-  double ours = 0;              // our plan, our model
+  double hidden =
+      0;  // the same, against data parallelism whose all-reduce overlaps the backward pass
+  double ours = 0;  // our plan in our model
   std::string our_configuration;
 };
 
@@ -347,7 +349,7 @@ Predicted predict(const Setting& setting, const PipeDreamProfile& profile,
   return out;
 }
 
-// The outermost links at a part of what they say.
+// The topology with the bandwidth of its outermost links scaled.
 Topology slowed(Topology topology, double part) {
   if (topology.levels.size() > 1) topology.levels.back().bytes_per_second *= part;
   return topology;

@@ -1,6 +1,6 @@
 """The networks of `pipetrain new` in PyTorch, with parameters of the same names and shapes.
 
-Each is a sequence of segments, each of which takes the result of the one before, so that it can be cut anywhere between
+Each is a sequence of segments; a segment takes the result of the previous one, so that the network can be cut anywhere between
 them. Sizes are those of the command line: `build("vgg", width=64, image=32, channels=3, classes=10)`.
 """
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Segments(nn.Module):
-    """A network whose forward pass is `segments()` in turn."""
+    """A network whose forward pass runs `segments()` in sequence."""
 
     def segments(self):
         """Modules and functions, in order."""
@@ -23,11 +23,11 @@ class Segments(nn.Module):
         return x
 
     def from_file(self, weights):
-        """Arrays of an ONNX file by the names that they have here."""
+        """Arrays of an ONNX file, renamed to the parameters here."""
         return weights
 
     def to_file(self, state):
-        """Arrays by the names that they have in an ONNX file."""
+        """Parameters, renamed to the arrays of an ONNX file."""
         return state
 
 
@@ -158,7 +158,7 @@ class Vgg(Segments):
 
 
 def convolution(before, after, kernel=3, stride=1, groups=1):
-    """A convolution with BatchNorm and the rectifier that ends at 6, as MobileNet has them."""
+    """A convolution with BatchNorm and ReLU6, as in MobileNet."""
     conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU6(True))
 
@@ -182,7 +182,7 @@ class Mobilenet(Segments):
         super().__init__()
 
         def scaled(count):
-            # torchvision's rule: the nearest multiple of 8, but never a tenth less.
+            # torchvision's rule: the nearest multiple of 8, at least 90 %.
             wanted = count * width / 32
             rounded = max(8, int(wanted + 4) // 8 * 8)
             return rounded + 8 if rounded < 0.9 * wanted else rounded
@@ -243,7 +243,7 @@ class Unet(Segments):
 
 
 def attend(query, key, value, heads, causal):
-    """Attention of (batch, tokens, width) head by head."""
+    """Multi-head attention over (batch, tokens, width)."""
     batch, tokens, width = query.shape
 
     def split(x):
@@ -370,7 +370,7 @@ class Bert(Segments):
 
 
 class Lstm(Segments):
-    """ONNX keeps a layer's weights in three tensors and its gates in another order: i o f c, not i f c o."""
+    """ONNX stores a layer's weights in three tensors with another gate order: i o f c, not i f c o."""
 
     PYTORCH_GATES = (0, 2, 3, 1)  # where PyTorch's gates stand in ONNX's order
     ONNX_GATES = (0, 3, 1, 2)
@@ -388,7 +388,7 @@ class Lstm(Segments):
         return [torch.t, self.embedding, self.recur, self.head]
 
     def from_file(self, weights):
-        """The file's arrays by PyTorch's names."""
+        """The file's arrays, renamed to PyTorch's parameters."""
         state = {name: weights[name] for name in ("embedding.weight", "head.weight", "head.bias")}
         for i in range(self.lstm.num_layers):
             state[f"lstm.weight_ih_l{i}"] = in_gate_order(weights[f"lstm.{i}.W"][0], self.PYTORCH_GATES)
@@ -399,7 +399,7 @@ class Lstm(Segments):
         return state
 
     def to_file(self, state):
-        """The other way round."""
+        """The inverse."""
         weights = {name: state[name] for name in ("embedding.weight", "head.weight", "head.bias")}
         for i in range(self.lstm.num_layers):
             weights[f"lstm.{i}.W"] = in_gate_order(state[f"lstm.weight_ih_l{i}"], self.ONNX_GATES)[None]
@@ -410,7 +410,7 @@ class Lstm(Segments):
 
 
 def in_gate_order(array, order):
-    """Four gates of rows in another order."""
+    """Rows with the four gates in another order."""
     gates = np.split(np.asarray(array), 4)
     return np.concatenate([gates[gate] for gate in order])
 
@@ -430,7 +430,7 @@ NETWORKS = {
 
 
 def build(name, weights=None, **sizes):
-    """A network, with the weights of a file if there are any: all of them must fit."""
+    """A network, with the weights of a file if given: all of them must match."""
     network = NETWORKS[name](**sizes)
     if weights is not None:
         load(network, weights)
@@ -438,7 +438,7 @@ def build(name, weights=None, **sizes):
 
 
 def load(network, weights):
-    """Copies a file's arrays by name; a parameter or statistic without one is an error."""
+    """Copies a file's arrays by name; a missing parameter or statistic is an error."""
     state = network.from_file(weights)
     with torch.no_grad():
         for name, tensor in network.state_dict().items():

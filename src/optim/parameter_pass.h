@@ -1,5 +1,5 @@
-// What the update kernels share: passes over the elements of a parameter, and norms. The work is
-// cut by the number of elements alone, so that no bit depends on how many threads share it.
+// Shared by the update kernels: passes over the elements of a parameter, and norms. The split into
+// chunks depends on the number of elements only, so no bit depends on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace pipetrain {
 
-// Chunks are whole multiples of any vector length, so that an element is computed by the same
-// instructions however many threads share the work.
+// Chunk sizes are multiples of any vector length, so that an element is computed by the same
+// instructions for any number of threads.
 inline constexpr std::size_t kChunk = 1 << 14;
 inline constexpr std::size_t kParallelElements = 1 << 18;
 
-/// Calls body(first, last) for chunks of [0, count), in parallel when that pays.
+/// Calls body(first, last) for chunks of [0, count), in parallel for large counts.
 template <class Body>
 void for_chunks(std::size_t count, const Body& body) {
   const auto chunks = static_cast<std::ptrdiff_t>((count + kChunk - 1) / kChunk);
@@ -47,10 +47,10 @@ double sum_of_squares_of_chunk(std::size_t first, std::size_t last, const Value&
 }
 
 /// Sum over [0, count) of value(i)^2 in double, added up in an order that depends on `count` only.
-/// `value` is called once for each i and may write what belongs to element i.
+/// `value` is called once for each i and may write element i.
 template <class Value>
 double sum_of_squares_of(std::size_t count, const Value& value) {
-  // The number of parts is bounded, so that the partial sums need no memory of their own.
+  // The number of parts is bounded, so that the partial sums fit on the stack.
   constexpr std::size_t kParts = 256;
   const std::size_t part = std::max(kChunk, (count + kParts - 1) / kParts);
   const auto parts = static_cast<std::ptrdiff_t>((count + part - 1) / part);

@@ -1,4 +1,4 @@
-// The rules of element_rules.h over the chunks of many tensors.
+// Optimizer steps on GPUs: the rules of element_rules.h over chunks of many tensors.
 //
 // Bytes and operations for the 124 M parameters of GPT-2 (estimates, H200 at 4.3 TB/s): Adam reads
 // parameter, gradient and two states and writes three of them, 28 bytes and 15 operations an
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kUpdateBlock = 256;
 
-/// Element `i` of a tensor after its step, by whichever rule it has.
+/// Updates element `i` of a tensor by its rule.
 struct SteppedElement {
   const UpdatedTensor& tensor;
   std::int64_t i;
@@ -27,7 +27,7 @@ struct SteppedElement {
   }
 };
 
-/// A block takes every gridDim.x-th chunk of all tensors together.
+/// Each block takes every gridDim.x-th chunk over all tensors.
 __global__ void update(PT_LARGE(UpdateList) list) {
   const std::int64_t chunks = list.chunks_until[list.count - 1];
   for (std::int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {

@@ -96,7 +96,7 @@ TEST(Document, SurvivesHostileText) {
 TEST(Document, RefusesWhatIsNestedTooDeeplyOrHasTooManyFields) {
   const auto message = [](const std::string& x) {
     return message_of([&] {
-      // The library copies x when it makes room for what follows.
+      // The JSON library copies x when it grows the container.
       Document::parse(R"({"schema": "pipetrain.test/1", "x": )" + x + R"(, "y": 1, "z": 2})",
                       "t.json", kSchema);
     });

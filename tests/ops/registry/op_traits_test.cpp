@@ -1,4 +1,4 @@
-// Every operator says what passes, kernels and reports must know of it.
+// Every operator states its traits.
 #include "graph/op_traits.h"
 
 #include <gtest/gtest.h>
