@@ -149,7 +149,7 @@ void print_gpipe(const std::filesystem::path& data) {
   fmt::print(
       "\nPublished / predicted for AmoebaNet-D (18, 256). Nobody has published its layers' times: "
       "PipeDream's profile of NASNet-A large stands in, of the\nsame family, with 18 normal cells "
-      "as well. First with GPipe's own cut (whole cells, by the sum of the forwards), then, after "
+      "as well. First with GPipe's cut (whole cells, by the sum of the forwards), then, after "
       "the bar, with pipetrain's\n(between any two layers).\n\n"
       "| micro-batches | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
   const PipeDreamProfile nasnet = read_pipedream_profile(data / "nasnetalarge/graph.txt");

@@ -163,7 +163,7 @@ void run_all(const std::filesystem::path& folder) {
   const auto fail =
       reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
   check(fail != nullptr, "the fakes are not loaded");
-  const std::string steps = "own kernel\nown kernel\n";
+  const std::string steps = "hand-written kernel\nhand-written kernel\n";
   fail("load");
   check(started(plugin.open(0), "Sigmoid") == steps, "a kernel that cannot be loaded");
   fail("");
@@ -181,7 +181,7 @@ void run_all(const std::filesystem::path& folder) {
 void run_without(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
   copy_log_to(folder / "log");
-  const std::string two = "own kernel\nown kernel\n";
+  const std::string two = "hand-written kernel\nhand-written kernel\n";
   const std::string first = started(plugin.open(0));
   check(first == two, "node by node: " + first);
   check(started(plugin.open(0)) == two && started(plugin.open(1)) == two, "node by node");
@@ -224,9 +224,9 @@ void run_products(const std::filesystem::path& folder) {
   };
   set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS:
   set_fake("fake_cublaslt_has", 1);
-  expect("epilogue 1\n", "own kernel\nown kernel\n");
+  expect("epilogue 1\n", "hand-written kernel\nhand-written kernel\n");
   set_fake("fake_cublaslt_has", 4);
-  expect("epilogue 4\n", "own kernel\n");
+  expect("epilogue 4\n", "hand-written kernel\n");
   set_fake("fake_cublaslt_has", 6);
   expect("epilogue 6\n", "");
   check(get_file(folder / "log").empty(), get_file(folder / "log"));
@@ -266,9 +266,9 @@ void run_graphs() {
   };
   const DeviceMemory memory = device.allocate(8);
   auto* data = reinterpret_cast<float*>(memory.data());
-  const std::string one_by_one = "own kernel\n",
-                    recorded = "begin\nend\ninstantiate\ngraph\nown kernel\n",
-                    graph = "graph\nown kernel\n";
+  const std::string one_by_one = "hand-written kernel\n",
+                    recorded = "begin\nend\ninstantiate\ngraph\nhand-written kernel\n",
+                    graph = "graph\nhand-written kernel\n";
   float from = 0;
   bool waits = false;
   for (const std::string failing : {"", "begin", "end", "instantiate", "work"}) {

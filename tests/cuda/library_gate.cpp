@@ -103,15 +103,15 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
            {false, false, true, false});
   expect("run\n", "the gradient of attention whose queries are not trained");
 
-  const TensorType picture{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
+  const TensorType feature_map{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
   for (const bool dx : {true, false}) {
     launches();
     run_node(device, "BatchNormGrad", {{"epsilon", 1e-5}},
-             {picture, picture, channel, channel, channel}, {picture, channel, channel},
+             {feature_map, feature_map, channel, channel, channel}, {feature_map, channel, channel},
              {dx, true, true});
     const std::string words = launches();
     expect(dx ? "plan\nrun\n" : "", "the gradient of a batch norm");
-    check(words == "own kernel\n", words);  // before the library's kernel, or instead of it
+    check(words == "hand-written kernel\n", words);  // before the library's kernel, or instead of it
   }
 }
 
@@ -174,7 +174,7 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
   Device& device = cuda_plugin().open(0);
   const TensorType x{DType::kBFloat16, Shape{2, 4, 32, 64}}, lse{DType::kFloat32, Shape{2, 4, 32}},
       rows{DType::kBFloat16, Shape{24, 40}}, row{DType::kFloat32, Shape{24, 1}},
-      width{DType::kFloat32, Shape{40}}, picture{DType::kFloat32, Shape{2, 12, 4, 4}},
+      width{DType::kFloat32, Shape{40}}, feature_map{DType::kFloat32, Shape{2, 12, 4, 4}},
       channel{DType::kFloat32, Shape{12}}, none;
   const Attributes attention{{"scale", 0.125}}, norm{{"epsilon", 1e-5}};
   const std::size_t before = get_file(log).size();
@@ -183,12 +183,12 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
   run_node(device, "AttentionGrad", attention, {x, x, x, x, none, none, x, lse}, {x, x, x},
            {true, true, true});
   run_node(device, "LayerNorm", norm, {rows, width, width}, {rows, row, row}, {true, true, true});
-  run_node(device, "BatchNorm", norm, {picture, channel, channel}, {picture, channel, channel},
+  run_node(device, "BatchNorm", norm, {feature_map, channel, channel}, {feature_map, channel, channel},
            {true, true, true});
-  run_node(device, "BatchNormGrad", norm, {picture, picture, channel, channel, channel},
-           {picture, channel, channel}, {true, true, true});
+  run_node(device, "BatchNormGrad", norm, {feature_map, feature_map, channel, channel, channel},
+           {feature_map, channel, channel}, {true, true, true});
   check(std::string(told()).empty(), "a plan was made or run");
-  check(std::string(launches()).find("own kernel\n") == 0, "no hand-written kernel ran");
+  check(std::string(launches()).find("hand-written kernel\n") == 0, "no hand-written kernel ran");
   const std::string words = get_file(log).substr(before);
   for (const char* op : {"Attention", "AttentionGrad", "LayerNorm", "BatchNorm", "BatchNormGrad"}) {
     const std::string said =

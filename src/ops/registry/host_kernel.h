@@ -12,7 +12,7 @@ namespace pipetrain {
 /// that the CPU has, but slow.
 std::unique_ptr<Kernel> make_host_kernel(Stream& stream, const KernelRequest& request);
 
-/// The device's own kernel, or make_host_kernel().
+/// The device's kernel, or make_host_kernel().
 std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request);
 
 }  // namespace pipetrain

@@ -65,7 +65,7 @@ std::string operator_list() {
   return fmt::format(
       "# Operators on GPUs\n\n"
       "Of {} operators {} have kernels of their own for GPUs and {} are left to NVIDIA's "
-      "libraries. Floats may be float32, bfloat16 or float16, in any mix for own kernels: "
+      "libraries. Floats may be float32, bfloat16 or float16, in any mix for hand-written kernels: "
       "arithmetic "
       "is float32's (movement and `Where` take every type, `Cast` is between these, int32, int64 "
       "and "
