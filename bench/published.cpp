@@ -1,9 +1,9 @@
-// Published results of pipeline systems next to the predictions of pipetrain's planner and
-// simulator. Writes docs/published.md:
+// Published results of pipeline systems next to what pipetrain's planner and simulator say of the
+// same settings. Writes docs/published.md:
 //
 //   published TESTS_DATA_PIPEDREAM TOPOLOGIES > docs/published.md
 //
-// The prose is in published_words.h, so that text and numbers are generated together.
+// The prose stands in published_words.h, so that text and numbers are made together.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // ---- GPipe ----
 
-// Seconds of one mini-batch in M micro-batches over stages with these forward times (of the whole
-// mini-batch); a backward takes `backward` forwards and recomputes one.
+// Seconds of one mini-batch in M micro-batches over stages with these forwards (of the whole
+// mini-batch); a backward is `backward` forwards and recomputes one.
 double gpipe_seconds(const std::vector<double>& forward, const std::vector<double>& backward,
                      int micro_batches) {
   ScheduleOptions options;
@@ -66,7 +66,7 @@ Stages equal_stages(int count) {
   return {std::vector<double>(at(count), 1.0 / count), std::vector<double>(at(count), 2.0 / count)};
 }
 
-// NASNet-A's cells: the cell of a node is the number of Concats before it.
+// NASNet-A's cells: a node belongs to the cell after as many Concats as lie before it.
 std::vector<int> cells_of(const PipeDreamProfile& profile) {
   std::vector<std::vector<int>> inputs(profile.nodes.size());
   for (const PipeDreamEdge& edge : profile.edges) inputs[at(edge.to)].push_back(edge.from);
@@ -80,7 +80,7 @@ std::vector<int> cells_of(const PipeDreamProfile& profile) {
   return cell;
 }
 
-// GPipe's cut: cells are assigned by their cumulative share of the forward time.
+// GPipe's own cut: cell i goes where the forwards up to it, as a part of all, say.
 Stages gpipes_cut(const PipeDreamProfile& profile, int count) {
   const std::vector<int> cell = cells_of(profile);
   const int cells = 1 + *std::max_element(cell.begin(), cell.end());
@@ -102,7 +102,7 @@ Stages gpipes_cut(const PipeDreamProfile& profile, int count) {
   return out;
 }
 
-// The planner's cut, between any two layers, with free communication.
+// The planner's cut, between any two layers, with links that cost nothing.
 Stages planned_cut(const PipeDreamProfile& profile, int count) {
   PlanRequest request;
   request.schedule = planned_schedule("gpipe");
@@ -133,10 +133,11 @@ constexpr double kTable3[2][3] = {{1, 1.7, 2.7}, {1, 1.8, 3.3}};  // AmoebaNet, 
 void print_gpipe(const std::filesystem::path& data) {
   fmt::print(
       "## GPipe, Table 2: throughput on TPUs, relative to 2 partitions and 1 micro-batch\n\n"
-      "Published / predicted for Transformer-48: 48 equal layers, a backward pass of two forwards, "
-      "all activations computed again, transfers free, the\nsame mini-batch everywhere. What "
-      "remains is the schedule.\n\n"
-      "| micro-batches | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "Published / **predicted** for Transformer-48: 48 equal layers, a backward pass of two "
+      "forwards, full recomputation, free\n"
+      "transfers and the same mini-batch everywhere, so only the schedule matters.\n\n"
+      "| micro-batches | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   const double unit = seconds_of(equal_stages(2), 1);
   for (const Throughput& row : kTable2) {
     fmt::print("| {} |", row.micro_batches);
@@ -147,11 +148,14 @@ void print_gpipe(const std::filesystem::path& data) {
     fmt::print("\n");
   }
   fmt::print(
-      "\nPublished / predicted for AmoebaNet-D (18, 256). Nobody has published its layers' times: "
-      "PipeDream's profile of NASNet-A large stands in, of the\nsame family, with 18 normal cells "
-      "as well. First with GPipe's cut (whole cells, by the sum of the forwards), then, after "
-      "the bar, with pipetrain's\n(between any two layers).\n\n"
-      "| micro-batches | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "\n"
+      "Published / **predicted** for AmoebaNet-D (18, 256). Its layer times are not published; "
+      "PipeDream's profile of NASNet-A\n"
+      "large stands in, which also has 18 normal cells. Predicted with GPipe's cut (whole cells, "
+      "by forward time) and, after\n"
+      "the bar, with pipetrain's (between any two layers).\n\n"
+      "| micro-batches | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   const PipeDreamProfile nasnet = read_pipedream_profile(data / "nasnetalarge/graph.txt");
   std::vector<Stages> theirs, ours;
   for (const int count : kPartitions) {
@@ -169,8 +173,11 @@ void print_gpipe(const std::filesystem::path& data) {
     fmt::print("\n");
   }
   fmt::print(
-      "\nTable 3, GPUs without fast links, 32 micro-batches, relative to K = 2; published / "
-      "predicted without any transfers:\n\n| | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "\n"
+      "Table 3, GPUs without fast links, 32 micro-batches, relative to K = 2; published / "
+      "**predicted** without transfers:\n\n"
+      "| | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   for (int row = 0; row < 2; ++row) {
     const auto seconds = [&](int k) {
       return seconds_of(row == 0 ? theirs[at(k)] : equal_stages(kPartitions[k]), 32);
@@ -193,10 +200,9 @@ struct Setting {
   const char* topology;
   int devices;
   const char* configuration;  // as published
-  std::vector<int>
-      replicas;        // devices of each stage; a single 0: one device per stage on all devices
-  double speedup;      // published, epoch time over data parallelism
-  const char* source;  // "" or a mark
+  std::vector<int> replicas;  // of it; one 0: as many single devices as there are
+  double speedup;             // published, epoch time over data parallelism
+  const char* source;         // "" or a mark
 };
 
 PlanRequest request_on(const Topology& topology) {
@@ -210,7 +216,7 @@ PlanRequest request_on(const Topology& topology) {
   return request;
 }
 
-// The best cut for a chain of stages with these replicas.
+// The best cut for these replicas, one stage after the other.
 GraphPlan with_replicas(const CostGraph& graph, PlanRequest request, std::vector<int> replicas) {
   if (replicas == std::vector<int>{0}) {
     request.stages = request.devices;
@@ -273,7 +279,7 @@ double simulated_seconds(const GraphPlan& planned, const Topology& topology) {
     once.rounds = 1;
     return simulate(lower(generate(options), edges), costs, once).makespan;
   };
-  int period = 1;  // mini-batches after which all replicas have had their turn
+  int period = 1;  // after so many units every stage has come round
   for (const StagePlan& stage : stages) period = std::lcm(period, stage.replicas);
   const int units = period * ((16 * planned.plan.devices() + period - 1) / period);
   return (makespan(2 * units) - makespan(units)) / units;
@@ -291,14 +297,13 @@ std::string configuration_text(const Plan& plan) {
   return out;
 }
 
-// The predictions of one row.
+// Everything of one row but what is published.
 struct Predicted {
-  double pipedreams_model = 0;  // PipeDream's plan in PipeDream's model
-  double configuration = 0;     // the published configuration in our model
+  double pipedreams_model = 0;  // its own plan, its own model
+  double configuration = 0;     // the published one, our model
   double simulated = 0;         // the same, simulated
-  double hidden =
-      0;  // the same, against data parallelism whose all-reduce overlaps the backward pass
-  double ours = 0;  // our plan in our model
+  double hidden = 0;            // the same, against all-reduce that overlaps the backward pass
+  double ours = 0;              // our plan, our model
   std::string our_configuration;
 };
 
@@ -349,7 +354,7 @@ Predicted predict(const Setting& setting, const PipeDreamProfile& profile,
   return out;
 }
 
-// The topology with the bandwidth of its outermost links scaled.
+// The outermost links at a part of what they say.
 Topology slowed(Topology topology, double part) {
   if (topology.levels.size() > 1) topology.levels.back().bytes_per_second *= part;
   return topology;
@@ -384,21 +389,21 @@ void print_pipedream(const std::filesystem::path& data, const std::filesystem::p
         "|\n|---|---|---|---:|---:|---:|---:|---:|---:|\n");
   };
   fmt::print(
-      "\n## PipeDream, Table 1: epoch time, speed-up over data parallelism\n\n"
-      "Inputs: the profiles that PipeDream's authors published (`tests/data/pipedream/`) and their "
-      "clusters as files (`topologies/`), with the bandwidths\nthat the vendors promise. "
-      "Columns:\n\n"
-      "- *PipeDream's model*: the best plan of its own optimizer (`--compat pipedream`) over data "
-      "parallelism, both in its own cost model;\n"
-      "- *our model*: the published configuration with the best cut for it, over data parallelism, "
-      "both in the planner's model: transfers and all-reduce\n  are added to compute;\n"
-      "- *simulated*: the same two, simulated instruction by instruction with PipeDream's "
-      "schedule, "
-      "where transfers overlap compute;\n"
-      "- *all-reduce hidden*: the simulated configuration against a data parallelism whose "
-      "all-reduce overlaps the backward pass perfectly;\n"
-      "- *our plan*: the best plan of pipetrain's planner and its configuration (devices of each "
-      "stage), in its model.\n\n");
+      "\n"
+      "## PipeDream, Table 1: epoch time, speed-up over data parallelism\n\n"
+      "Inputs: the profiles that PipeDream's authors published (`tests/data/pipedream/`) and "
+      "their clusters (`topologies/`) with\n"
+      "the vendors' bandwidths. Columns:\n\n"
+      "- *PipeDream's model*: the best plan of its own optimizer (`--compat pipedream`) over "
+      "data parallelism, both in its own cost model;\n"
+      "- *our model*: the published configuration with its best cut over data parallelism, both "
+      "in the planner's model, where\n"
+      "  transfers and all-reduce are added to compute;\n"
+      "- *simulated*: the same two, simulated with PipeDream's schedule, where transfers overlap "
+      "compute;\n"
+      "- *all-reduce hidden*: simulated, against data parallelism whose all-reduce overlaps the "
+      "backward pass perfectly;\n"
+      "- *our plan*: pipetrain's best plan, in its own model, with the devices of each stage.\n\n");
   header();
   const auto profile_of = [&](const Setting& setting) {
     return read_pipedream_profile(data / setting.profile / "graph.txt");
@@ -411,9 +416,10 @@ void print_pipedream(const std::filesystem::path& data, const std::filesystem::p
     print_row(setting, predict(setting, profile_of(setting), topology_of(setting)), "");
   }
   fmt::print(
-      "\n`*` as remembered from the paper by a reader, not checked against it. AWD-LM and S2VT are "
-      "missing: their profiles were not published.\n\nThe rows that differ most, with other "
-      "inputs:\n\n");
+      "\n"
+      "`*` quoted from memory, not checked against the paper. The profiles of AWD-LM and S2VT "
+      "were not published.\n\n"
+      "The rows that differ most, with other inputs:\n\n");
   header();
   for (const std::size_t i : {std::size_t{0}, std::size_t{4}}) {
     const Setting& setting = settings[i];

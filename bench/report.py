@@ -1,4 +1,4 @@
-"""The report of side_by_side.py."""
+"""The tables of side_by_side.py."""
 
 import math
 import os
@@ -6,11 +6,11 @@ import platform
 
 from models import MODELS
 
-# Relative differences of the first loss of both sides, and of the two after it, which ReLUs near zero can change.
+# Relative differences of the first loss of both sides, and of the two after it, which rectifiers near zero can move.
 # bf16 rounds to 8 bits.
 AGREEMENT = {"fp32": (1e-5, 1e-3), "bf16": (1e-2, 5e-2)}
 
-# The widest vector extension first.
+# The widest vectors come first.
 VECTORS = {"avx512_bf16": " with AVX-512 and bfloat16", "avx512f": " with AVX-512", "avx2": " with AVX2"}
 
 
@@ -36,7 +36,7 @@ def differences(ours, theirs):
 
 
 def mark(found, ours, theirs):
-    """Empty if the losses agree, or the mark of a row that does not count."""
+    """Nothing where the losses agree, or the sign that a row counts for nothing."""
     first, later = AGREEMENT[found["precision"]]
     apart = differences(ours, theirs)
     return "" if apart[0] <= first and max(apart) <= later else " ✗ losses differ"
@@ -66,13 +66,13 @@ def gemm_rates(found):
 
 
 def line(part, row):
-    """One row as a progress message."""
+    """One row in a few words, while the others are still running."""
     title = f"{part:<9}{row['model']:<10}"
     if part == "single":
         ours, theirs = row["pipetrain"], row["pytorch"]
         return (f"{title} {on_threads(row['threads'])}: {milliseconds(ours['step_ms'])} ms, PyTorch {milliseconds(theirs['step_ms'])} ms "
                 f"({theirs['form']}), {theirs['step_ms'] / ours['step_ms']:.2f} times as fast; losses differ by "
-                f"{max(differences(ours, theirs)):.0e}; other programs took {100 * max(ours['foreign'], theirs['foreign']):.0f} % of the machine")
+                f"{max(differences(ours, theirs)):.0e}; others took {100 * max(ours['foreign'], theirs['foreign']):.0f} % of the machine")
     if part == "forward":
         return f"{title} {on_threads(row['threads'])}: {milliseconds(row['forward_ms'])} ms"
     if part == "pipeline":
@@ -155,7 +155,7 @@ def turns_table(found):
     for form in forms:
         head += [f"{form} ms", "times as fast"]
     return "\n## One stage and 2 stages × 1 thread, 8 micro-batches, in turn\n\n" + table(head, rows) + \
-        "\nMedian step times; speed-up by the total time of all steps, and in the median turn.\n"
+        "\nMedian step times; times as fast by the total time of all steps, and in the median turn.\n"
 
 
 def tax_table(found):
@@ -167,7 +167,7 @@ def tax_table(found):
             rows.append([f"{title_of(row['model'])}, {label}"] + [
                 "–" if count not in times else milliseconds(times[1]) if count == 1
                 else f"{milliseconds(times[count])} = {times[count] / times[1]:.2f}" for count in counts])
-    return "\n## Overhead of micro-batches: compute time of a step relative to a single micro-batch, 1 thread, ms\n\n" + table(
+    return "\n## Micro-batch overhead: a step's time and that over one micro-batch's, 1 thread, ms\n\n" + table(
         ["model (batch), micro-batches:", *map(str, counts)], rows)
 
 
@@ -175,9 +175,9 @@ def time_table(found):
     kinds = list(found["time"][0]["shares"])
     rows = [[f"{title_of(row['model'])}, {on_threads(row['threads'])}", milliseconds(row["step_ms"])]
             + [f"{100 * row['shares'].get(kind, 0):.1f}" for kind in kinds] for row in found["time"]]
-    return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "step ms", *kinds], rows) + \
-        "\nMeasured in the steps of a training run after the first. products: convolutions, matmul, recurrent layers, attention. rows: " \
-        "norms, softmax, pooling, reductions, embeddings. waiting: idle, for data and between instructions.\n" + rates_table(found)
+    return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "ms/step", *kinds], rows) + \
+        "\nMeasured in the steady steps of a training run. matmul/conv: with recurrences and attention. norm/softmax: with pooling, " \
+        "reductions and lookups. idle: waiting for data, and between instructions.\n" + rates_table(found)
 
 
 def rate_text(rate, peak):
@@ -194,9 +194,9 @@ def rates_table(found):
         kernels = [f"{one['op']} {one['name']} ({one['part']}) {milliseconds(one['ms'])} ms"
                    + (f", {rate_text(one['rate'], row['peak'])}" if one["rate"] else "") for one in row["slowest"]]
         slowest.append(f"- {title}: " + "; ".join(kernels))
-    return "\n## Kernel speed, GFLOP/s and share of the rate of a large matrix product\n\n" + \
-        table(["model (batch)", "large product", *parts], rows) + \
-        "\nAll products of a kind together, measured kernel by kernel; above 100 % is Winograd, which needs fewer multiplications. The slowest:\n\n" + \
+    return "\n## How fast kernels are, GFLOP/s and share of a large matmul's\n\n" + \
+        table(["model (batch)", "large matmul", *parts], rows) + \
+        "\nAll kernels of a pass together, measured kernel by kernel; above 100 % is Winograd, which multiplies less. The slowest:\n\n" + \
         "\n".join(slowest) + "\n"
 
 
