@@ -238,7 +238,7 @@ TEST(Fused, ProgramsReadAsTheyAreWritten) {
     });
   };
   refused("Add 0 2", {0}, "no operand 2");
-  refused("MatMul 0 1", {0}, "no fused step");
+  refused("MatMul 0 1", {0}, "is not a fused step");
   refused("Add 0 1", {1}, "no result 1");
   refused("Add 0 1", {}, "no result");
   refused("Add 0 1 as=int32", {0}, "cannot be stored as");
