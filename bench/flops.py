@@ -1,4 +1,4 @@
-"""Additions and multiplications of a training step of a PyTorch network, counted from the layers as they run."""
+"""FLOPs of a training step of a PyTorch network, counted by hooks on its layers."""
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ def count(network, x):
         else:
             tokens = inputs[0].shape[0] * inputs[0].shape[1]
             flops = 2 * tokens * sum(weight.numel() for name, weight in module.named_parameters() if "weight" in name)
-        # The gradient of an input that is data is not needed.
+        # Inputs that are data need no gradient.
         first.append(flops if not inputs[0].requires_grad and not forward else 0)
         forward.append(flops)
 

@@ -1,4 +1,4 @@
-"""The networks that are timed: what `pipetrain new` is asked for, the batch, and how many steps one run takes."""
+"""The benchmark networks: arguments of `pipetrain new`, batch size, and steps per run."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import dataclasses
 class Model:
     title: str
     network: str  # of `pipetrain new` and of zoo_networks.py
-    sizes: dict  # where they are not the network's defaults
+    sizes: dict  # that differ from the network's defaults
     batch: int
     steps: int  # timed ones of a run on one thread: about one to two seconds
     rate: float = 0.01
@@ -28,19 +28,19 @@ MODELS = {
     "lstm": Model("LSTM LM 2×512, T=64", "lstm", {"width": 512, "depth": 2, "vocab": 256, "context": 64}, 32, 4),
 }
 
-# For GPUs: too large for a CPU to be timed on.
+# For GPUs: too large to be timed on a CPU.
 GPU_MODELS = {
     "gpt2": Model("GPT-2 of 12×768, T=1024", "gpt", {"width": 768, "depth": 12, "heads": 12, "vocab": 50257, "context": 1024}, 8, 20,
                   pipelined=True),
     "resnet50": Model("ResNet-50, 224×224", "resnet50", {}, 64, 20, images=True, pipelined=True),
-    # To see that everything runs, on any machine.
+    # Smoke tests for any machine.
     "gpt-tiny": Model("GPT 4×32, T=16", "gpt", {"width": 32, "depth": 4, "heads": 2, "vocab": 64, "context": 16}, 8, 3, pipelined=True),
     "resnet-tiny": Model("ResNet-50 of 8 channels, 128×128", "resnet50", {"image": 128, "width": 8, "classes": 10}, 16, 3, images=True,
                          pipelined=True),
 }
 ALL_MODELS = {**MODELS, **GPU_MODELS}
 
-# What `pipetrain new` takes where nothing is asked for (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
+# The defaults of `pipetrain new` (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {
     "mlp": {"image": 28, "channels": 1, "classes": 10},
     "lenet": {"image": 28, "channels": 1, "classes": 10},

@@ -1,9 +1,9 @@
-"""Times training steps of PyTorch (eager mode, CPU) on a network whose weights and batch lie in a folder.
+"""Times training steps of PyTorch (eager mode, CPU) on a network whose weights and batch are in a folder.
 
     python3 peer_pytorch.py MODEL FOLDER --threads 1 --steps 5 [--channels-last] [--bf16] [--micro-batches 1 2 4]
 
 FOLDER holds what prepare.py made. Prints one JSON line. With several numbers of micro-batches the steps of each are
-timed in turn; the gradients of the parts of a batch are added up before the update. The rate of a matrix product is
+timed in turn; gradients are accumulated over the parts of a batch before the update. The rate of a matrix product is
 measured after everything else, with the same threads.
 """
 
@@ -32,7 +32,7 @@ def load(name, folder):
 
 
 def loss_of(logits, labels):
-    """Mean cross-entropy; classes are the second axis of images and the last of tokens."""
+    """Mean cross-entropy; classes are axis 1 for images and the last axis for tokens."""
     if logits.dim() == 3:
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     return functional.cross_entropy(logits, labels)
@@ -60,7 +60,7 @@ def make_step(network, optimizer, x, y, micro_batches, bf16):
 
 
 def gemm_rate(size=1536, repeats=4):
-    """FLOP/s of the best of some products of square matrices."""
+    """Best FLOP/s of several matrix products."""
     a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
     best = float("inf")
     for _ in range(repeats + 1):
@@ -75,7 +75,7 @@ def main():
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=5, help="timed, after one that is not")
+    parser.add_argument("--steps", type=int, default=5, help="timed, after a warm-up step")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[1])
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--bf16", action="store_true")

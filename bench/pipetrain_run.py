@@ -1,4 +1,4 @@
-"""One run of a program and what it used: pipetrain's steps, losses, memory and time to the first step."""
+"""Runs a program and measures it: steps, losses, memory and time to the first step of pipetrain."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from models import MOMENTUM
 
 
 class RunFailed(Exception):
-    """A program ended with an error; the text is its command line and the end of its messages."""
+    """A program failed; the text is its command line and the end of its messages."""
 
 
 def busy_seconds():
-    """Processor time that all programs of the machine have used."""
+    """CPU time used by all processes of the machine."""
     with open("/proc/stat") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
@@ -66,7 +66,8 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
     `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
     """
     events = folder / "events.jsonl"
-    # One batch is an epoch, at whose end pipetrain would save a checkpoint; peers save none.
+    # With one batch per epoch pipetrain would save a checkpoint after each; the other programs save
+    # none.
     command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids), "--save-every", "never",
                "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]

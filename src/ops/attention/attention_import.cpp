@@ -1,5 +1,5 @@
-// The import of Attention: past keys and values are put before the new ones, and the optional
-// output of the scores is built from operators of its own.
+// The import of Attention: past keys and values are concatenated in front of the new ones, and the
+// optional score output is built from separate operators.
 #include <cmath>
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ class Import {
     if (context_.output_count() > 2) context_.set_output(2, to_heads(v, key_heads_));
     const ValueId mask = context_.has_input(3) ? context_.input(3) : ValueId{};
     const ValueId all_keys = k;
-    if (mask) {  // a shorter mask hides the keys beyond it
+    if (mask) {  // keys beyond a shorter mask are masked
       const Shape shape = builder_.shape(mask);
       const std::int64_t shown = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
       const auto shorten = [&](ValueId x) {
@@ -92,7 +92,7 @@ class Import {
     return builder_.add("Transpose", {split}, {{"perm", Ints{0, 2, 1, 3}}});
   }
 
-  /// qk_matmul_output (B, H, T, S): 0 products, 1 capped, 2 with the mask, 3 shares.
+  /// qk_matmul_output (B, H, T, S): 0 raw scores, 1 capped, 2 masked, 3 after softmax.
   ValueId scores(ValueId k, ValueId mask, std::int64_t offset) {
     const std::int64_t mode = attributes_.integer("qk_matmul_output_mode", 0);
     const ValueId q = to_heads(context_.input(0), heads_);
@@ -100,7 +100,7 @@ class Import {
     k = to_heads(k, key_heads_);
     const Shape of_k = builder_.shape(k);
     const DType dtype = builder_.type(q).dtype;
-    // Query heads that share a key head stand beside each other.
+    // Query heads that share a key head are adjacent.
     const ValueId grouped =
         builder_.reshape(q, {of_q[0], key_heads_, heads_ / key_heads_ * of_q[2], of_q[3]});
     ValueId s = builder_.add("MatMul", {grouped, k},

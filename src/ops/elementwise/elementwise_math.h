@@ -1,8 +1,8 @@
 // The formulas of the element-wise operators and their gradients, written once as function objects
 // for the reference, the CPU and CUDA (C++17: nvcc compiles this file).
 //
-// T is the element type; Math offers exp, log, tanh, erf, … of T. The C library's
-// are in StandardMath; the CPU kernels bring functions that vectorise.
+// T is the element type; Math offers exp, log, tanh, erf, … of T. StandardMath has those of the C
+// library; the CPU kernels provide vectorisable ones.
 #pragma once
 
 #include <cmath>
@@ -319,7 +319,7 @@ template <class T>
 struct Mul {
   PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a * b); }
 };
-/// Integers: towards zero; division by zero gives 0, because a kernel must not trap.
+/// Integers: rounds towards zero; division by zero gives 0, because a kernel must not trap.
 template <class T>
 struct Div {
   PT_HOST_DEVICE T operator()(T a, T b) const {
@@ -381,7 +381,7 @@ struct Xor {
   }
 };
 
-// Bits of unsigned integers. A shift by the width or more leaves nothing.
+// Bits of unsigned integers. A shift by the width or more gives 0.
 template <class T>
 struct BitwiseAnd {
   PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a & b); }

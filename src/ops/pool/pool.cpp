@@ -1,6 +1,5 @@
 // MaxPool, AveragePool and their gradients, and the import of the ONNX pooling operators. Rounding
-// up (ceil_mode) becomes end padding on import, so that the canonical operators know one rounding
-// only.
+// up (ceil_mode) becomes end padding on import, so that the canonical operators always round down.
 #include "ops/pool/pool.h"
 
 #include <algorithm>
@@ -106,7 +105,7 @@ void infer_average_gradient(InferContext& context) { context.outputs = {gradient
 // --- import ---
 
 /// Rounds the number of windows up by growing the end padding; returns by how much it grew. A
-/// window that would begin in the end padding is left out, as PyTorch and ONNX 22 do.
+/// window that would start in the end padding is dropped, as in PyTorch and ONNX 22.
 Ints round_up(Attributes& attributes, const Shape& input, const Shape& kernel) {
   Ints pads = attributes.ints("pads");
   Ints overhang(input.rank(), 0);
@@ -136,7 +135,7 @@ Attributes import_pool(ImportContext& context, Ints* overhang) {
   return out;
 }
 
-/// The position that each row-major position of a plane has in column-major order.
+/// Maps row-major positions of a plane to column-major ones.
 HostTensor column_major(const Shape& plane) {
   HostTensor out(TensorType{DType::kInt64, {plane.count()}});
   for (std::int64_t i = 0; i < plane.count(); ++i) {
@@ -159,7 +158,7 @@ void import_max_pool(ImportContext& context) {
       builder.add_all("MaxPool", {context.input(0)}, import_pool(context, &overhang));
   context.set_output(0, outputs[0]);
   if (context.output_count() < 2) return;
-  // ONNX counts through the whole tensor, the canonical index through one plane.
+  // ONNX indices are offsets into the whole tensor, canonical ones into one plane.
   const Shape plane = spatial_of(x);
   std::vector<std::int64_t> planes(x.rank(), 1);
   planes[0] = x[0];
@@ -225,7 +224,7 @@ Cost cost_of_input(const Attributes& attributes, std::span<const TensorType> in,
 constexpr OpTraits kPoolTraits = {KernelKind::kRows,
                                   {PrecisionRule::kFirst},
                                   LayoutRule::kFollows,
-                                  {PieceRule::kSamples},
+                                  {ChunkRule::kSamples},
                                   Fusion::kNever};
 
 constexpr OpDef kPoolOps[] = {

@@ -135,7 +135,7 @@ TEST(Movement, SplitAndConcat) {
     check_cpu("Split", thirds, {{.shape = {6, 6, 6}}}, 0);
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}}, {.outputs = {0, 1, 2}});
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}},
-                    {.outputs = {0, 2}});  // one part is not used
+                    {.outputs = {0, 2}});  // one output is unused
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}}, {.outputs = {1}});
     Shape small{6, 6, 6};
     small[static_cast<std::size_t>(axis)] = 2;
