@@ -9,6 +9,9 @@
 // Where G alone does not say all, a position keeps several labels of which none is better in every
 // respect: on devices in groups it also counts how many devices the group has left, and where the
 // sum of latencies is made small, that sum.
+//
+// More than 500 lines: one class template whose members all work on the same labels. What does not
+// is in device_labels.h, range_bounds.h and stage_cost.h.
 #pragma once
 
 #include <algorithm>
