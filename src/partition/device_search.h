@@ -8,6 +8,9 @@
 //
 // Where G alone is not enough, a position keeps several Pareto-optimal labels: on devices in groups
 // they include the devices left in the group, and for kLatency the sum of latencies.
+//
+// More than 500 lines: one class template whose members all work on the same labels. The rest is in
+// device_labels.h, range_bounds.h and stage_cost.h.
 #pragma once
 
 #include <algorithm>
