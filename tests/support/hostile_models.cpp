@@ -176,7 +176,7 @@ class HostileFiles {
                            std::vector<std::string> with) {
       edited(name, message, [&](ModelParts& parts) { parts.nodes = std::move(with); });
     };
-    nodes("input_undefined", "'NOPE' is is not defined",
+    nodes("input_undefined", "'NOPE' is not defined",
           {node_part("MatMul", {"x", "NOPE"}, {"y"})});
     nodes("output_made_twice", "'y' is produced twice",
           {node_part("Relu", {"x"}, {"y"}, {}, "a"), node_part("Relu", {"x"}, {"y"}, {}, "b")});
