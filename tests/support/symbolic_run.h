@@ -296,7 +296,8 @@ class Run {
   // As the functions of Program, but for programs in which anything may be wrong.
   int replica_of(int stage, int micro_batch) const {
     const std::size_t count = replicas(stage);
-    if (count == 0 || micro_batch < 0) throw std::runtime_error("a micro-batch that does not exist");
+    if (count == 0 || micro_batch < 0)
+      throw std::runtime_error("a micro-batch that does not exist");
     const int number = program_.route.empty()
                            ? micro_batch
                            : program_.route.at(static_cast<std::size_t>(micro_batch));
