@@ -51,7 +51,7 @@ class DeviceWorker final : public LinkEnd {
   void start_round();
   /// As the device's list.
   const std::vector<Event>& events() const { return events_; }
-  double busy_seconds() const;  // in compute instructions, and pieces of them in waits
+  double busy_seconds() const;  // in compute instructions, and in tasks run while waiting
   double stolen_seconds() const { return stolen_seconds_; }  // seconds
   double cpu_seconds() const { return cpu_seconds_; }        // of the thread
 

@@ -1,4 +1,4 @@
-// Several processes, as threads of the test that share nothing but messages: the bits of one.
+// Several processes, as threads of the test that only exchange messages, give the same bits as one.
 #include <gtest/gtest.h>
 
 #include <functional>
