@@ -168,7 +168,8 @@ TEST(ScheduleCommand, RefusesWithASentence) {
   put_file(file,
            "pipetrain-schedule 1\nname bad\nrule sync\nstages 1\nunits 2\nplacement 0\n"
            "transfers no\ndevice 0: 0F0 0B0 0F1 0U\n");
-  EXPECT_NE(refusal_of(options_for({"check", file})).find("micro-batch 1 on stage 0"), std::string::npos)
+  EXPECT_NE(refusal_of(options_for({"check", file})).find("micro-batch 1 on stage 0"),
+            std::string::npos)
       << refusal_of(options_for({"check", file}));
 }
 

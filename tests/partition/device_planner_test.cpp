@@ -1,5 +1,5 @@
-// The general planner against an enumeration of everything: all cuts, all places on the devices,
-// both ways to keep activations, each priced by a plainly written model of its own.
+// The general planner against brute force over all cuts, placements and recompute choices, priced
+// by a simple independent cost model.
 #include <gtest/gtest.h>
 
 #include <algorithm>

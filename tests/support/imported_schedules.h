@@ -26,7 +26,7 @@ inline Program empty_round(const std::string& name, int devices, int stages, int
 }
 
 /// Chimera (Li and Hoefler, 2021): half of the micro-batches run down the devices, half up, so that
-/// every stage is on two mirrored devices. `units` a multiple of `devices`, which is even.
+/// every stage is on two mirrored devices. `micro_batches` a multiple of `devices`, which is even.
 inline Program chimera(int devices, int micro_batches) {
   Program program = empty_round("chimera", devices, devices, micro_batches);
   program.route.resize(static_cast<std::size_t>(micro_batches));
@@ -94,8 +94,8 @@ struct DualPipeV {
   std::vector<std::set<int>> pairs;  // [devices], where the forward of a pair stands
 };
 
-/// DualPipeV (DeepSeek, 2025), 2p stages down p devices and back up, `units` at least 2p. Where it
-/// overlaps a forward with a backward the two follow each other here, in its order.
+/// DualPipeV (DeepSeek, 2025), 2p stages down p devices and back up, `micro_batches` at least 2p.
+/// Where it overlaps a forward with a backward the two follow each other here, in its order.
 inline DualPipeV dual_pipe_v(int devices, int micro_batches) {
   const int p = devices;
   DualPipeV result;

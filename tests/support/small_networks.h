@@ -44,7 +44,7 @@ class FixedData final : public MicroBatchSource {
   /// the variant of k samples.
   void set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch,
                       std::int64_t step, const std::vector<std::int64_t>& variant_sizes);
-  /// Prepares a round of `units` mini-batches of `batch` samples, one micro-batch each.
+  /// Prepares a round of `micro_batches` mini-batches of `batch` samples, one micro-batch each.
   void set_stream(int micro_batches, std::int64_t batch, std::int64_t first_step);
 
   MicroBatch& acquire(int micro_batch) override {

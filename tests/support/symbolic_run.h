@@ -1,6 +1,6 @@
-// What a schedule computes, without numbers: every value is a hash of what it was made from. A
-// program is run lane by lane in random order with real slots, buffers and weight copies, and
-// compared with a plain serial loop that knows no schedule.
+// Symbolic execution of a schedule: every value is a hash of its inputs. A program is run lane by
+// lane in random order with real slots, buffers and weight copies, and compared with a plain serial
+// loop that knows no schedule.
 #pragma once
 
 #include <algorithm>
@@ -296,7 +296,8 @@ class Run {
   // As the functions of Program, but for programs in which anything may be wrong.
   int replica_of(int stage, int micro_batch) const {
     const std::size_t count = replicas(stage);
-    if (count == 0 || micro_batch < 0) throw std::runtime_error("a micro-batch that does not exist");
+    if (count == 0 || micro_batch < 0)
+      throw std::runtime_error("a micro-batch that does not exist");
     const int number = program_.route.empty()
                            ? micro_batch
                            : program_.route.at(static_cast<std::size_t>(micro_batch));
@@ -328,7 +329,7 @@ class Run {
            head.micro_batch == reduce.micro_batch && replica_on(reduce.stage, lane.device) >= 0;
   }
 
-  /// There is data, and whoever holds the buffer by the list is through with it.
+  /// The data is there, and the previous user of the buffer is done.
   bool can_receive(const Lane& lane, const Instruction& instruction) const {
     const Transfer& t = transfer(instruction);
     const auto channel = channels_.find({t.from_device, t.to_device, t.gradient});
@@ -365,7 +366,7 @@ class Run {
         found = true;
       }
       if (!found) {
-        // Handed over inside the device, or missing.
+        // Passed within the device, or missing.
         if (device_of(edge.from_stage, instruction.micro_batch) !=
             device_of(edge.to_stage, instruction.micro_batch)) {
           throw std::runtime_error("an input that is never received");

@@ -58,7 +58,7 @@ void DeviceWorker::synchronize() const {
 void DeviceWorker::start_round() {
   events_.assign(round_.program->device[at(device_)].size(), Event{});
   at_ = -1;
-  worked_in_waits_ = 0;
+  stolen_seconds_ = 0;
   waits_for_ = kNobody;
 }
 
@@ -79,7 +79,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
     transport_.finish(device_);
     waits_for_ = kFinished;
     if (SharedWork* work = replicas_.shared_work())
-      worked_in_waits_ += work->finish(device_, replicas_.free_workspace(device_));
+      stolen_seconds_ += work->finish(device_, replicas_.free_workspace(device_));
   } catch (Error& error) {
     if (!list.empty()) {
       const int stage = list[index].stage;
@@ -108,7 +108,7 @@ double DeviceWorker::busy_seconds() const {
     if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
       sum += events_[i].end - events_[i].start;
   }
-  return sum + worked_in_waits_;
+  return sum + stolen_seconds_;
 }
 
 std::string DeviceWorker::describe_place() const {

@@ -51,9 +51,9 @@ class DeviceWorker final : public LinkEnd {
   void start_round();
   /// As the device's list.
   const std::vector<Event>& events() const { return events_; }
-  double busy_seconds() const;  // in compute instructions, and pieces of them in waits
-  double stolen_seconds() const { return worked_in_waits_; }  // seconds
-  double cpu_seconds() const { return cpu_seconds_; }         // of the thread
+  double busy_seconds() const;  // in compute instructions, and in tasks run while waiting
+  double stolen_seconds() const { return stolen_seconds_; }  // seconds
+  double cpu_seconds() const { return cpu_seconds_; }        // of the thread
 
   // At any time.
 
@@ -115,7 +115,7 @@ class DeviceWorker final : public LinkEnd {
   std::unique_ptr<DeviceTimes> times_;          // of the compute stream
   std::vector<Event> events_;
   double cpu_began_ = 0, cpu_seconds_ = 0;
-  double worked_in_waits_ = 0;
+  double stolen_seconds_ = 0;
   std::atomic<int> at_{-1};  // index of the instruction in progress
   std::atomic<int> waits_for_{kNobody};
 };

@@ -123,7 +123,7 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
 
 /// Waits; meanwhile runs tasks of other devices.
 void DeviceWorker::work_while(const std::function<bool()>& over) {
-  worked_in_waits_ +=
+  stolen_seconds_ +=
       replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over);
 }
 

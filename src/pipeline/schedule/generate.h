@@ -78,7 +78,7 @@ int stages_per_device(const std::string& name, int chunks);
 /// holds at once are Program::slots_per_stage of the result.
 Program generate(const ScheduleOptions& options);
 
-/// Returns the program that runs only the forwards of `units` micro-batches where `training` has
+/// Returns the program that runs only the forwards of `micro_batches` where `training` has
 /// its stages: evaluation between rounds. It cannot deadlock with any placement.
 Program forward_program(const Program& training, int micro_batches);
 

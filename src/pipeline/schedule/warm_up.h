@@ -17,7 +17,7 @@ std::vector<int> eager_warm_up(const std::vector<int>& replicas);
 /// Warm-up of zero bubble with K micro-batches in memory: (K-1)(p-1-s)/(p-1).
 std::vector<int> zero_bubble_warm_up(int stages, int memory_units);
 
-/// Lowers a warm-up so that no device holds more than `units` micro-batches at once.
+/// Lowers a warm-up so that no device holds more than `micro_batches` at once.
 std::vector<int> limited_warm_up(std::vector<int> warm, const std::vector<int>& replicas,
                                  int micro_batches);
 

@@ -1,5 +1,5 @@
-// Every small change to a right program must be refused by the checker, or a symbolic run of all
-// lanes must show that it changes nothing.
+// Every small change to a correct program must be refused by the checker, or be harmless in a
+// symbolic run of all lanes.
 #include <gtest/gtest.h>
 
 #include <map>

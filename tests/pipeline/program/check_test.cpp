@@ -22,9 +22,10 @@ TEST(Check, NamesRuleDeviceAndInstruction) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_STREQ(error.what(),
-                 "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of micro-batch 0 on "
-                 "stage 1");
+    EXPECT_STREQ(
+        error.what(),
+        "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of micro-batch 0 on "
+        "stage 1");
   }
 }
 

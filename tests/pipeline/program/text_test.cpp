@@ -139,7 +139,8 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("placement 0 1", "placement 0+0 1", "'0+0' names device 0 twice");
   expect("placement 0 1", "placement 0+ 1", "written like 0 or 0+1, not '0+'");
   expect("placement 0 1", "placement 0-1", "written like 0 or 0+1, not '0-1'");
-  expect("placement 0 1", "placement 0 1\nroute 0", "'route' must name the replica of 2 micro-batches");
+  expect("placement 0 1", "placement 0 1\nroute 0",
+         "'route' must name the replica of 2 micro-batches");
   expect("placement 0 1", "placement 0 1\nroute 0 x", "'route' needs a number, not 'x'");
   expect("placement 0 1", "placement 0 1\nunits-per-update 2", "needs rule double-buffer");
   expect("placement 0 1", "placement 0 1\nunits-per-update 0", "must be at least 1");

@@ -1,4 +1,4 @@
-// Several processes, as threads of the test that share nothing but messages: the bits of one.
+// Several processes, as threads of the test that only exchange messages, give the same bits as one.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -373,8 +373,7 @@ TEST(Processes, SilenceIsNoticedAndNamed) {
     }
   });
   EXPECT_LT(steady_seconds() - start, 20);
-  EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos)
-      << errors[0];
+  EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos) << errors[0];
 }
 
 TEST(Processes, RefuseWhatTheyCannotDo) {

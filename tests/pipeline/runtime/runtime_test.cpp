@@ -31,7 +31,7 @@ struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
       : Pipeline(test::difficult_network(tied), stages, sizes) {}
 
-  /// `micro_batches` of a step; 0: weights are not packed, nothing is gathered.
+  /// `micro_batches` of a step; 0: weights are not packed, nothing is batched.
   Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
            std::int64_t micro_batches = 0, DType precision = DType::kFloat32, bool for_gpus = false)
       : model(std::move(network)), stages(stages) {
@@ -203,7 +203,7 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
   return outcome;
 }
 
-/// Micro-batches that lie in page-locked memory, and are overwritten as soon as they may be.
+/// Micro-batches in page-locked memory, overwritten as soon as that is allowed.
 class PinnedMicroBatches final : public MicroBatchSource {
  public:
   /// `too_early`: already when the next one is asked for.
@@ -311,7 +311,7 @@ TEST(PinnedData, AreCopiedToTheStagesThatReadThem) {
     data.set_mini_batch(step * 52, 52, 16, step, sizes);
     runtime.run(program, data);
   }
-  // A picture of 72 numbers for the first stage, a label for the last.
+  // An image of 72 values for the first stage, a label for the last.
   EXPECT_EQ(machine.uploaded() - before, 52 * (72 * sizeof(float) + sizeof(std::int64_t)));
 }
 
@@ -358,7 +358,8 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
-/// Two steps of 5 micro-batches, the last of which is smaller: they are gathered two by two.
+/// Two steps of 5 micro-batches, the last of which is smaller: their gradients are batched in
+/// pairs.
 const std::vector<std::int64_t> kWideSizes = {32, 20};
 constexpr int kWideMicroBatches = 5, kWideSamples = 4 * 32 + 20;
 
@@ -371,8 +372,8 @@ void train_wide(Runner& runner, const Program& program) {
   }
 }
 
-// Weights packed once per version, products that add to their accumulators, and gradients over
-// several micro-batches at once, against an oracle that adds afterwards and gathers on its own.
+// Weights packed once per version, matmuls that accumulate themselves, and batched weight
+// gradients, against an oracle that accumulates afterwards and batches by itself.
 TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   std::string expected;
@@ -400,8 +401,8 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   }
 }
 
-// What a gradient is before it is added must not lie where other work of its stage writes while
-// another device computes it.
+// An unaccumulated gradient must not share memory with other work of its stage while another device
+// computes it.
 TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
   constexpr int kMicroBatches = 32, kSteps = 3;
   constexpr std::int64_t kSamples = 8;
@@ -574,7 +575,7 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
   EXPECT_FALSE(fingerprint(pipeline, stale) == fingerprint(pipeline, fresh));
 }
 
-/// Losses and everything that training has changed after two mini-batches of `units` micro-batches
+/// Losses and everything that training has changed after two mini-batches of `micro_batches`
 /// each, on the runtime and on the oracle.
 struct Pair {
   std::string bits, oracle_bits;
@@ -816,7 +817,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, SameBits,
                                          Place::kManyDevices, Place::kExchanging),
                          name_of_place);
 
-/// Counts what the devices above have been asked to do; runs after them in this program.
+/// Counts the work of the devices above; runs after them in this program.
 class RecordedCount : public testing::Environment {
   void TearDown() override {
     if (PlacedRuntime::machines == 0) return;
@@ -865,8 +866,8 @@ TEST(Runtime, Float16OnDevicesIsThatInHostMemory) {
   EXPECT_TRUE(expected_skips[0] && !expected_skips[11]);
 }
 
-// Pictures with channels last, weights that are reordered once per version, products with what lies
-// around them: whatever the cut.
+// Feature maps with channels last, weights that are reordered once per version, products with what
+// lies around them: whatever the cut.
 TEST(Runtime, GraphsForGpusGiveTheSameBitsForEveryCut) {
   int last = 0, prepared = 0, sums = 0;
   for (const OnnxModel& network : {test::difficult_network(/*tied=*/true), test::wide_network()}) {
@@ -988,8 +989,8 @@ TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
   runtime.run(program, data);  // and it runs again
 }
 
-// A device whose part of an exchange never comes: the others do not wait for ever, say for whom
-// they wait, and can start again.
+// When a device's part of an exchange never comes, the others time out, name the device, and can
+// start again.
 TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   const Pipeline pipeline(/*tied=*/false, 3, kSizes);
   const Program program = pipeline.program("1f1b", 3);

@@ -1,6 +1,6 @@
-// The exchanges between devices: every schedule's plan is run by a model in which a group goes on
-// only when all its parts have met their other ends, a device does one group at a time and whoever
-// needs something waits for it. What NCCL allows beyond that, no plan relies on.
+// Every schedule's communication plan is run by a strict model: a group completes only when all its
+// parts have met their peers, a device runs one group at a time, and consumers wait. No plan relies
+// on more than NCCL guarantees.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -315,7 +315,7 @@ TEST(Moments, OfAllNormsOfADeviceComeInOneCopyAMicroBatch) {
       EXPECT_EQ(downloads[0], downloads[2]);
       EXPECT_EQ(downloads[1], downloads[3]);
       // A micro-batch's moments: of norms in its slot, and of the weights' norm. The loss: sum and
-      // right answers, once more when it is recomputed.
+      // correct predictions, once more when it is recomputed.
       EXPECT_EQ(downloads[1] - downloads[0], 2U * 5 * (recompute ? 6 : 4));
     }
   }
