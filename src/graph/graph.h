@@ -38,7 +38,7 @@ enum class Role : std::uint8_t {
   kGradient,    // computed by the backward pass
   kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their
                  // order
-  kGathered,     // one value of several micro-batches, concatenated (batched weight gradients)
+  kBatched,      // one value of several micro-batches, concatenated (batched weight gradients)
 };
 
 /// When a node runs.

@@ -67,7 +67,7 @@ class GradientBatcher {
       Value all;
       all.name = graph_[node.inputs[i]].name + " of several micro-batches";
       all.type = types[i];
-      all.role = Role::kGathered;
+      all.role = Role::kBatched;
       const ValueId batched{static_cast<int>(graph_.values.size())};
       graph_.values.push_back(std::move(all));
       training_.batched_values.push_back({node.inputs[i], batched, node.gradient_of});

@@ -62,7 +62,7 @@ struct Accumulation {
 /// gradient.
 struct BatchedValue {
   ValueId value;
-  ValueId batched;  // kGathered: axis 0 has room for TrainingGraph::batched_micro_batches
+  ValueId batched;  // kBatched: axis 0 has room for TrainingGraph::batched_micro_batches
   NodeId consumer;  // the forward node that determines its stage
 };
 

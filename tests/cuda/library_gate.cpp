@@ -103,7 +103,8 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
            {false, false, true, false});
   expect("run\n", "the gradient of attention whose queries are not trained");
 
-  const TensorType feature_map{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
+  const TensorType feature_map{DType::kFloat32, Shape{2, 8, 4, 4}},
+      channel{DType::kFloat32, Shape{8}};
   for (const bool dx : {true, false}) {
     launches();
     run_node(device, "BatchNormGrad", {{"epsilon", 1e-5}},
@@ -111,7 +112,8 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
              {dx, true, true});
     const std::string words = launches();
     expect(dx ? "plan\nrun\n" : "", "the gradient of a batch norm");
-    check(words == "hand-written kernel\n", words);  // before the library's kernel, or instead of it
+    check(words == "hand-written kernel\n",
+          words);  // before the library's kernel, or instead of it
   }
 }
 
@@ -183,8 +185,8 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
   run_node(device, "AttentionGrad", attention, {x, x, x, x, none, none, x, lse}, {x, x, x},
            {true, true, true});
   run_node(device, "LayerNorm", norm, {rows, width, width}, {rows, row, row}, {true, true, true});
-  run_node(device, "BatchNorm", norm, {feature_map, channel, channel}, {feature_map, channel, channel},
-           {true, true, true});
+  run_node(device, "BatchNorm", norm, {feature_map, channel, channel},
+           {feature_map, channel, channel}, {true, true, true});
   run_node(device, "BatchNormGrad", norm, {feature_map, feature_map, channel, channel, channel},
            {feature_map, channel, channel}, {true, true, true});
   check(std::string(told()).empty(), "a plan was made or run");

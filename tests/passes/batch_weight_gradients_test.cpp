@@ -30,7 +30,7 @@ TEST(BatchWeightGradients, WhereTheOperandsAreSmall) {
   const Node* node = batch_gradient(*few, "layer2.weight");
   ASSERT_TRUE(node);
   for (const ValueId id : node->inputs) {
-    EXPECT_EQ(few->graph[id].role, Role::kGathered);
+    EXPECT_EQ(few->graph[id].role, Role::kBatched);
     EXPECT_EQ(few->graph[id].type.shape, Shape({32, 512}));
   }
   const auto many = test::training_graph(model, 1024);

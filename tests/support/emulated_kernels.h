@@ -15,8 +15,8 @@
 
 namespace pipetrain::test {
 
-/// The kernel a GPU would get; null when there is no own one for the node. Running it throws
-/// std::runtime_error when threads of a block wait at different places.
+/// The kernel a GPU would get; null when there is no hand-written one for the node. Running it
+/// throws std::runtime_error when threads of a block wait at different places.
 std::unique_ptr<Kernel> make_emulated_kernel(const KernelRequest& request);
 /// How many orders of threads are to be tried: 3, or 1 where a sanitizer looks at every access.
 int emulated_orders();
