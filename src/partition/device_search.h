@@ -9,9 +9,6 @@
 // Where G alone does not say all, a position keeps several labels of which none is better in every
 // respect: on devices in groups it also counts how many devices the group has left, and where the
 // sum of latencies is made small, that sum.
-//
-// More than 500 lines: one class template whose members all work on the same labels. What does not
-// is in device_labels.h, range_bounds.h and stage_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +44,8 @@ struct SearchLimits {
   double horizon = 0;
 };
 
+// Most of this file of more than 500 lines: its members all work on the same labels. What does not
+// is in device_labels.h, range_bounds.h and stage_cost.h.
 /// Ranges: ChainRanges or IdealRanges. Positions run from 0 (nothing before) to count().
 template <class Ranges>
 class DeviceSearch {
