@@ -95,46 +95,51 @@ struct AdamRule {
   }
 };
 
+/// What the three rules of RMSProp share.
 template <class T>
-struct RmsPropRule {
+struct RmsPropTerms {
   T scale, decay, rate, keep, enter, epsilon;
 
-  RmsPropRule() = default;
-  explicit RmsPropRule(const RuleInput& in)
+  RmsPropTerms() = default;
+  explicit RmsPropTerms(const RuleInput& in)
       : scale(T(in.gradient_scale)),
         decay(T(in.decay)),
         rate(T(in.learning_rate)),
         keep(T(in.alpha)),
         enter(T(1 - in.alpha)),
         epsilon(T(in.epsilon)) {}
+  PT_HOST_DEVICE T decayed(T p, T g) const { return g * scale + decay * p; }
+  PT_HOST_DEVICE T mean_square(T square, T d) const { return keep * square + enter * (d * d); }
+};
+
+template <class T>
+struct RmsPropRule {
+  RmsPropTerms<T> terms;
+
+  RmsPropRule() = default;
+  explicit RmsPropRule(const RuleInput& in) : terms(in) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
     square = v;
-    return p - rate * d / (std::sqrt(v) + epsilon);
+    return p - terms.rate * d / (std::sqrt(v) + terms.epsilon);
   }
 };
 
 template <class T>
 struct RmsPropMomentumRule {
-  T scale, decay, rate, keep, enter, epsilon, momentum;
+  RmsPropTerms<T> terms;
+  T momentum;
 
   RmsPropMomentumRule() = default;
-  explicit RmsPropMomentumRule(const RuleInput& in)
-      : scale(T(in.gradient_scale)),
-        decay(T(in.decay)),
-        rate(T(in.learning_rate)),
-        keep(T(in.alpha)),
-        enter(T(1 - in.alpha)),
-        epsilon(T(in.epsilon)),
-        momentum(T(in.momentum)) {}
+  explicit RmsPropMomentumRule(const RuleInput& in) : terms(in), momentum(T(in.momentum)) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square, T& buffer) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
     square = v;
-    const T b = momentum * buffer + d / (std::sqrt(v) + epsilon);
+    const T b = momentum * buffer + d / (std::sqrt(v) + terms.epsilon);
     buffer = b;
-    return p - rate * b;
+    return p - terms.rate * b;
   }
 };
 
@@ -142,24 +147,18 @@ struct RmsPropMomentumRule {
 // hardly changes.
 template <class T>
 struct CenteredRmsPropRule {
-  T scale, decay, rate, keep, enter, epsilon;
+  RmsPropTerms<T> terms;
 
   CenteredRmsPropRule() = default;
-  explicit CenteredRmsPropRule(const RuleInput& in)
-      : scale(T(in.gradient_scale)),
-        decay(T(in.decay)),
-        rate(T(in.learning_rate)),
-        keep(T(in.alpha)),
-        enter(T(1 - in.alpha)),
-        epsilon(T(in.epsilon)) {}
+  explicit CenteredRmsPropRule(const RuleInput& in) : terms(in) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square, T& mean) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
-    const T m = mean + enter * (d - mean);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
+    const T m = mean + terms.enter * (d - mean);
     square = v;
     mean = m;
     const T variance = v - m * m;
-    return p - rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + epsilon);
+    return p - terms.rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + terms.epsilon);
   }
 };
 

@@ -8,9 +8,6 @@
 //
 // Where G alone is not enough, a position keeps several Pareto-optimal labels: on devices in groups
 // they include the devices left in the group, and for kLatency the sum of latencies.
-//
-// More than 500 lines: one class template whose members all work on the same labels. The rest is in
-// device_labels.h, range_bounds.h and stage_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -46,6 +43,8 @@ struct SearchLimits {
   double horizon = 0;
 };
 
+// Most of this file of more than 500 lines: its members all work on the same labels. What does not
+// is in device_labels.h, range_bounds.h and stage_cost.h.
 /// Ranges: ChainRanges or IdealRanges. Positions run from 0 (nothing before) to count().
 template <class Ranges>
 class DeviceSearch {
