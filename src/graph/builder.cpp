@@ -174,9 +174,10 @@ HostTensor ImportContext::constant_or_empty(std::size_t index) const {
 
 HostTensor ImportContext::constant(std::size_t index, std::string_view what) const {
   HostTensor out = constant_or_empty(index);
-  PT_CHECK(static_cast<bool>(out), kModel,
-           "the {} of {} depends on data; it must be constant (export with fixed sizes)", what,
-           op_type_);
+  PT_CHECK(
+      static_cast<bool>(out), kModel,
+      "the {} of {} depends on data; it must be known before training (export with fixed sizes)",
+      what, op_type_);
   return out;
 }
 

@@ -189,7 +189,7 @@ TEST(Reduce, WrongInputsAreRefused) {
   expect_error(ErrorKind::kModel, "axis 2", [] {
     infer_op("ReduceSum", over({2}), {{DType::kFloat32, {2, 2}}});
   });
-  expect_error(ErrorKind::kModel, "numbers", [] {
+  expect_error(ErrorKind::kModel, "numeric type", [] {
     infer_op("ReduceSum", over({0}), {{DType::kBool, {2}}});
   });
 }
