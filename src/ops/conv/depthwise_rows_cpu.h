@@ -107,9 +107,14 @@ void scatter_row(const FeatureMap<Element>& map, std::int64_t n, std::int64_t ch
       for (std::int64_t k = 0; k < taken; ++k) square[k] = load8(from + (i + k) * step + half);
       transpose(square);
       for (std::int64_t r = 0; r < present; ++r) {
+        Element* line = to + r * plane + i;
+        if (taken == kHalf) {
+          store8(line, square[r]);
+          continue;
+        }
         Element rounded[kHalf];
         store8(rounded, square[r]);
-        std::copy_n(rounded, taken, to + r * plane + i);
+        for (std::int64_t k = 0; k < taken; ++k) line[k] = rounded[k];
       }
     }
   }

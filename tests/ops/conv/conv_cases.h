@@ -84,6 +84,22 @@ inline const std::vector<ConvCase>& wide_cases() {
   return list;
 }
 
+/// Windows of one position over enough of them that row-major feature maps are multiplied as they
+/// lie.
+inline const std::vector<ConvCase>& pointwise_cases() {
+  const Ints one = {1, 1}, none = {0, 0, 0, 0};
+  static const std::vector<ConvCase> list = {
+      {"pw_widens", {3, 24, 9, 11}, {72, 24, 1, 1}, one, one, none},
+      {"pw_reduces", {2, 40, 10, 8}, {9, 40, 1, 1}, one, one, none},
+      {"pw_odd", {5, 7, 13, 13}, {19, 7, 1, 1}, one, one, none},
+      {"pw_single", {1, 1, 8, 8}, {1, 1, 1, 1}, one, one, none},
+      {"pw_many_positions", {1, 20, 40, 41}, {12, 20, 1, 1}, one, one, none},
+      {"pw_sequence", {2, 20, 100}, {7, 20, 1}, {1}, {1}, {0, 0}},
+      {"pw_volume", {2, 5, 4, 5, 6}, {3, 5, 1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+  };
+  return list;
+}
+
 /// Depthwise convolutions at the edges: channels that fill no vectors, windows of all kinds, bands
 /// of rows, several samples a sum.
 inline const std::vector<ConvCase>& depthwise_cases() {
