@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "ops/conv/conv.h"
-#include "ops/conv/depthwise_cpu.h"
+#include "ops/conv/depthwise_kernels_cpu.h"
 #include "ops/conv/few_channels_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
@@ -108,15 +108,6 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
-/// The same where every channel is by itself and oneDNN has no vector code for it: weight gradients
-/// of windows wider than 3, dilated input gradients, sequences.
-std::optional<Depthwise> own_depthwise(const KernelRequest& request, const TensorType& x,
-                                       const TensorType& w, const TensorType& y) {
-  const auto shape =
-      depthwise(conv_geometry(request.node.attributes, x.shape, w.shape), x.layout, y.layout);
-  return shape && !onednn_has_vector_code(request) ? shape : std::nullopt;
-}
-
 /// The same for windows of one position between row-major feature maps.
 std::optional<Pointwise> own_pointwise(const KernelRequest& request, const TensorType& x,
                                        const TensorType& w, const TensorType& y) {
@@ -161,32 +152,6 @@ std::unique_ptr<Kernel> pointwise_gradient_kernel(const Pointwise& shape) {
 }
 
 template <class Element>
-std::unique_ptr<Kernel> depthwise_kernel(DepthwisePass pass) {
-  const int threads = omp_get_max_threads();
-  const std::size_t bytes = depthwise_workspace_bytes(pass, threads);
-  return make_kernel(
-      [pass = std::move(pass), threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                        const RunContext& context) {
-        depthwise_run(pass, in[0].as<Element>(), in[1].as<Element>(), data_or_null<float>(in, 2),
-                      out[0].as<Element>(), context.workspace, threads);
-      },
-      bytes);
-}
-
-template <class Element>
-std::unique_ptr<Kernel> depthwise_gradient_kernel(const Depthwise& shape) {
-  const int threads = omp_get_max_threads();
-  return make_adding_kernel(
-      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
-          bool add) {
-        depthwise_weight_gradient(shape, in[0].as<Element>(), in[1].as<Element>(), add,
-                                  out[0].as<float>(), data_or_null<float>(out, 1),
-                                  context.workspace, threads);
-      },
-      depthwise_weight_gradient_workspace_bytes(shape, threads));
-}
-
-template <class Element>
 std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool packed) {
   const int threads = omp_get_max_threads();
   return make_kernel(
@@ -223,7 +188,7 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
     return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_depthwise(request, x, w, y))
-    return depthwise_kernel<Element>(depthwise_forward(*shape));
+    return make_depthwise_forward<Element>(*shape);
   if (const auto shape = own_pointwise(request, x, w, y))
     return pointwise_kernel<Element>(*shape, /*input_gradient=*/false);
   return nullptr;
@@ -285,7 +250,7 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
     return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_depthwise(request, dx, w, dy))
-    return depthwise_kernel<Element>(depthwise_input_gradient(*shape));
+    return make_depthwise_input_gradient<Element>(*shape);
   if (const auto shape = own_pointwise(request, dx, w, dy))
     return pointwise_kernel<Element>(*shape, /*input_gradient=*/true);
   return nullptr;
@@ -316,7 +281,7 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
   if (const auto shape = own_depthwise(request, x, dw, dy))
-    return depthwise_gradient_kernel<Element>(*shape);
+    return make_depthwise_weight_gradient<Element>(*shape);
   if (const auto shape = own_pointwise(request, x, dw, dy))
     return pointwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);

@@ -5,19 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/conv/depthwise_axes_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
 
 namespace pipetrain::depthwise_rows {
 
 constexpr std::int64_t kHalf = 8;  // channels that are moved at a time
-
-inline std::int64_t whole(std::int64_t count, std::int64_t unit) {
-  return (count + unit - 1) / unit;
-}
-inline std::int64_t floor_of(std::int64_t count, std::int64_t unit) {
-  return count >= 0 ? count / unit : -whole(-count, unit);
-}
-inline std::int64_t floats_in_lines(std::int64_t count) { return whole(count, 16) * 16; }
 
 /// A tensor (sample, channel, height, width) as it lies in memory.
 template <class Element>

@@ -121,6 +121,8 @@ inline const std::vector<ConvCase>& depthwise_cases() {
       {"dw_11x11", {2, 16, 12, 13}, {16, 1, 11, 11}, one, one, {5, 5, 5, 5}, 16},
       {"dw_padding_beyond", {2, 16, 4, 4}, {16, 1, 2, 2}, one, one, {3, 2, 2, 3}, 16},
       {"dw_rest", {2, 16, 9, 10}, {16, 1, 2, 2}, {3, 3}, one, {0, 0, 0, 0}, 16},
+      {"dw_long_rows", {2, 12, 8, 50}, {12, 1, 3, 3}, one, one, around, 12},
+      {"dw_long_rows_strided", {2, 12, 9, 80}, {12, 1, 5, 5}, two, one, {2, 2, 2, 2}, 12},
       {"dw_sequence", {2, 48, 37}, {48, 1, 4}, {1}, {1}, {3, 0}, 48},
       {"dw_sequence_strided", {2, 20, 37}, {20, 1, 9}, {2}, {2}, {8, 8}, 20},
   };
