@@ -11,18 +11,21 @@
 #include <omp.h>
 
 #include <optional>
+#include <type_traits>
 
 #include "base/error.h"
 #include "ops/conv/conv.h"
-#include "ops/conv/depthwise_cpu.h"
+#include "ops/conv/depthwise_kernels_cpu.h"
 #include "ops/conv/few_channels_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
+#include "ops/conv/pointwise_cpu.h"
 #include "ops/conv/small_feature_map_cpu.h"
 #include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/matmul/gemm_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -37,6 +40,11 @@ bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
   }
   return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
          (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
+}
+
+bool has_bias(const KernelRequest& request) {
+  return request.node.op->name == "Conv" && request.inputs.size() > 2 &&
+         request.inputs[2].dtype != DType::kUndefined;
 }
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
@@ -100,39 +108,47 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
-/// The same where every channel is by itself and oneDNN has no vector code for it: weight gradients
-/// of windows wider than 3, dilated input gradients, sequences.
-std::optional<Depthwise> own_depthwise(const KernelRequest& request, const TensorType& x,
+/// The same for windows of one position between row-major feature maps.
+std::optional<Pointwise> own_pointwise(const KernelRequest& request, const TensorType& x,
                                        const TensorType& w, const TensorType& y) {
-  const auto shape =
-      depthwise(conv_geometry(request.node.attributes, x.shape, w.shape), x.layout, y.layout);
-  return shape && !onednn_has_vector_code(request) ? shape : std::nullopt;
+  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
+  const bool narrow = request.inputs[0].dtype == DType::kBFloat16;
+  if (narrow && (has_bias(request) || !has_gemm_bfloat16())) return {};
+  return pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>
-std::unique_ptr<Kernel> depthwise_kernel(DepthwisePass pass) {
+using Factor = std::conditional_t<std::is_same_v<Element, float>, float, std::uint16_t>;
+
+template <class Element>
+std::unique_ptr<Kernel> pointwise_kernel(const Pointwise& shape, bool input_gradient) {
+  using Number = Factor<Element>;
   const int threads = omp_get_max_threads();
-  const std::size_t bytes = depthwise_workspace_bytes(pass, threads);
   return make_kernel(
-      [pass = std::move(pass), threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                        const RunContext& context) {
-        depthwise_run(pass, in[0].as<Element>(), in[1].as<Element>(), data_or_null<float>(in, 2),
-                      out[0].as<Element>(), context.workspace, threads);
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        const auto *from = in[0].as<Number>(), *w = in[1].as<Number>();
+        auto* to = out[0].as<Number>();
+        if (input_gradient)
+          return pointwise_input_gradient(shape, from, w, to, context.workspace, threads);
+        pointwise_forward(shape, from, w, data_or_null<float>(in, 2), to, context.workspace,
+                          threads);
       },
-      bytes);
+      pointwise_workspace_bytes<Number>(shape, input_gradient, threads));
 }
 
 template <class Element>
-std::unique_ptr<Kernel> depthwise_gradient_kernel(const Depthwise& shape) {
+std::unique_ptr<Kernel> pointwise_gradient_kernel(const Pointwise& shape) {
+  using Number = Factor<Element>;
   const int threads = omp_get_max_threads();
   return make_adding_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
           bool add) {
-        depthwise_weight_gradient(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+        pointwise_weight_gradient(shape, in[0].as<Number>(), in[1].as<Number>(), add,
                                   out[0].as<float>(), data_or_null<float>(out, 1),
                                   context.workspace, threads);
       },
-      depthwise_weight_gradient_workspace_bytes(shape, threads));
+      pointwise_weight_gradient_workspace_bytes<Number>(shape, threads));
 }
 
 template <class Element>
@@ -172,7 +188,9 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
     return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_depthwise(request, x, w, y))
-    return depthwise_kernel<Element>(depthwise_forward(*shape));
+    return make_depthwise_forward<Element>(*shape);
+  if (const auto shape = own_pointwise(request, x, w, y))
+    return pointwise_kernel<Element>(*shape, /*input_gradient=*/false);
   return nullptr;
 }
 
@@ -232,7 +250,9 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
     return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
   }
   if (const auto shape = own_depthwise(request, dx, w, dy))
-    return depthwise_kernel<Element>(depthwise_input_gradient(*shape));
+    return make_depthwise_input_gradient<Element>(*shape);
+  if (const auto shape = own_pointwise(request, dx, w, dy))
+    return pointwise_kernel<Element>(*shape, /*input_gradient=*/true);
   return nullptr;
 }
 
@@ -261,7 +281,9 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
   if (const auto shape = own_depthwise(request, x, dw, dy))
-    return depthwise_gradient_kernel<Element>(*shape);
+    return make_depthwise_weight_gradient<Element>(*shape);
+  if (const auto shape = own_pointwise(request, x, dw, dy))
+    return pointwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);
   if (!shape) return nullptr;
   const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
@@ -416,7 +438,7 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
                                                 : request.inputs[1];
   if (own_winograd(request, x, w, y)) return true;
   if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
-  if (own_depthwise(request, x, w, y)) return true;
+  if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
   if (shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape))) return true;
   return onednn_has_vector_code(request);
@@ -426,7 +448,7 @@ bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   if (own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
-      own_small_feature_map(request, x, dw, dy)) {
+      own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) {
     return true;
   }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;

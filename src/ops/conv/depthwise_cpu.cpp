@@ -8,88 +8,12 @@
 #include <vector>
 
 #include "ops/conv/depthwise_rows_cpu.h"
-#include "ops/kernel/vector8_cpu.h"
+#include "ops/conv/depthwise_vectors_cpu.h"
 
 namespace pipetrain {
 namespace {
 
 using namespace depthwise_rows;
-
-using Tap = DepthwiseTap;
-using SumTaps = void (*)(std::span<const Tap> taps, const float* from, std::int64_t step,
-                         const float* weights, const float* start, float* to, std::int64_t to_step);
-
-/// A band of output rows for the weight gradient. Steps are in floats.
-struct GradientBand {
-  std::int64_t rows, columns;
-  std::int64_t x_step, column_step;  // of x, from one output row or column to the next
-  std::int64_t y_row;                // of dy, from row to row
-  std::int64_t tap_row, tap_step;    // of x, from tap to tap
-  std::int64_t taps_of_row;          // of the whole window
-};
-using AddGradient = void (*)(const GradientBand& band, const float* x, const float* dy,
-                             float* sums);
-
-namespace narrow {
-constexpr std::int64_t kLanes = 8;
-using Vector = Vector8;
-inline Vector load(const float* from) { return load8(from); }
-inline void store(float* to, Vector value) { store8(to, value); }
-#define PIPETRAIN_DEPTHWISE_TARGET
-#include "ops/conv/depthwise_loops_cpu.h"
-#undef PIPETRAIN_DEPTHWISE_TARGET
-}  // namespace narrow
-
-namespace wide {
-constexpr std::int64_t kLanes = 16;
-using Vector = Vector16;
-[[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector load(const float* from) {
-  return load16(from);
-}
-[[gnu::always_inline]] PIPETRAIN_AVX512 inline void store(float* to, const Vector& value) {
-  store16(to, value);
-}
-#define PIPETRAIN_DEPTHWISE_TARGET PIPETRAIN_AVX512
-#include "ops/conv/depthwise_loops_cpu.h"
-#undef PIPETRAIN_DEPTHWISE_TARGET
-}  // namespace wide
-
-/// Channels side by side in the workspace.
-std::int64_t lanes() { return has_avx512() ? wide::kLanes : narrow::kLanes; }
-
-constexpr std::int64_t kBandFloats = 40 * 1024;  // of a band and what it is multiplied with
-
-/// Taps of an axis: what they read for outputs of a phase.
-struct Place {
-  std::int64_t phase, tap, place;
-};
-std::vector<Place> places_of(const WindowAxis& axis, bool input_gradient) {
-  std::vector<Place> out;
-  for (std::int64_t tap = 0; tap < axis.kernel; ++tap) {
-    if (!input_gradient) {
-      out.push_back({0, tap, tap * axis.dilation - axis.pad_begin});
-      continue;
-    }
-    // Output p of the forward reads input p * stride - pad + tap * dilation.
-    for (std::int64_t phase = 0; phase < axis.stride; ++phase) {
-      const std::int64_t read = phase + axis.pad_begin - tap * axis.dilation;
-      if (floor_of(read, axis.stride) * axis.stride == read)
-        out.push_back({phase, tap, read / axis.stride});
-    }
-  }
-  return out;
-}
-
-DepthwiseAxis axis_of(const WindowAxis& axis, bool input_gradient,
-                      const std::vector<Place>& places) {
-  DepthwiseAxis out{axis.input, axis.output, 1, axis.stride, 0, 0};
-  if (input_gradient) out = {axis.output, axis.input, axis.stride, 1, 0, 0};
-  const auto [least, most] =
-      std::minmax_element(places.begin(), places.end(),
-                          [](const Place& a, const Place& b) { return a.place < b.place; });
-  if (!places.empty()) out.first = least->place, out.last = most->place;
-  return out;
-}
 
 /// Outputs of an inner loop that leave the fewest beyond the edge.
 std::int64_t together_of(std::int64_t outputs) {
@@ -98,18 +22,6 @@ std::int64_t together_of(std::int64_t outputs) {
     if (whole(outputs, count) * count < whole(outputs, best) * best) best = count;
   }
   return best;
-}
-
-/// Rows of the source for so many rows of a phase.
-std::int64_t source_rows(const DepthwiseAxis& rows, std::int64_t count) {
-  return (count - 1) * rows.step + rows.last - rows.first + 1;
-}
-
-/// The most rows, at least one, for which a band of such rows stays in the cache.
-std::int64_t band_of(std::int64_t rows, std::int64_t fixed_floats, std::int64_t floats_of_row) {
-  const std::int64_t most = (kBandFloats - fixed_floats) / floats_of_row;
-  const std::int64_t bands = whole(rows, std::clamp<std::int64_t>(most, 1, rows));
-  return whole(rows, bands);
 }
 
 DepthwisePass plan(const Depthwise& shape, bool input_gradient) {
@@ -217,14 +129,6 @@ struct GradientPlan {
   std::int64_t x_floats, y_floats;
 };
 
-/// Parts of at most `most`, as equal as can be.
-struct Parts {
-  Parts(std::int64_t all, std::int64_t most) : count(whole(all, most)), all(all) {}
-  std::int64_t first(std::int64_t part) const { return all * part / count; }
-  std::int64_t size(std::int64_t part) const { return first(part + 1) - first(part); }
-  std::int64_t count, all;
-};
-
 /// Adds what a band of dy, `band.rows` rows from the first output on, gives every tap.
 void add_band(const Depthwise& shape, const GradientBand& band, const float* x, const float* dy,
               float* sums) {
@@ -237,10 +141,10 @@ void add_band(const Depthwise& shape, const GradientBand& band, const float* x, 
     for (std::int64_t j = 0; j < columns.count; ++j) {
       const std::int64_t row = rows.first(i), column = columns.first(j);
       const std::int64_t height = rows.size(i), width = columns.size(j);
-      const AddGradient add = is_wide ? dense ? wide::add_gradient_of<true>(height, width)
-                                              : wide::add_gradient_of<false>(height, width)
-                              : dense ? narrow::add_gradient_of<true>(height, width)
-                                      : narrow::add_gradient_of<false>(height, width);
+      const AddGradient add = is_wide ? dense ? wide::add_gradient_of<wide::kLanes>(height, width)
+                                              : wide::add_gradient_of<0>(height, width)
+                              : dense ? narrow::add_gradient_of<narrow::kLanes>(height, width)
+                                      : narrow::add_gradient_of<0>(height, width);
       add(band, x + row * band.tap_row + column * band.tap_step, dy,
           sums + (row * shape.columns.kernel + column) * lanes());
     }
@@ -261,6 +165,7 @@ void sum_samples(const Depthwise& shape, const GradientPlan& plan,
                     y_row,
                     shape.rows.dilation * plan.width * step,
                     shape.columns.dilation * step,
+                    1,
                     shape.columns.kernel};
   std::fill_n(sums, plan.sums, 0.0F);
   for (std::int64_t n = begin; n < end; ++n) {

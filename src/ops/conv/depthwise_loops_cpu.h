@@ -31,9 +31,9 @@ inline SumTaps sum_taps_of(std::int64_t together, std::int64_t step) {
   return kTable[together - 4][step <= 2 ? step : 0];
 }
 
-/// Adds to the sums of kRows by kTaps taps what a band of gradients gives them. kDense: taps of a
-/// row are neighbours.
-template <int kRows, int kTaps, bool kDense>
+/// Adds to the sums of kRows by kTaps taps what a band of gradients gives them. kTapFloats: from
+/// one tap of a row to the next, 0 where the band says it.
+template <int kRows, int kTaps, int kTapFloats>
 PIPETRAIN_DEPTHWISE_TARGET void add_gradient(const GradientBand& band, const float* x,
                                              const float* dy, float* sums) {
   Vector sum[kRows][kTaps] = {};
@@ -48,31 +48,71 @@ PIPETRAIN_DEPTHWISE_TARGET void add_gradient(const GradientBand& band, const flo
         const float* place = from + r * band.tap_row;
 #pragma GCC unroll 8
         for (int t = 0; t < kTaps; ++t)
-          sum[r][t] += factor * load(place + t * (kDense ? kLanes : band.tap_step));
+          sum[r][t] += factor * load(place + t * (kTapFloats > 0 ? kTapFloats : band.tap_step));
       }
     }
   }
   for (int r = 0; r < kRows; ++r) {
     for (int t = 0; t < kTaps; ++t) {
-      float* to = sums + (r * band.taps_of_row + t) * kLanes;
+      float* to = sums + (r * band.taps_of_row + t * band.sum_step) * kLanes;
       store(to, load(to) + sum[r][t]);
     }
   }
 }
 
-template <bool kDense>
+template <int kTapFloats>
 AddGradient add_gradient_of(std::int64_t rows, std::int64_t taps) {
   static constexpr AddGradient kTable[3][8] = {
-      {add_gradient<1, 1, kDense>, add_gradient<1, 2, kDense>, add_gradient<1, 3, kDense>,
-       add_gradient<1, 4, kDense>, add_gradient<1, 5, kDense>, add_gradient<1, 6, kDense>,
-       add_gradient<1, 7, kDense>, add_gradient<1, 8, kDense>},
-      {add_gradient<2, 1, kDense>, add_gradient<2, 2, kDense>, add_gradient<2, 3, kDense>,
-       add_gradient<2, 4, kDense>, add_gradient<2, 5, kDense>, add_gradient<2, 6, kDense>,
-       add_gradient<2, 7, kDense>, add_gradient<2, 8, kDense>},
-      {add_gradient<3, 1, kDense>, add_gradient<3, 2, kDense>, add_gradient<3, 3, kDense>,
-       add_gradient<3, 4, kDense>, add_gradient<3, 5, kDense>, add_gradient<3, 6, kDense>,
-       add_gradient<3, 7, kDense>, add_gradient<3, 8, kDense>}};
+      {add_gradient<1, 1, kTapFloats>, add_gradient<1, 2, kTapFloats>,
+       add_gradient<1, 3, kTapFloats>, add_gradient<1, 4, kTapFloats>,
+       add_gradient<1, 5, kTapFloats>, add_gradient<1, 6, kTapFloats>,
+       add_gradient<1, 7, kTapFloats>, add_gradient<1, 8, kTapFloats>},
+      {add_gradient<2, 1, kTapFloats>, add_gradient<2, 2, kTapFloats>,
+       add_gradient<2, 3, kTapFloats>, add_gradient<2, 4, kTapFloats>,
+       add_gradient<2, 5, kTapFloats>, add_gradient<2, 6, kTapFloats>,
+       add_gradient<2, 7, kTapFloats>, add_gradient<2, 8, kTapFloats>},
+      {add_gradient<3, 1, kTapFloats>, add_gradient<3, 2, kTapFloats>,
+       add_gradient<3, 3, kTapFloats>, add_gradient<3, 4, kTapFloats>,
+       add_gradient<3, 5, kTapFloats>, add_gradient<3, 6, kTapFloats>,
+       add_gradient<3, 7, kTapFloats>, add_gradient<3, 8, kTapFloats>}};
   return kTable[rows - 1][taps - 1];
+}
+
+/// kRows rows of T vectors of neighbouring outputs of a channel: the sum over taps of a weight
+/// times what lies `tap.source` floats behind each output's place.
+template <int kRows, int T>
+PIPETRAIN_DEPTHWISE_TARGET void sum_plane(std::span<const Tap> taps, const float* from,
+                                          std::int64_t row, const float* weights, float start,
+                                          float* to, std::int64_t to_row) {
+  Vector sums[kRows][T];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) sums[r][t] = fill(start);
+  }
+  for (const Tap& tap : taps) {
+    const Vector weight = fill(weights[tap.weight]);
+    const float* place = from + tap.source;
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t) sums[r][t] += weight * load(place + r * row + t * kLanes);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) store(to + r * to_row + t * kLanes, sums[r][t]);
+  }
+}
+
+/// For 1, 2 or 4 rows.
+inline SumPlane sum_plane_of(std::int64_t rows, std::int64_t vectors) {
+  static constexpr SumPlane kTable[3][4] = {
+      {sum_plane<1, 1>, sum_plane<1, 2>, sum_plane<1, 3>, sum_plane<1, 4>},
+      {sum_plane<2, 1>, sum_plane<2, 2>, sum_plane<2, 3>, sum_plane<2, 4>},
+      {sum_plane<4, 1>, sum_plane<4, 2>, sum_plane<4, 3>, sum_plane<4, 4>}};
+  return kTable[rows / 2][vectors - 1];
 }
 
 /// The sum of `count` vectors, added to `to`.

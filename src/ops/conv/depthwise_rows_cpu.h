@@ -5,19 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/conv/depthwise_axes_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
 
 namespace pipetrain::depthwise_rows {
 
 constexpr std::int64_t kHalf = 8;  // channels that are moved at a time
-
-inline std::int64_t whole(std::int64_t count, std::int64_t unit) {
-  return (count + unit - 1) / unit;
-}
-inline std::int64_t floor_of(std::int64_t count, std::int64_t unit) {
-  return count >= 0 ? count / unit : -whole(-count, unit);
-}
-inline std::int64_t floats_in_lines(std::int64_t count) { return whole(count, 16) * 16; }
 
 /// A tensor (sample, channel, height, width) as it lies in memory.
 template <class Element>
@@ -107,9 +100,14 @@ void scatter_row(const FeatureMap<Element>& map, std::int64_t n, std::int64_t ch
       for (std::int64_t k = 0; k < taken; ++k) square[k] = load8(from + (i + k) * step + half);
       transpose(square);
       for (std::int64_t r = 0; r < present; ++r) {
+        Element* line = to + r * plane + i;
+        if (taken == kHalf) {
+          store8(line, square[r]);
+          continue;
+        }
         Element rounded[kHalf];
         store8(rounded, square[r]);
-        std::copy_n(rounded, taken, to + r * plane + i);
+        for (std::int64_t k = 0; k < taken; ++k) line[k] = rounded[k];
       }
     }
   }

@@ -84,6 +84,22 @@ inline const std::vector<ConvCase>& wide_cases() {
   return list;
 }
 
+/// Windows of one position over enough of them that row-major feature maps are multiplied as they
+/// lie.
+inline const std::vector<ConvCase>& pointwise_cases() {
+  const Ints one = {1, 1}, none = {0, 0, 0, 0};
+  static const std::vector<ConvCase> list = {
+      {"pw_widens", {3, 24, 9, 11}, {72, 24, 1, 1}, one, one, none},
+      {"pw_reduces", {2, 40, 10, 8}, {9, 40, 1, 1}, one, one, none},
+      {"pw_odd", {5, 7, 13, 13}, {19, 7, 1, 1}, one, one, none},
+      {"pw_single", {1, 1, 8, 8}, {1, 1, 1, 1}, one, one, none},
+      {"pw_many_positions", {1, 20, 40, 41}, {12, 20, 1, 1}, one, one, none},
+      {"pw_sequence", {2, 20, 100}, {7, 20, 1}, {1}, {1}, {0, 0}},
+      {"pw_volume", {2, 5, 4, 5, 6}, {3, 5, 1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+  };
+  return list;
+}
+
 /// Depthwise convolutions at the edges: channels that fill no vectors, windows of all kinds, bands
 /// of rows, several samples a sum.
 inline const std::vector<ConvCase>& depthwise_cases() {
@@ -105,6 +121,8 @@ inline const std::vector<ConvCase>& depthwise_cases() {
       {"dw_11x11", {2, 16, 12, 13}, {16, 1, 11, 11}, one, one, {5, 5, 5, 5}, 16},
       {"dw_padding_beyond", {2, 16, 4, 4}, {16, 1, 2, 2}, one, one, {3, 2, 2, 3}, 16},
       {"dw_rest", {2, 16, 9, 10}, {16, 1, 2, 2}, {3, 3}, one, {0, 0, 0, 0}, 16},
+      {"dw_long_rows", {2, 12, 8, 50}, {12, 1, 3, 3}, one, one, around, 12},
+      {"dw_long_rows_strided", {2, 12, 9, 80}, {12, 1, 5, 5}, two, one, {2, 2, 2, 2}, 12},
       {"dw_sequence", {2, 48, 37}, {48, 1, 4}, {1}, {1}, {3, 0}, 48},
       {"dw_sequence_strided", {2, 20, 37}, {20, 1, 9}, {2}, {2}, {8, 8}, 20},
   };

@@ -90,7 +90,7 @@ TEST(ConvTest, Gradients) {
 }
 
 TEST(ConvTest, CpuAgreesWithReference) {
-  for (const auto* list : {&conv_cases(), &wide_cases(), &depthwise_cases()}) {
+  for (const auto* list : {&conv_cases(), &wide_cases(), &pointwise_cases(), &depthwise_cases()}) {
     for (const ConvCase& c : *list) {
       SCOPED_TRACE(c.name);
       check_cpu("Conv", c.attributes(), {{c.x}, {c.w}, {{c.w[0]}}});
