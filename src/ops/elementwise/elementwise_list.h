@@ -78,7 +78,7 @@
   X(Pow, (),               pow_gradient, costly, wide,   kNever)  \
   X(Sub, (),               sub_gradient, cheap,  narrow, kFloats)
 
-// X(operator): two of one type to a bool, bools to a bool, and unsigned integers by their bits.
+// X(operator): two of one type to a bool, bools to a bool, and integers by their bits.
 #define PT_COMPARISONS(X) X(Equal) X(Greater) X(GreaterOrEqual) X(Less) X(LessOrEqual)
 #define PT_LOGIC(X) X(And) X(Or) X(Xor)
 #define PT_BITWISE(X) X(BitwiseAnd) X(BitwiseOr) X(BitwiseXor) X(ShiftLeft) X(ShiftRight)
