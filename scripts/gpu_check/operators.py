@@ -26,11 +26,11 @@ FAMILIES = {
     "fused": "Fused*",
     "losses": "SoftmaxCrossEntropy*:*Losses*:BinaryCrossEntropy*:LossImport*:GpuKernels.CrossEntropy*",
     "reduce": "Reduce*:Softmax.*:SoftmaxImport*:Cumulative*:GpuKernels.SoftmaxGradients:GpuKernels.SumsAndRows",
-    "pictures": "Pool*:GpuKernels.Pictures:ReorderTest.*:Resize*:GridSample*",
+    "spatial": "Pool*:GpuKernels.FeatureMaps:ReorderTest.*:Resize*:GridSample*",
 }
 NOT_OF_GPUS = "GpuOperators.*"  # compares a document with the sources
 OPTIMIZERS = "optimizers"  # optim_tests
-SANITIZED = "GpuKernels.S*:GpuKernels.Losses:GpuKernels.Pictures:GpuKernels.AttentionGradients:LayerNorm.*:Gather.*"
+SANITIZED = "GpuKernels.S*:GpuKernels.Losses:GpuKernels.FeatureMaps:GpuKernels.AttentionGradients:LayerNorm.*:Gather.*"
 NO_SANITIZER = re.compile(r"not supported|unsupported|Failed to initialize|error 999", re.I)
 
 

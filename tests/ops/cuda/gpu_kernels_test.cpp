@@ -146,7 +146,7 @@ TEST(GpuKernels, AroundBatchNormOfALibrary) {
 }
 
 // Each with channels last, too, and so many that threads move groups of eight.
-TEST(GpuKernels, Feature maps) {
+TEST(GpuKernels, FeatureMaps) {
   const InputSpec x{{2, 8, 5, 6}}, more{{2, 40, 3, 2}}, channel{{40}}, positive{{40}, 0.5, 2};
   const Attributes window = {
       {"kernel", Ints{3, 2}}, {"strides", Ints{2, 1}}, {"pads", Ints{1, 0, 1, 1}}};

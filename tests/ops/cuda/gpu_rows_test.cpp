@@ -27,7 +27,7 @@ HostTensor stored_as(const HostTensor& wide, DType dtype) {
   return out;
 }
 
-struct Case {
+struct RowCase {
   std::string op;
   Attributes attributes;
   std::vector<HostTensor> inputs;  // floats are rounded to `stored` where they are listed
@@ -86,7 +86,7 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
 }
 
 /// In float32, bfloat16 and float16, against the reference kernel over the rounded numbers.
-void check_on_gpu(const Case& c) {
+void check_on_gpu(const RowCase& c) {
   Node node;
   node.op = find_op(c.op);
   node.attributes = c.attributes;
@@ -116,7 +116,7 @@ void check_on_gpu(const Case& c) {
 
 // --- the gradient of Gather ---
 
-Case gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor indices) {
+RowCase gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor indices) {
   return {"GatherGrad",
           {{"axis", axis}, {"shape", std::move(shape)}},
           {std::move(dy), std::move(indices)}};

@@ -14,7 +14,7 @@ Imported einsum(const char* text, const std::vector<HostTensor>& operands) {
 }
 
 /// 1, 2, 3, … in this shape.
-HostTensor counting(Shape shape) {
+HostTensor counted_from_one(Shape shape) {
   HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
   float next = 1;
   for (float& value : out.span<float>()) value = next++;
@@ -22,7 +22,7 @@ HostTensor counting(Shape shape) {
 }
 
 TEST(Einsum, OneOperand) {
-  const HostTensor x = counting({2, 3});
+  const HostTensor x = counted_from_one({2, 3});
   expect_values(einsum("ij->ji", {x}).run()[0], {3, 2}, {1, 4, 2, 5, 3, 6});
   expect_values(einsum("ij->i", {x}).run()[0], {2}, {6, 15});
   expect_values(einsum("ij->", {x}).run()[0], {}, {21});
@@ -30,53 +30,58 @@ TEST(Einsum, OneOperand) {
 }
 
 TEST(Einsum, Diagonals) {
-  const HostTensor x = counting({2, 2});
+  const HostTensor x = counted_from_one({2, 2});
   expect_values(einsum("ii->i", {x}).run()[0], {2}, {1, 4});
   expect_values(einsum("ii", {x}).run()[0], {}, {5});
-  expect_values(einsum("...ii->...i", {counting({2, 2, 2})}).run()[0], {2, 2}, {1, 4, 5, 8});
-  expect_values(einsum("iji->j", {counting({2, 3, 2})}).run()[0], {3}, {9, 13, 17});
-  expect_values(einsum("iii->i", {counting({2, 2, 2})}).run()[0], {2}, {1, 8});
+  expect_values(einsum("...ii->...i", {counted_from_one({2, 2, 2})}).run()[0], {2, 2},
+                {1, 4, 5, 8});
+  expect_values(einsum("iji->j", {counted_from_one({2, 3, 2})}).run()[0], {3}, {9, 13, 17});
+  expect_values(einsum("iii->i", {counted_from_one({2, 2, 2})}).run()[0], {2}, {1, 8});
   expect_values(einsum("ii,ij->j", {x, x}).run()[0], {2}, {13, 18});
-  expect_error(ErrorKind::kModel, "different extents", [] { einsum("ii->i", {counting({2, 3})}); });
+  expect_error(ErrorKind::kModel, "different extents", [] {
+    einsum("ii->i", {counted_from_one({2, 3})});
+  });
 }
 
 TEST(Einsum, MatrixProducts) {
-  const HostTensor a = counting({2, 3});
-  const HostTensor b = counting({3, 2});
+  const HostTensor a = counted_from_one({2, 3});
+  const HostTensor b = counted_from_one({3, 2});
   expect_values(einsum("ik,kj->ij", {a, b}).run()[0], {2, 2}, {22, 28, 49, 64});
   expect_values(einsum(" ik , kj ", {a, b}).run()[0], {2, 2}, {22, 28, 49, 64});
   expect_values(einsum("ik,kj->ji", {a, b}).run()[0], {2, 2}, {22, 49, 28, 64});
   expect_values(einsum("ij,ij->ij", {a, a}).run()[0], {2, 3}, {1, 4, 9, 16, 25, 36});
-  expect_values(einsum("i,j->ij", {counting({2}), counting({3})}).run()[0], {2, 3},
+  expect_values(einsum("i,j->ij", {counted_from_one({2}), counted_from_one({3})}).run()[0], {2, 3},
                 {1, 2, 3, 2, 4, 6});
-  expect_values(einsum("i,i", {counting({3}), counting({3})}).run()[0], {}, {14});
+  expect_values(einsum("i,i", {counted_from_one({3}), counted_from_one({3})}).run()[0], {}, {14});
 }
 
 // numpy: a = arange(1, 13).reshape(2, 2, 3), b = arange(1, 7).reshape(1, 2, 3)
 TEST(Einsum, AttentionScoresWithBroadcastAxis) {
-  const HostTensor q = counting({2, 2, 3});
-  const HostTensor k = counting({1, 2, 3});
+  const HostTensor q = counted_from_one({2, 2, 3});
+  const HostTensor k = counted_from_one({1, 2, 3});
   expect_values(einsum("bid,bjd->bij", {q, k}).run()[0], {2, 2, 2},
                 {14, 32, 32, 77, 50, 122, 68, 167});
   expect_values(einsum("...id,...jd->...ij", {q, k}).run()[0], {2, 2, 2},
                 {14, 32, 32, 77, 50, 122, 68, 167});
-  expect_values(einsum("...id,jd->...ij", {q, counting({2, 3})}).run()[0], {2, 2, 2},
+  expect_values(einsum("...id,jd->...ij", {q, counted_from_one({2, 3})}).run()[0], {2, 2, 2},
                 {14, 32, 32, 77, 50, 122, 68, 167});
 }
 
 TEST(Einsum, ThreeOperandsFoldFromTheLeft) {
-  expect_values(einsum("i,ij,j->", {counting({2}), counting({2, 3}), counting({3})}).run()[0], {},
-                {1 * (1 + 4 + 9) + 2 * (4 + 10 + 18)});
+  expect_values(
+      einsum("i,ij,j->", {counted_from_one({2}), counted_from_one({2, 3}), counted_from_one({3})})
+          .run()[0],
+      {}, {1 * (1 + 4 + 9) + 2 * (4 + 10 + 18)});
 }
 
 TEST(Einsum, RefusesWhatItCannotRead) {
-  const HostTensor x = counting({2, 2});
+  const HostTensor x = counted_from_one({2, 2});
   expect_error(ErrorKind::kModel, "rank", [&] { einsum("i->i", {x}); });
   expect_error(ErrorKind::kModel, "fewer operands", [&] { einsum("ij->ij", {x, x}); });
   expect_error(ErrorKind::kModel, "more operands", [&] { einsum("ij,jk->ik", {x}); });
   expect_error(ErrorKind::kModel, "unknown", [&] { einsum("ij->k", {x}); });
   expect_error(ErrorKind::kModel, "different extents", [&] {
-    einsum("ij,jk->ik", {x, counting({3, 2})});
+    einsum("ij,jk->ik", {x, counted_from_one({3, 2})});
   });
 }
 

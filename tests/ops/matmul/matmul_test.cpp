@@ -259,12 +259,13 @@ std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
   return out;
 }
 
-constexpr const char* kNoBFloat16 = "this processor has no instructions for bfloat16 products";
+constexpr const char* kNoBFloat16Products =
+    "this processor has no instructions for bfloat16 products";
 
 // Rows and columns that fill panels and that do not, odd sums, sums of one pass and of several,
 // operands as they are and transposed: float sums, rounded once where they are stored narrow.
 TEST(MatMul, BFloat16ProductsAreFloatSums) {
-  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16Products;
   const std::vector<GemmShape> shapes = {{1, 1, 1},     {1, 16, 2},    {7, 37, 33},
                                          {12, 32, 16},  {13, 48, 17},  {85, 203, 130},
                                          {70, 10, 301}, {6, 40, 2049}, {29, 33, 4100}};
@@ -296,7 +297,7 @@ TEST(MatMul, BFloat16ProductsAreFloatSums) {
 
 // From numbers and from the floats that they are rounded from, and added to what is there.
 TEST(MatMul, PackedAndAddingBFloat16ProductsKeepTheirBits) {
-  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
+  if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16Products;
   for (const std::int64_t k : {1, 16, 49, 300, 2050}) {
     for (const bool transposed : {false, true}) {
       const GemmShape shape{25, 203, k};
