@@ -76,6 +76,13 @@ const GraphInput* token_input(const TrainingGraph& training, const Shape& output
   return nullptr;
 }
 
+/// The first input that looks up a table: the one whose next tokens labels are made of.
+const GraphInput* first_lookup(const TrainingGraph& training) {
+  const auto looks_up = [](const GraphInput& input) { return input.upper_bound > 0; };
+  const auto found = std::find_if(training.inputs.begin(), training.inputs.end(), looks_up);
+  return found == training.inputs.end() ? nullptr : &*found;
+}
+
 LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint labels) {
   const Shape& shape = training.graph[output].type.shape;
   const std::string& name = training.graph[output].name;
@@ -88,8 +95,18 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint lab
     return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
   if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
   if (const GraphInput* tokens = token_input(training, shape)) {
+    const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
+    const GraphInput* const first = first_lookup(training);
+    if (tokens != first) {  // a decoder behind an encoder
+      PT_CHECK(
+          has_labels, kUsage,
+          "output \"{}\" predicts a token at every position of \"{}\", but \"{}\" comes before "
+          "it, so the labels cannot be its next tokens; give labels of shape (N, T)",
+          printable(name), printable(tokens->name), printable(first->name));
+      return LossKind::kCrossEntropy;
+    }
     if (is_causal(training, output, *tokens)) return LossKind::kCausalLm;
-    PT_CHECK(labels == LabelHint::kInteger, kUsage,
+    PT_CHECK(has_labels, kUsage,
              "output \"{}\" predicts a token at every position, but later tokens reach earlier "
              "ones, so the next token "
              "would leak; say what to train with --loss (cross-entropy with labels of shape (N, "

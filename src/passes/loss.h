@@ -8,8 +8,9 @@
 
 namespace pipetrain {
 
-/// What is known about the labels before the loss is chosen.
-enum class LabelHint : std::uint8_t { kUnknown, kInteger, kFloat };
+/// What is known about the labels before the loss is chosen. Generated ones are what the loss
+/// wants.
+enum class LabelHint : std::uint8_t { kUnknown, kInteger, kFloat, kGenerated };
 
 struct LossOptions {
   std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output

@@ -27,6 +27,7 @@ bool belongs_to_module(const std::string& name);
 struct FoldedSources {
   std::vector<std::string> parameters;  // named like one, or a module's and not like a buffer
   bool unknown = false;  // some other name is neither a buffer's nor that of an operator's result
+  bool is_normalized = false;  // a norm of weights went in
 };
 FoldedSources folded_sources(const std::string& list);
 

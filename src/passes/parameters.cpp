@@ -120,6 +120,9 @@ class Classifier {
     if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
       if (kind->second.find("PARAMETER") != std::string::npos)
         return {TensorUse::kTrained, "PyTorch parameter"};
+      if (kind->second.find("CONSTANT_TENSOR") != std::string::npos && !is_vector(shape) &&
+          !is_uniform(value) && !has_pattern(value) && reached_slot(name))
+        return classify_kernel(name, shape);
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
@@ -196,6 +199,15 @@ class Classifier {
     return rule;
   }
 
+  /// A constant in the place of a weight: what weight normalization has made of a convolution's
+  /// parameters, or, in other layers, anything.
+  TensorRule classify_kernel(const std::string& name, const Shape& shape) const {
+    const OnnxNode* const layer = reached_slot(name);
+    if (is_one_of(layer->op_type, {"Conv", "ConvTranspose"}))
+      return {TensorUse::kTrained, "constant weight of " + printable(layer->op_type)};
+    return taken_for_constant("weight of " + printable(layer->op_type), shape);
+  }
+
   /// A tensor that the exporter computed from others, of which only names are left.
   TensorRule classify_folded(const std::string& name, const Shape& shape, const HostTensor& value,
                              const FoldedSources& sources) const {
@@ -207,6 +219,8 @@ class Classifier {
     const OnnxNode* const layer = reached_slot(name, kAnyOperator);
     const bool neutral = is_vector(shape) && is_neutral(value);
     if (!layer || neutral) return {TensorUse::kFrozen, "folded from constants"};
+    if (sources.is_normalized && !is_vector(shape) && !has_pattern(value) && reached_slot(name))
+      return classify_kernel(name, shape);
     // Parameters of the outermost module have names without a dot.
     if (sources.unknown && shape.rank() >= 2 && !is_uniform(value) && !has_pattern(value))
       return {TensorUse::kTrained, "folded weight of " + printable(layer->op_type)};
@@ -303,6 +317,12 @@ class Classifier {
   std::map<std::string, std::vector<Use>> uses_;
   bool has_torch_metadata_ = false;
 };
+
+/// (C), a group norm's (C, 1, 1) or a token's (1, 1, C).
+bool is_row(const Shape& shape) {
+  return shape.rank() == 1 ||
+         std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) == 1;
+}
 
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
   return std::any_of(globs.begin(), globs.end(),
@@ -446,7 +466,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
       const std::string name = node.inputs[slot];
       const auto original = originals.find(name);
       if (original == originals.end() || use_of(name) == TensorUse::kFrozen ||
-          original->second.shape.rank() != 1 || !original->second.value || !node.function.empty() ||
+          !is_row(original->second.shape) || !original->second.value || !node.function.empty() ||
           !is_uniform(original->second.value)) {
         continue;
       }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/builder.h"
@@ -17,6 +19,17 @@ struct ValueList {
   bool is_sequence = true;      // else an optional of a tensor, with one value or none
   bool is_there = true;         // false: an optional without an element
   std::vector<ValueId> values;  // of a sequence in its order
+};
+
+/// What a name of the file stands for: a tensor, a list, or nothing.
+struct TensorOrList {
+  TensorOrList() = default;
+  TensorOrList(ValueId value) : tensor(value) {}             // NOLINT: one of the two
+  TensorOrList(ValueList value) : list(std::move(value)) {}  // NOLINT
+  explicit operator bool() const { return tensor || list.has_value(); }
+
+  ValueId tensor;
+  std::optional<ValueList> list;
 };
 
 /// By name.

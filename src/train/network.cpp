@@ -162,6 +162,8 @@ void Network::open_data_and_graph(const Network* same_data) {
     if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(*raw);
     for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
+  } else if (loss_.labels == LabelHint::kUnknown) {
+    loss_.labels = LabelHint::kGenerated;
   }
   choose_micro_batch();
   graph_ = build_at_size(model_, build_options(micro_batch_, mode_ == RunMode::kEvaluate));

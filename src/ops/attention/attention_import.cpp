@@ -118,16 +118,36 @@ class Import {
     } else if (mask) {
       s = builder_.add("Add", {s, mask});
     }
-    if (attributes_.flag("is_causal")) {
+    Geometry range;  // keys that a query sees by its place alone
+    range.keys = of_k[2];
+    range.offset = offset;
+    range.causal = attributes_.flag("is_causal");
+    range.left = attributes_.integer("left_window_size", -1);
+    range.right = attributes_.integer("right_window_size", -1);
+    if (range.causal || range.left >= 0 || range.right >= 0) {
       HostTensor seen(TensorType{DType::kBool, {of_q[2], of_k[2]}});
       for (std::int64_t i = 0; i < of_q[2]; ++i) {
+        const Geometry::Range visible = range.visible(0, i, nullptr);
         for (std::int64_t j = 0; j < of_k[2]; ++j) {
-          seen.view().as<bool>()[i * of_k[2] + j] = j <= i + offset;
+          seen.view().as<bool>()[i * of_k[2] + j] = j >= visible.begin && j < visible.end;
         }
       }
       s = builder_.add("Where", {builder_.constant(std::move(seen)), s, hidden});
     }
-    return mode == 3 ? builder_.add("Softmax", {s}, {{"axis", std::int64_t{-1}}}) : s;
+    return mode == 3 ? shares(s) : s;
+  }
+
+  /// Zero, and not NaN, where a query sees no key.
+  ValueId shares(ValueId s) {
+    const DType dtype = builder_.type(s).dtype;
+    const ValueId hidden = builder_.scalar(-std::numeric_limits<double>::infinity(), dtype);
+    const ValueId largest =
+        builder_.add("ReduceMax", {s}, {{"axes", Ints{3}}, {"keepdims", std::int64_t{1}}});
+    const ValueId sees = builder_.add("Greater", {largest, hidden});
+    const ValueId zero = builder_.scalar(0, dtype);
+    const ValueId softmax = builder_.add("Softmax", {builder_.add("Where", {sees, s, zero})},
+                                         {{"axis", std::int64_t{-1}}});
+    return builder_.add("Where", {sees, softmax, zero});
   }
 
   ImportContext& context_;

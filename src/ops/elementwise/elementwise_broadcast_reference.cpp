@@ -82,11 +82,8 @@ std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request) {
     visit_number(in, [&]<class T>(T zero) {
       visit_arithmetic<T>(op, request.node.attributes, [&](auto f) { set(zero, zero, f); });
     });
-    // Unsigned, because only then does a right shift fill with zeros.
-    if (!is_float(in)) {
-      visit_size(
-          in, [&]<class T>(T zero) { visit_bitwise<T>(op, [&](auto f) { set(zero, zero, f); }); });
-    }
+    visit_integer(
+        in, [&]<class T>(T zero) { visit_bitwise<T>(op, [&](auto f) { set(zero, zero, f); }); });
   }
   return broadcast_kernel(request, loop, function);
 }

@@ -133,7 +133,7 @@ bool visit_logic(std::string_view op, Visit visit) {
   return false;
 }
 
-/// Operators on the bits of unsigned integers.
+/// Operators on the bits of integers.
 template <class T, class Visit>
 bool visit_bitwise(std::string_view op, Visit visit) {
 #define PT_VISIT(Function) \

@@ -79,7 +79,7 @@
   X(Sub, (),               sub_gradient, cheap,  narrow, kFloats)
 
 // X(operator): comparisons (one type to bool), logic (bools to bool), and bitwise operators of
-// unsigned integers.
+// integers.
 #define PT_COMPARISONS(X) X(Equal) X(Greater) X(GreaterOrEqual) X(Less) X(LessOrEqual)
 #define PT_LOGIC(X) X(And) X(Or) X(Xor)
 #define PT_BITWISE(X) X(BitwiseAnd) X(BitwiseOr) X(BitwiseXor) X(ShiftLeft) X(ShiftRight)

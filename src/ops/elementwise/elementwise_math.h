@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -381,7 +382,12 @@ struct Xor {
   }
 };
 
-// Bits of unsigned integers. A shift by the width or more gives 0.
+// Bits of integers. A shift by the width or more, or by a negative number, gives 0, or -1 for a
+// negative number shifted to the right.
+template <class T>
+PT_HOST_DEVICE bool shifts_within(T by) {
+  return static_cast<std::uint64_t>(by) < 8 * sizeof(T);
+}
 template <class T>
 struct BitwiseAnd {
   PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a & b); }
@@ -397,13 +403,14 @@ struct BitwiseXor {
 template <class T>
 struct ShiftLeft {
   PT_HOST_DEVICE T operator()(T a, T b) const {
-    return b < 8 * sizeof(T) ? static_cast<T>(a << b) : T(0);
+    return shifts_within(b) ? static_cast<T>(a << b) : T(0);
   }
 };
 template <class T>
 struct ShiftRight {
   PT_HOST_DEVICE T operator()(T a, T b) const {
-    return b < 8 * sizeof(T) ? static_cast<T>(a >> b) : T(0);
+    constexpr int kSign = 8 * sizeof(T) - 1;
+    return shifts_within(b) ? static_cast<T>(a >> b) : static_cast<T>((a >> kSign) >> 1);
   }
 };
 

@@ -123,15 +123,31 @@ Ints round_up(Attributes& attributes, const Shape& input, const Shape& kernel) {
   return overhang;
 }
 
+/// Where no whole window fits, rounding up leaves one of those taps that lie in the padded input.
+void cut_large_windows(Attributes& attributes, const Shape& input, Ints& kernel) {
+  const Ints pads = attributes.ints("pads"), dilations = attributes.ints("dilations");
+  Ints strides = attributes.ints("strides");
+  for (std::size_t i = 0; i < kernel.size(); ++i) {
+    const std::int64_t padded = input[i] + pads[i] + pads[i + kernel.size()];
+    const std::int64_t missing = (kernel[i] - 1) * dilations[i] + 1 - padded;
+    if (padded < 1 || missing <= 0 || missing >= strides[i]) continue;
+    kernel[i] = (padded + dilations[i] - 1) / dilations[i];
+    strides[i] = padded;  // the one window has no next
+  }
+  attributes.set("strides", strides);
+}
+
 Attributes import_pool(ImportContext& context, Ints* overhang) {
   const Shape input = spatial_of(context.type(0).shape);
-  const Shape kernel(context.attributes().ints("kernel_shape"));
-  PT_CHECK(kernel.rank() == input.rank(), kModel, "kernel_shape must have {} entries, got {}",
-           input.rank(), kernel.rank());
-  Attributes out = import_window(context, input, kernel);
-  out.set("kernel", kernel.dims());
+  Ints kernel = context.attributes().ints("kernel_shape");
+  PT_CHECK(kernel.size() == input.rank(), kModel, "kernel_shape must have {} entries, got {}",
+           input.rank(), kernel.size());
+  Attributes out = import_window(context, input, Shape(kernel));
   overhang->assign(input.rank(), 0);
-  if (context.attributes().flag("ceil_mode")) *overhang = round_up(out, input, kernel);
+  const bool rounds_up = context.attributes().flag("ceil_mode");
+  if (rounds_up) cut_large_windows(out, input, kernel);
+  out.set("kernel", kernel);
+  if (rounds_up) *overhang = round_up(out, input, Shape(kernel));
   return out;
 }
 

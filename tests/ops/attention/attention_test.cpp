@@ -173,6 +173,32 @@ TEST(AttentionImport, PastKeysComeFirst) {
   EXPECT_NEAR(out[0].to_doubles()[0], shares[0] * old[0] + shares[1] * v[0], 1e-6);
 }
 
+// A query that sees nothing has no shares, as the output has nothing of any value.
+TEST(AttentionImport, SharesOfHiddenRowsAreZero) {
+  const HostTensor q = ramp({1, 1, 2, 2}, 0.1), k = ramp({1, 1, 3, 2}, 0.2);
+  const HostTensor shown = bools({2, 3}, {0, 0, 0, 1, 0, 0});
+  const float inf = std::numeric_limits<float>::infinity();
+  const HostTensor added = floats({2, 3}, {-inf, -inf, -inf, 0, -inf, -inf});
+  for (const HostTensor& mask : {shown, added}) {
+    const auto out = import_node("Attention", 23, {{"qk_matmul_output_mode", std::int64_t{3}}},
+                                 {data(q), data(k), data(k), data(mask)}, 4)
+                         .run();
+    expect_values(out[3], {1, 1, 2, 3}, {0, 0, 0, 1, 0, 0});
+    const std::vector<double> v = k.to_doubles();
+    expect_values(out[0], {1, 1, 2, 2}, {0, 0, v[0], v[1]});
+  }
+  // A window to the left of each query: keys 0, and 0 to 1.
+  const Attributes window = {{"qk_matmul_output_mode", std::int64_t{3}},
+                             {"left_window_size", std::int64_t{1}},
+                             {"right_window_size", std::int64_t{0}}};
+  const auto out = import_node("Attention", 23, window, {data(q), data(k), data(k)}, 4).run();
+  const std::vector<double> shares = out[3].to_doubles();
+  EXPECT_EQ(std::vector<double>(shares.begin(), shares.begin() + 3),
+            (std::vector<double>{1, 0, 0}));
+  EXPECT_NEAR(shares[3] + shares[4], 1, 1e-6);
+  EXPECT_EQ(shares[5], 0);
+}
+
 // Without decay, token t gets scale q_t' Σ_{s <= t} k_s v_s'.
 TEST(LinearAttentionImport, AddsUpWhatWasSeen) {
   const HostTensor q = floats({1, 2, 2}, {1, 2, 3, -1}), k = floats({1, 2, 2}, {1, 0, 2, 1}),

@@ -258,6 +258,15 @@ TEST(Elementwise, Bits) {
   expect_values(shifted("ShiftLeft", 1), {3}, {2, 2, 2});
   expect_values(shifted("ShiftRight", 7), {3}, {1, 1, 1});
   expect_values(shifted("ShiftRight", 8), {3}, {0, 0, 0});
+  // Right shifts of negative integers keep the sign, also where nothing else is left (ONNX's
+  // cases).
+  expect_values(run_op("ShiftRight", {}, {int32s({3}, {-8, -1, -2147483647}), int32s({}, {1})})[0],
+                {3}, {-4, -1, -1073741824});
+  const HostTensor signs = int32s({3}, {-8, 4, -1});
+  for (const HostTensor& by : {int32s({3}, {32, 33, 100}), int32s({3}, {-1, -32, -64})}) {
+    expect_values(run_op("ShiftRight", {}, {signs, by})[0], {3}, {-1, 0, -1});
+    expect_values(run_op("ShiftLeft", {}, {signs, by})[0], {3}, {0, 0, 0});
+  }
   const HostTensor one = floats({1}, {1});
   const Attributes to = {{"to", static_cast<std::int64_t>(DType::kInt32)}};
   expect_values(run_op("BitCast", to, {one})[0], {1}, {0x3f800000});

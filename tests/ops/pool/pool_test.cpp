@@ -211,6 +211,32 @@ TEST(PoolTest, CeilModeDropsWindowsThatBeginInThePadding) {
   EXPECT_EQ(node.graph[node.outputs[0]].type.shape, (Shape{1, 1, 2, 2}));
 }
 
+// PyTorch's pools give one element: the window ends with the padded input.
+TEST(PoolTest, CeilModeTakesWindowsLargerThanTheInput) {
+  const HostTensor x = floats({1, 1, 2, 3}, {1, 2, 3, 4, 5, 9});
+  const auto pooled = [&](const char* op, Attributes attributes) {
+    attributes.set("ceil_mode", std::int64_t{1});
+    return import_node(op, 22, attributes, {data(x)}).run()[0];
+  };
+  const Attributes large{{"kernel_shape", Ints{40, 50}}, {"strides", Ints{40, 50}}};
+  expect_values(pooled("AveragePool", large), {1, 1, 1, 1}, {4});
+  expect_values(pooled("MaxPool", large), {1, 1, 1, 1}, {9});
+  Attributes padded = large;
+  padded.set("pads", Ints{1, 1, 1, 1});
+  expect_values(pooled("AveragePool", padded), {1, 1, 1, 1}, {4});
+  padded.set("count_include_pad", std::int64_t{1});
+  expect_values(pooled("AveragePool", padded), {1, 1, 1, 1}, {24.0 / 20});
+  // One axis only; taps with gaps.
+  const Attributes wide{
+      {"kernel_shape", Ints{1, 2}}, {"dilations", Ints{1, 4}}, {"strides", Ints{1, 3}}};
+  expect_values(pooled("AveragePool", wide), {1, 1, 2, 1}, {1, 4});
+  // A step too short to reach the first window: no output, as in PyTorch.
+  const Attributes dense{{"kernel_shape", Ints{3, 5}}};
+  expect_error(ErrorKind::kModel, "does not fit", [&] { pooled("AveragePool", dense); });
+  expect_error(ErrorKind::kModel, "does not fit",
+               [&] { import_node("AveragePool", 22, large, {data(x)}).run(); });
+}
+
 TEST(PoolTest, ImportsAutoPadAndGlobalPools) {
   const HostTensor x = random_tensor({DType::kFloat32, {1, 2, 5, 6}}, 1);
   const Imported same = import_node(
