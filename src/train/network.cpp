@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/rows/class_labels.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
@@ -151,6 +152,11 @@ void Network::open_data_and_graph(const Network* same_data) {
     loss_ = same_data->loss_;
     sample_shapes_ = same_data->sample_shapes_;
   } else if (config_.data.path != "synthetic") {
+    if (mode_ == RunMode::kEvaluate) {
+      if (const std::string taken = follow_training(model_.file, config_); !taken.empty())
+        log_info("eval", "note     {}", taken);
+      loss_ = config_.model.loss;
+    }
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == RunMode::kEvaluate) {
       // Other pictures may lack a class: numbers are those that it was trained with.

@@ -13,6 +13,7 @@
 #include "cli/commands/commands.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
+#include "train/export.h"
 #include "train/predict.h"
 #include "train/trainer.h"
 
@@ -81,15 +82,6 @@ std::string confusion_csv(const Confusion& confusion) {
     out += fmt::format(",{}", confusion.counts[i]);
   }
   return out + "\n";
-}
-
-/// Weights as a model would be exported: the moving averages where there are some.
-std::map<std::string, HostTensor> exported_weights(const Checkpoint& checkpoint) {
-  std::map<std::string, HostTensor> weights = checkpoint.weights;
-  for (const auto& [name, value] : checkpoint.optimizer) {
-    if (name.starts_with(kAverageKey)) weights[name.substr(kAverageKey.size())] = value;
-  }
-  return weights;
 }
 
 /// Evaluates every checkpoint of a run as it appears, until the run has ended.

@@ -39,6 +39,22 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
+/// What the checkpoint and its run's folder say of the training.
+TrainingDescription training_of(const Options& options, const FoundCheckpoint& found) {
+  const RunConfig& config = options.run;
+  const RunRecord& run = found.checkpoint.run;
+  TrainingDescription out;
+  out.synthetic = config.data.path == "synthetic";
+  out.class_names = lines_of(found.path.parent_path().parent_path() / "classes.txt");
+  out.loss = run.value("loss");
+  out.loss_output = config.model.loss.output;
+  out.ignore_index = config.model.loss.ignore_index;
+  out.label_column = config.data.csv.label_column;
+  const std::string scale = run.value("normalize");
+  out.normalization = scale.empty() ? config.data.bind.normalization.text() : scale;
+  return out;
+}
+
 }  // namespace
 
 int export_command(Options& options) {
@@ -65,18 +81,16 @@ int export_command(Options& options) {
            "{} is not the network that the checkpoint is of; give its file with --model",
            printable(options.run.model.path));
   check_one_file(model.file, output);
+  const NamedTensors weights = exported_weights(found.checkpoint);
   const auto read = [&](const std::string& name) {
-    const auto average = found.checkpoint.optimizer.find(std::string(kAverageKey) + name);
-    if (average != found.checkpoint.optimizer.end()) return average->second;
-    const auto tensor = found.checkpoint.weights.find(name);
-    return tensor == found.checkpoint.weights.end() ? HostTensor() : tensor->second;
+    const auto tensor = weights.find(name);
+    return tensor == weights.end() ? HostTensor() : tensor->second;
   };
   const fs::path file =
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);
   const OnnxMetadata metadata =
-      describe_training(found.checkpoint.step > 0, options.run.data.path == "synthetic",
-                        lines_of(found.path.parent_path().parent_path() / "classes.txt"));
+      describe_training(found.checkpoint.step > 0, training_of(options, found), model.file.metadata);
   for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
     log_info("export", "note     {}", change);
   if (to_stdout) {

@@ -20,7 +20,8 @@ bool is_kept(const OptionSpec& spec) {
   // What a run begins with has been done when it goes on.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
-  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
+  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep" ||
+         spec.name == "--save";
 }
 
 /// Whether an option is set as a whole; ":KEY=VALUE" sets a part of it.

@@ -499,6 +499,14 @@ Normalization Normalization::parse(std::string_view text) {
   return {Kind::kDivide, divisor};
 }
 
+std::string Normalization::text() const {
+  if (!mean.empty()) return fmt::format("{}/{}", fmt::join(mean, ","), fmt::join(deviation, ","));
+  return kind == Kind::kAuto   ? std::string("auto")
+         : kind == Kind::kNone ? "none"
+         : kind == Kind::kMax  ? "max"
+                               : fmt::format("{}", divisor);
+}
+
 BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptions& options,
                     const BoundData* like) {
   const auto bind = [&] {
