@@ -1,5 +1,5 @@
 // Error → message and exit code. libgomp reads its environment before main, so the program sets it
-// and starts itself once more: waiting OpenMP threads must not spin for long on cores that other
+// and starts itself once more: idle OpenMP threads must not spin for long on cores that other
 // stages need.
 #include <malloc.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 
 namespace {
 
-void restart_with_passive_waiting(char** argv) {
+void restart_with_passive_wait_policy(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("PIPETRAIN_RESTARTED")) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   // About ten microseconds, which bridges the gap between two kernels (a small network takes half
@@ -35,8 +35,8 @@ void restart_with_passive_waiting(char** argv) {
   execv("/proc/self/exe", argv);  // on failure: go on, only slower
 }
 
-/// Blocks of a megabyte and more go back to the system when they are freed: by itself the allocator
-/// keeps ever larger ones, which a run that reads, measures and then trains holds to its end.
+/// Returns freed blocks of a megabyte and more to the system: by default the allocator raises this
+/// threshold, and a run would hold the memory of reading and profiling to its end.
 void give_back_large_blocks() {
 #ifdef M_MMAP_THRESHOLD
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -44,7 +44,7 @@ void give_back_large_blocks() {
 #endif
 }
 
-/// Where the command stands among the arguments: the first word that is neither an option nor the
+/// The position of the command among the arguments: the first one that is neither an option nor the
 /// value of one. Their number when there is none.
 std::size_t place_of_command(const std::vector<std::string>& arguments) {
   using namespace pipetrain;
@@ -93,7 +93,7 @@ int run(std::vector<std::string> arguments) {
     std::vector<std::string> names;
     for (const CommandSpec& spec : known) names.push_back(spec.name);
     const std::string near = nearest(command, names);
-    PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(command),
+    PT_FAIL(kUsage, "unknown command \"{}\"{}", printable(command),
             near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
   }
   Options options = parse_options(command, arguments);
@@ -112,7 +112,7 @@ int run(std::vector<std::string> arguments) {
   check_vectors_wanted();
   const int started = command == "train" ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
-           "{} processes were started, but only training runs in several: pipetrain train",
+           "{} processes were started, but only training supports several: pipetrain train",
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;
@@ -124,12 +124,12 @@ int run(std::vector<std::string> arguments) {
 
 }  // namespace
 
-/// What was printed must have arrived; a reader that went away has had what it wanted.
+/// Error if the output could not be written; a closed pipe is accepted.
 void flush_output() {
   errno = 0;
   const bool failed = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !failed) return;
-  // What failed earlier has said why at the time; only a reader that goes away is no failure.
+  // Earlier failures have been reported; a closed pipe is not a failure.
   pollfd pipe{STDOUT_FILENO, 0, 0};
   const bool gone = errno == EPIPE || (::poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0);
   PT_CHECK(gone, kResource, "cannot write to standard output: {}",
@@ -137,7 +137,7 @@ void flush_output() {
 }
 
 int main(int argc, char** argv) {
-  restart_with_passive_waiting(argv);
+  restart_with_passive_wait_policy(argv);
   give_back_large_blocks();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message
   try {
@@ -145,17 +145,16 @@ int main(int argc, char** argv) {
     flush_output();
     return result;
   } catch (const pipetrain::Error& error) {
-    pipetrain::let_the_first_speak();
+    pipetrain::report_first_error_only();
     std::fprintf(stderr, "error: %s\n", error.what());
     if (error.kind() == pipetrain::ErrorKind::kInternal)
-      std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
+      std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("error: not enough memory\n", stderr);
     return static_cast<int>(pipetrain::ErrorKind::kResource);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\nthis is a mistake in pipetrain; please report it\n",
-                 error.what());
+    std::fprintf(stderr, "error: %s\nthis is a bug in pipetrain; please report it\n", error.what());
     return static_cast<int>(pipetrain::ErrorKind::kInternal);
   }
 }

@@ -19,7 +19,7 @@ struct BuiltModelOptions {
   std::int64_t ir_version = 8;
 };
 
-/// Names are unique by the caller's care; what is built is not checked (read it back for that).
+/// The caller ensures unique names; the model is not checked (read it back for that).
 class OnnxBuilder {
  public:
   explicit OnnxBuilder(std::string graph_name, BuiltModelOptions options = {});
@@ -43,9 +43,8 @@ class OnnxBuilder {
   /// those of floating-point numbers go to "<file name>.data" beside it; integers stay inside,
   /// since they say shapes. Error (kResource).
   void write(const std::filesystem::path& path, std::uint64_t external_above = 1'900'000'000) const;
-  /// The same, but the tensors that would have to be made are left out: "<file name>.data" is one
-  /// hole, zeros that take no disk, with a place for each of them. Everything about the model can
-  /// be planned with it. Returns the bytes of the hole.
+  /// The same without tensor data: "<file name>.data" is a sparse file of zeros that takes no disk
+  /// space. Such a model can be planned. Returns the size of the sparse file.
   std::uint64_t write_hollow(const std::filesystem::path& path) const;
   /// Bytes of all tensors.
   std::uint64_t tensor_bytes() const;
@@ -59,7 +58,7 @@ class OnnxBuilder {
 
     HostTensor content() const { return make ? make() : value; }
   };
-  /// Where each initializer stands; inside the model where there is no place.
+  /// Where each initializer is stored; inside the model if it has no place.
   using Places = std::vector<std::optional<ExternalPlace>>;
 
   Places places_outside(const std::string& data_name,

@@ -1,5 +1,5 @@
-// The external data files of an exported model: copies of the source's with new bytes in places,
-// and with what has no place of its own at the end.
+// The external data files of an exported model: copies of the source's with some bytes replaced and
+// new data appended.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class DataFile {
   std::uint64_t source_bytes() const { return source_.bytes(); }
   /// Puts the bytes of `value` at `offset`.
   void replace(std::uint64_t offset, HostTensor value);
-  /// Puts them behind everything else; returns the offset.
+  /// Appends them; returns the offset.
   std::uint64_t append(HostTensor value);
   void write(AtomicFile& out) const;
 

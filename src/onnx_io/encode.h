@@ -1,4 +1,4 @@
-// Plain structs as bytes of the ONNX format: what is written anew, field by field.
+// Encodes plain structs in the ONNX format.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace pipetrain {
 
-/// Where an encoded tensor's bytes stand, if not in the message itself.
+/// Where an encoded tensor's bytes are, if not in the message itself.
 struct ExternalPlace {
   std::string location;
   std::uint64_t offset = 0;
@@ -18,7 +18,7 @@ struct ExternalPlace {
 /// TensorProto with raw_data, or referring to `place`.
 std::string encode_tensor(std::string_view name, const HostTensor& value,
                           const ExternalPlace* place = nullptr);
-/// TensorProto whose bytes stand at `place`.
+/// TensorProto whose bytes are at `place`.
 std::string encode_external_tensor(std::string_view name, const TensorType& type,
                                    const ExternalPlace& place);
 /// NodeProto; `function` and `opset` have no place in it.

@@ -1,5 +1,5 @@
-// External data: tensors whose bytes stand in another file beside the model. The location comes
-// from the file and is not trusted: it can only name a regular file beneath the model's directory.
+// External data: tensors whose bytes are in another file beside the model. The location comes from
+// the file and is not trusted: it can only name a regular file beneath the model's directory.
 #pragma once
 
 #include <cstddef>

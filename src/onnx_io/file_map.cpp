@@ -47,7 +47,7 @@ class Mapper {
         case 9:
         case 10:
           out.payload.push_back(field.content);
-          // Should the tensor get raw_data anew, an empty one must go.
+          // If the tensor gets new raw_data, an empty one must be removed.
           if (field.content.size() == 0) out.other_fields.push_back(field.record);
           break;
         case 5:

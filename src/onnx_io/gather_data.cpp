@@ -22,7 +22,7 @@ constexpr int kExternalLocation = 1;  // TensorProto.EXTERNAL
 constexpr std::uint64_t kGatheredAlignment = 64;
 constexpr std::size_t kGatheredPiece = std::size_t{1} << 20;
 
-/// Moves external tensors, wherever they stand in a model, behind each other into one file.
+/// Moves all external tensors of a model into one file.
 class DataGathering {
  public:
   DataGathering(const fs::path& from, fs::path to)
@@ -76,7 +76,7 @@ class DataGathering {
     std::vector<std::string> ignored;  // warnings that reading the file gives again
     const ExternalRange range = external_range(tensor, tensor.name(), ignored);
     const ExternalFile& file = open(range.location, tensor.name());
-    PT_CHECK(range.offset <= file.bytes(), kModel, "tensor '{}' begins behind the end of '{}'",
+    PT_CHECK(range.offset <= file.bytes(), kModel, "tensor '{}' begins after the end of '{}'",
              printable(tensor.name()), printable(range.location));
     std::uint64_t length = range.length.value_or(file.bytes() - range.offset);
     if (const auto dtype = static_cast<DType>(tensor.data_type()); is_known(dtype)) {

@@ -29,17 +29,17 @@ Producers find_producers(const OnnxModel& model) {
   for (const OnnxInitializer& initializer : model.initializers) {
     PT_CHECK(!initializer.name.empty(), kModel, "an initializer has no name");
     PT_CHECK(producers.emplace(initializer.name, kInitializer).second, kModel,
-             "there are two initializers '{}'", printable(initializer.name));
+             "duplicate initializer '{}'", printable(initializer.name));
   }
   for (const OnnxValue& input : model.inputs) {
     PT_CHECK(producers.emplace(input.name, kGraphInput).second, kModel,
-             "there are two graph inputs '{}'", printable(input.name));
+             "duplicate graph input '{}'", printable(input.name));
   }
   for (std::size_t i = 0; i < model.nodes.size(); ++i) {
     for (const std::string& output : model.nodes[i].outputs) {
       if (output.empty()) continue;
       const auto [found, inserted] = producers.emplace(output, static_cast<std::int64_t>(i));
-      PT_CHECK(inserted, kModel, "value '{}' is made twice: by {} and by {}", printable(output),
+      PT_CHECK(inserted, kModel, "value '{}' is produced twice: by {} and by {}", printable(output),
                maker(model, found->second), model.nodes[i].label());
     }
   }
@@ -135,16 +135,15 @@ void check_and_sort(OnnxModel& model) {
     PT_CHECK(!node.op_type.empty(), kModel, "{} has no operator", node.label());
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       PT_CHECK(node.inputs[i].empty() || producers.contains(node.inputs[i]), kModel,
-               "{}: its input #{} '{}' is defined nowhere", node.label(), i,
-               printable(node.inputs[i]));
+               "{}: its input #{} '{}' is not defined", node.label(), i, printable(node.inputs[i]));
     }
   }
   PT_CHECK(!model.outputs.empty(), kModel, "the graph has no outputs");
   std::unordered_set<std::string_view> outputs;
   for (const OnnxValue& output : model.outputs) {
-    PT_CHECK(producers.contains(output.name), kModel, "nothing makes the graph output '{}'",
+    PT_CHECK(producers.contains(output.name), kModel, "no node produces the graph output '{}'",
              printable(output.name));
-    PT_CHECK(outputs.insert(output.name).second, kModel, "there are two graph outputs '{}'",
+    PT_CHECK(outputs.insert(output.name).second, kModel, "duplicate graph output '{}'",
              printable(output.name));
   }
   std::unordered_map<std::string_view, const OnnxInitializer*> unusable;

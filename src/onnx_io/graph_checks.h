@@ -1,5 +1,5 @@
-// The rules every ONNX graph must keep, whatever its operators mean: each value is made once, by
-// something; nothing needs itself; every output exists.
+// The rules of every ONNX graph, independent of its operators: each value is produced exactly once,
+// there are no cycles, and every output exists.
 #pragma once
 
 #include "onnx_io/model.h"

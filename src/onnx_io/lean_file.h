@@ -1,5 +1,4 @@
-// A model file without the bytes of its weights: these then go from the file's memory to where they
-// are used, without passing through protobuf's.
+// Separates the weights from a model file, so that they are not copied through protobuf's memory.
 #pragma once
 
 #include <cstddef>

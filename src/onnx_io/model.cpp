@@ -83,7 +83,7 @@ std::string_view name_of(Kind kind) {
     case Kind::kOther:
       break;
   }
-  return "of a kind that pipetrain does not read";
+  return "of an unsupported kind";
 }
 
 std::string OnnxNode::label() const {
@@ -173,12 +173,12 @@ HostTensor constant_value(const OnnxNode& node) {
     const std::vector<std::int64_t> values = node.ints_attribute(name);
     return HostTensor::of<std::int64_t>(count(values), values);
   }
-  PT_FAIL(kModel, "{}: attribute '{}' is no value that can be used (numbers only)", node.label(),
+  PT_FAIL(kModel, "{}: attribute '{}' has an unsupported type (numbers only)", node.label(),
           printable(name));
 }
 
 HostTensor to_float32(const HostTensor& value) {
-  PT_CHECK(is_float(value.dtype()), kModel, "a tensor of {} is no floating-point tensor",
+  PT_CHECK(is_float(value.dtype()), kModel, "a tensor of {} is not a floating-point tensor",
            value.type().text());
   if (value.dtype() == DType::kFloat32) return value;
   HostTensor out(TensorType{DType::kFloat32, value.shape()});

@@ -30,7 +30,7 @@ struct OnnxAttribute {
   std::vector<float> floats;
   std::vector<std::int64_t> ints;
   std::vector<std::string> strings;
-  /// In a local function: the value came from the call, so it does not stand in the node itself.
+  /// In a local function: the value came from the call, so it is not in the node itself.
   bool bound = false;
 
   static OnnxAttribute of_float(std::string name, float value);
@@ -45,7 +45,7 @@ struct OnnxAttribute {
 /// "an int", "a list of floats", …
 std::string_view name_of(OnnxAttribute::Kind kind);
 
-/// One operator call. The empty string as an input or output stands for an absent optional one.
+/// One operator call. The empty string as an input or output is an absent optional one.
 struct OnnxNode {
   std::string name;
   std::string op_type;
@@ -53,7 +53,7 @@ struct OnnxNode {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
   std::vector<OnnxAttribute> attributes;
-  /// Version of the node's domain that holds where the node stands (0: not imported).
+  /// The imported version of the node's domain (0: not imported).
   std::int64_t opset = 0;
   /// Position among the nodes of the file's graph, or inside the local function `function`.
   std::size_t file_index = 0;

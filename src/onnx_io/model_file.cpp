@@ -84,7 +84,7 @@ void refuse_other_formats(std::span<const std::byte> bytes, const std::string& n
   PT_CHECK(!bytes.empty(), kModel, "{} is an empty file, not an ONNX model", printable(name));
   std::string_view text(reinterpret_cast<const char*>(bytes.data()),
                         std::min<std::size_t>(bytes.size(), 4096));
-  // Blank lines before a text are common, and in protobuf's eyes a field of their own.
+  // Blank lines before a text are common, and protobuf would parse them as a field.
   std::string_view trimmed = text;
   while (!trimmed.empty() && std::strchr(" \t\r\n", trimmed[0]) != nullptr)
     trimmed.remove_prefix(1);

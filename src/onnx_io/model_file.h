@@ -1,4 +1,4 @@
-// The bytes of a model file, read once; files that plainly are something else are named as such.
+// Reads the bytes of a model file, and recognises common files that are not models.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ Buffer read_model_file(const std::filesystem::path& path);
 /// and the like.
 void refuse_other_formats(std::span<const std::byte> bytes, const std::string& name);
 
-/// A 64-bit hash to see whether a file has changed; no protection against forgery.
+/// A 64-bit hash to detect changes of a file; not secure against forgery.
 std::uint64_t hash_bytes(std::span<const std::byte> bytes);
 
 }  // namespace pipetrain

@@ -94,12 +94,12 @@ class Head {
         value = node->input(1 - bias);
       } else {
         PT_CHECK(is_between(op) && node->input_size() >= 1, kModel,
-                 "--num-classes: \"{}\" comes from {}, which is no last layer of a classifier (a "
-                 "Gemm, MatMul or Conv); name its output with --logits",
+                 "--num-classes: \"{}\" comes from {}, which is not the last layer of a classifier "
+                 "(a Gemm, MatMul or Conv); name its output with --logits",
                  printable(output), printable(op));
         // A Reshape may spell out the number of classes.
         PT_CHECK(op != "Reshape" || node->input_size() < 2 || keeps_classes(node->input(1)), kModel,
-                 "--num-classes: the Reshape behind the last layer holds the number of classes");
+                 "--num-classes: the Reshape after the last layer contains the number of classes");
         value = node->input(0);
       }
       changed_.insert(value);
@@ -136,8 +136,7 @@ class Head {
     for (onnx::Tensor& found : *graph_.mutable_initializer()) {
       if (found.name() != name) continue;
       PT_CHECK(uses == 1, kModel,
-               "--num-classes: \"{}\" of the last layer is used at {} places, so it cannot be "
-               "replaced",
+               "--num-classes: \"{}\" of the last layer is used {} times, so it cannot be replaced",
                printable(name), uses);
       PT_CHECK(found.data_type() == kFloatTensor, kModel,
                "--num-classes: \"{}\" of the last layer is not float32", printable(name));
@@ -185,7 +184,7 @@ class Head {
   RandomStream random_;
   const onnx::Node* layer_ = nullptr;
   std::string added_bias_;
-  std::set<std::string> changed_;  // values behind the layer
+  std::set<std::string> changed_;  // values after the layer
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Gives a classifier another number of classes: its last layer is replaced by one that has learned
-// nothing, and everything else stays.
+// Replaces the last layer of a classifier by an untrained one with another number of classes.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,7 @@ class ModelDecoder {
     onnx::Graph& graph = *file.mutable_graph();
     model.graph_name = graph.name();
     PT_CHECK(graph.sparse_initializer().empty(), kModel,
-             "the model has a sparse initializer, which pipetrain does not read");
+             "the model has a sparse initializer, which is not supported");
     for (const onnx::ValueInfo& value : graph.value_info()) {
       if (value.metadata_props().empty()) continue;
       model.value_metadata.emplace(value.name(), metadata_of(value.metadata_props()));
@@ -163,10 +163,10 @@ class ModelDecoder {
 
   void warn_of_unwritten(OnnxModel& model) const {
     if (tensors_.unwritten_bytes == 0) return;
-    model.warnings.push_back(fmt::format(
-        "its data file was never written: {} of weights have no values, which is enough "
-        "for planning, not for training",
-        bytes_text(tensors_.unwritten_bytes)));
+    model.warnings.push_back(
+        fmt::format("its data file is sparse: {} of weights have no values; the model can be "
+                    "planned, but not trained",
+                    bytes_text(tensors_.unwritten_bytes)));
   }
 
   void read_initializers(onnx::Graph& graph, std::span<const std::span<const std::byte>> raw_data,
@@ -205,8 +205,8 @@ class ModelDecoder {
     PT_CHECK(info.type().has_tensor_type(), kModel, "{} is not a tensor", what);
     const onnx::TensorKind& type = info.type().tensor_type();
     out.dtype = static_cast<DType>(type.elem_type());
-    PT_CHECK(is_known(out.dtype), kModel, "{} has element type {}, which pipetrain does not read",
-             what, onnx_type_name(type.elem_type()));
+    PT_CHECK(is_known(out.dtype), kModel, "{} has the unsupported element type {}", what,
+             onnx_type_name(type.elem_type()));
     out.has_shape = type.has_shape();
     PT_CHECK(type.shape().dim_size() <= 8, kModel,
              "{} has rank {}; 8 is the most that is supported", what, type.shape().dim_size());
@@ -218,7 +218,7 @@ class ModelDecoder {
                extent.value, out.dims.size());
       if (dim.has_dim_value() && dim.dim_value() == -1) {
         warnings.push_back(
-            fmt::format("{}: extent -1 of axis {} is taken as unknown", what, out.dims.size()));
+            fmt::format("{}: extent -1 of axis {} is treated as unknown", what, out.dims.size()));
       }
       out.dims.push_back(std::move(extent));
     }
@@ -328,7 +328,7 @@ class ModelDecoder {
     std::unordered_set<std::string> names;
     for (onnx::Attribute& attribute : *node.mutable_attribute()) {
       PT_CHECK(!attribute.name().empty(), kModel, "{}: an attribute has no name", to.label());
-      PT_CHECK(names.insert(attribute.name()).second, kModel, "{}: attribute '{}' is there twice",
+      PT_CHECK(names.insert(attribute.name()).second, kModel, "{}: attribute '{}' appears twice",
                to.label(), printable(attribute.name()));
       if (!attribute.ref_attr_name().empty()) {
         PT_CHECK(!attribute.has_t() && !attribute.has_g(), kModel,
@@ -376,7 +376,7 @@ class ModelDecoder {
                          [&] { return tensors_.decode(attribute.t(), tensor_name); });
         out.tensor = std::move(decoded.value);
         out.s = std::move(decoded.unusable);
-        if (!out.tensor && out.s.empty()) out.s = "its data file was never written";
+        if (!out.tensor && out.s.empty()) out.s = "its data file is sparse and has no values";
         attribute.clear_t();
         break;
       }

@@ -1,5 +1,5 @@
 // The sub-graphs of If, Loop and Scan. They stay encoded in the node's attribute (`s` of an
-// attribute of kind kGraph) until somebody asks for one.
+// attribute of kind kGraph) until one is requested.
 #pragma once
 
 #include <set>

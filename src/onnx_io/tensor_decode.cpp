@@ -37,7 +37,7 @@ std::string why_unusable(std::int32_t type) {
     return fmt::format("its type is {}: a model quantised for inference; train the float model",
                        name);
   }
-  return fmt::format("its type is {}, which pipetrain does not read", name);
+  return fmt::format("its type is {}, which is not supported", name);
 }
 
 /// The decimal number of an external_data entry.
@@ -46,7 +46,7 @@ std::uint64_t parse_number(const std::string& text, const char* key, const std::
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   PT_CHECK(error == std::errc() && end == text.data() + text.size() &&
                value <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()),
-           kModel, "tensor '{}': {} '{}' of its external data is no byte count", printable(name),
+           kModel, "tensor '{}': {} '{}' of its external data is not a byte count", printable(name),
            key, printable(text));
   return value;
 }
@@ -238,7 +238,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, std::span<const std:
   }
   const auto field_fits = [&](std::size_t index) {
     PT_CHECK(payload == &payloads[index], kModel,
-             "{} of {} keeps its values in {}, where that type cannot stand", what, type,
+             "{} of {} keeps its values in {}, which cannot hold that type", what, type,
              payload->field);
   };
   HostTensor value = allocate(out, what);

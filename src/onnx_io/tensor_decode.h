@@ -44,7 +44,7 @@ ExternalRange external_range(const onnx::Tensor& tensor, const std::string& name
 /// Decodes the tensors of one model, within one budget of bytes.
 class TensorDecoder {
  public:
-  /// `directory`: where external data may stand; empty if there is none.
+  /// `directory`: of the external data; empty if there is none.
   TensorDecoder(std::filesystem::path directory, ExternalDataRules rules,
                 std::uint64_t maximum_bytes);
 

@@ -237,7 +237,7 @@ class Scan {
       Field field = frame.reader.start();
       const Rule* rule = frame.current = find_rule(frame.message, field.number);
       if (rule && ++frame.seen[field.number] > 1 && !rule->repeated) {
-        throw Damage{field.record.begin, "the field is there twice"};
+        throw Damage{field.record.begin, "the field appears twice"};
       }
       if (rule) check_wire(*rule, field);
       frame.reader.finish(field);
@@ -346,8 +346,9 @@ class Scan {
       case kDoubles: {
         const std::size_t size = rule.form == kFloats ? 4 : 8;
         if (field.wire == Wire::kBytes && field.content.size() % size != 0) {
-          throw Damage{field.record.begin, fmt::format("{} bytes are no whole number of elements",
-                                                       field.content.size())};
+          throw Damage{
+              field.record.begin,
+              fmt::format("{} bytes are not a whole number of elements", field.content.size())};
         }
         break;
       }

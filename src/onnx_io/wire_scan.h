@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// How much a file may ask for.
+/// Limits on what a file may allocate.
 struct ScanLimits {
   std::size_t nodes = 1'000'000;
   std::size_t initializers = 1'000'000;

@@ -115,7 +115,7 @@ class Export {
       places_.emplace(&tensor, place);
       order.emplace_back(place.offset, &tensor);
     });
-    // A tensor whose bytes another one uses too cannot be changed where it stands.
+    // A tensor that shares its bytes with another one cannot be changed in place.
     std::ranges::sort(order);
     std::map<std::string, const LocatedTensor*> furthest;
     for (const auto& [offset, tensor] : order) {
@@ -216,9 +216,9 @@ class Export {
     }
     const std::uint64_t offset = file.append(value);
     set_entry(tensor, "offset", fmt::format("{}", offset));
-    report_.changes.push_back(fmt::format(
-        "tensor '{}' shared its external data with another tensor and got a place of its own",
-        printable(name)));
+    report_.changes.push_back(
+        fmt::format("tensor '{}' shared its external data with another tensor and now has its own",
+                    printable(name)));
   }
 
   void set_entry(const LocatedTensor& tensor, const std::string& key, const std::string& value) {
@@ -236,7 +236,7 @@ class Export {
 
   void add(const ExportEdits::Added& added) {
     const OnnxInitializer* like = source_.find_initializer(added.like);
-    PT_CHECK(like && is_float(like->file_dtype), kInternal, "'{}' is no initializer to copy",
+    PT_CHECK(like && is_float(like->file_dtype), kInternal, "'{}' is not an initializer to copy",
              printable(added.like));
     PT_CHECK(!source_.find_initializer(added.name) && names_added_.insert(added.name).second,
              kInternal, "there is an initializer '{}' already", printable(added.name));
@@ -256,7 +256,7 @@ class Export {
   void rewrite(const ExportEdits::Rewritten& rewritten) {
     const OnnxNode& node = source_.nodes.at(rewritten.node);
     PT_CHECK(node.function.empty(), kModel,
-             "{} stands in a local function, so its inputs cannot be rewritten", node.label());
+             "{} is in a local function, so its inputs cannot be rewritten", node.label());
     const LocatedNode& located = map_.nodes.at(node.file_index);
     const Enclosing& input = located.inputs.at(rewritten.input);
     EnclosingChain chain = located.chain;
@@ -382,12 +382,12 @@ std::string why_not_writable(const OnnxModel& source, std::string_view name) {
       attribute.name == "value_float" || attribute.name == "value_floats" ||
       (attribute.name == "value" && attribute.kind == OnnxAttribute::Kind::kTensor &&
        attribute.tensor && is_float(attribute.tensor.dtype()));
-  if (!floats) return "it is no floating-point constant";
+  if (!floats) return "it is not a floating-point constant";
   if (attribute.bound) return "it is given by the call of a local function";
   if (node->function.empty()) return "";
   const auto calls = source.inlined.find(node->function);
   if (calls == source.inlined.end() || calls->second != 1) {
-    return fmt::format("it stands in local function {}, which is called {} times",
+    return fmt::format("it is in local function {}, which is called {} times",
                        printable(node->function),
                        calls == source.inlined.end() ? 0 : calls->second);
   }

@@ -1,5 +1,5 @@
-// Export: the user's own file with other parameter bytes. Names, order, operators, metadata and
-// everything that pipetrain does not know stay as they are; nothing new gives the identical file.
+// Export: a copy of the user's file with new parameter bytes. Names, order, operators, metadata and
+// unknown fields stay unchanged; without new values the copy is identical.
 #pragma once
 
 #include <filesystem>
@@ -47,8 +47,8 @@ struct ExportReport {
   std::vector<std::string> changes;          // sentences: all that is not just new bytes
 };
 
-/// Says why the tensor called `name` cannot be given a new value on export, or "" if it can:
-/// floating-point initializers and Constant nodes, unless they stand in a local function that is
+/// The reason why the tensor `name` cannot get a new value on export, or "" if it can:
+/// floating-point initializers and Constant nodes, unless they are in a local function that is
 /// called more than once.
 std::string why_not_writable(const OnnxModel& source, std::string_view name);
 

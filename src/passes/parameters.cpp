@@ -372,7 +372,7 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
   return rules;
 }
 
-std::string words_on_doubtful(const std::map<std::string, TensorRule>& rules) {
+std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>& rules) {
   constexpr std::size_t kNamed = 4;
   std::size_t count = 0;
   std::string names;

@@ -47,7 +47,7 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
 
 /// One sentence on the doubtful tensors of the rules, and how to train them; empty if there are
 /// none.
-std::string words_on_doubtful(const std::map<std::string, TensorRule>& rules);
+std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>& rules);
 
 /// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied
 /// are tensors that are reached through an Identity node with a name of its own, and vectors of

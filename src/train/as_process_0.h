@@ -1,4 +1,4 @@
-// One answer for all processes of a run: clocks, files and signals are each process's own.
+// Gives all processes the answer of process 0: clocks, files and signals differ between processes.
 #pragma once
 
 #include <type_traits>
@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// What process 0 has found, where there are several; `value` where `processes` is null. All of
-/// them call it.
+/// Broadcasts the value of process 0; `value` itself if `processes` is null. Called by all
+/// processes.
 template <class T>
 T as_process_0(ProcessGroup* processes, T value) {
   static_assert(std::is_trivially_copyable_v<T>);

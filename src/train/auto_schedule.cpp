@@ -19,7 +19,7 @@ namespace {
 
 std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& scope,
                                     std::int64_t own) {
-  // A profile that is given is of one size.
+  // A given profile is of one micro-batch size.
   if (!scope.micro_batches || !config.pipeline.profile_path.empty()) return {static_cast<int>(own)};
   std::set<int> counts = {static_cast<int>(own)};
   const std::int64_t batch = config.optimization.batch_size;
@@ -28,8 +28,8 @@ std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& 
   return {counts.begin(), counts.end()};
 }
 
-/// Chain costs by number of micro-batches, measured or estimated at each size: smaller ones do not
-/// take their share of the time, since weights are read and kernels started for each of them.
+/// Chain costs by number of micro-batches, measured or estimated at each size: time does not scale
+/// with the size, since weights are read and kernels launched for each micro-batch.
 class CostsBySize {
  public:
   CostsBySize(const RunConfig& config, const Network* same_data) : config_(config) {
@@ -38,7 +38,7 @@ class CostsBySize {
     config_.pipeline.plan_replicas = false;
     own_ = std::make_unique<ProfiledNetwork>(
         Network(config_, RunMode::kTrain, /*processes=*/nullptr, same_data));
-    // Cuts are compared in one order.
+    // All cuts refer to the same order.
     config_.pipeline.order = order_of(own_->graph(), own_->chain());
     costs_[own()] = std::make_unique<ChainCosts>(own_->costs());
   }
@@ -57,7 +57,7 @@ class CostsBySize {
     costs = std::make_unique<ChainCosts>(network.costs());
     return *costs;
   }
-  /// Whether there is a graph at that size: micro-batches may be too large for any memory.
+  /// Whether the graph can be built at that size: micro-batches may be too large.
   bool exists(int micro_batches) {
     try {
       at(micro_batches);
@@ -70,7 +70,7 @@ class CostsBySize {
 
  private:
   RunConfig config_;
-  std::unique_ptr<ProfiledNetwork> own_;  // at the size that the run has by itself
+  std::unique_ptr<ProfiledNetwork> own_;  // at the default size of the run
   std::map<int, std::unique_ptr<ChainCosts>> costs_;
 };
 
@@ -85,7 +85,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.processors = costs.processors();
   request.micro_batches = micro_batch_counts(config, scope, costs.own());
   if (scope.profile_seconds > 0) {
-    // Those near to the run's own first.
+    // Sizes near the run's own first.
     const double own = std::log2(static_cast<double>(costs.own()));
     std::vector<int> order = std::exchange(request.micro_batches, {});
     std::stable_sort(order.begin(), order.end(), [own](int a, int b) {
@@ -116,7 +116,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
     if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;
   } else if (const std::optional<Topology> measured = measured_topology();
              measured && !measured->levels.empty()) {
-    // Stages beyond the cores of this machine are as near to each other as those on cores.
+    // Stages beyond the cores of this machine use the same links as those on cores.
     request.topology = *measured;
     request.topology.levels.resize(1);
     request.topology.levels.front().count = request.devices;

@@ -1,4 +1,4 @@
-// --schedule auto: what the simulator finds best for a model, its data and its devices.
+// --schedule auto: the best configuration in simulation for a model, its data and its devices.
 #pragma once
 
 #include <vector>

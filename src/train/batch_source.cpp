@@ -21,7 +21,7 @@ double counted_weight(const Network& network, const Tensor& label, std::int64_t 
   const Loss& loss = network.graph().loss;
   double sum = 0;
   for (const std::int64_t value : label.span<const std::int64_t>()) {
-    // The kernels have yet to refuse what is no class.
+    // Invalid classes are reported later by the kernels.
     if (value >= 0 && value < loss.classes && value != loss.ignore_index)
       sum += weights[static_cast<std::size_t>(value)];
   }
@@ -110,7 +110,7 @@ MicroBatch& StreamUnits::acquire(int unit) {
 
 void StreamUnits::load(int number) {
   const Batch* batch = loader_.next();
-  PT_CHECK(batch != nullptr, kInternal, "the data end before the round");
+  PT_CHECK(batch != nullptr, kInternal, "the data ended before the round");
   Slot& slot = this->slot(number);
   slot.samples = static_cast<std::int64_t>(batch->samples);
   slot.counted = counted_elements(run_.network().graph().loss, batch->columns.back(), slot.samples);

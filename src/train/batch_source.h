@@ -1,4 +1,4 @@
-// Feeds the runtime: cuts mini-batches into the units of a round.
+// Feeds the runtime: splits mini-batches into the micro-batches of a round.
 #pragma once
 
 #include <condition_variable>
@@ -16,16 +16,16 @@ namespace pipetrain {
 /// Elements of the labels that count towards the loss: all but ignore_index.
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
 
-/// What they count for: their number, or the sum of the weights of their classes while training.
+/// Their total weight: their number, or while training the sum of the weights of their classes.
 double counted_weight(const Network& network, const Tensor& label, std::int64_t counted);
 
-/// Points the units of a mini-batch at their samples. columns: each (samples, …), which stay where
-/// they are; `weight` is what the counted elements of the labels count for.
+/// Points the micro-batches of a mini-batch at their samples. columns: each (samples, …), which
+/// stay where they are; `weight` is what the counted elements of the labels count for.
 void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<MicroBatch>& units);
 
-/// The micro-batches of one mini-batch: units of a synchronous or evaluation round.
+/// The micro-batches of one mini-batch, for a synchronous or evaluation round.
 class BatchUnits final : public UnitSource {
  public:
   /// `batch` stays valid during the round.

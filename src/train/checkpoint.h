@@ -1,5 +1,5 @@
-// Checkpoints: everything that a run needs to go on to the same bits, by names of the model, so
-// that it does not matter into how many stages the model is cut.
+// Checkpoints: everything that a run needs to resume with bit-identical results, by tensor names,
+// independent of the stages.
 //
 //   RUN/checkpoints/
 //     latest               the newest: its name and the SHA-256 of its manifest
@@ -26,19 +26,19 @@
 
 namespace pipetrain {
 
-/// Before the names of moving averages among what the optimizer remembers.
+/// Prefix of the moving averages in the optimizer state.
 inline constexpr std::string_view kAverageKey = "average/";
 
 /// A name and a value as text.
 using Setting = std::pair<std::string, std::string>;
 
-/// What a run is: the same for all its checkpoints.
+/// The identity of a run, the same for all its checkpoints.
 struct RunRecord {
   std::string model_fingerprint;  // of the network without its weights
   std::string data_fingerprint;
   std::vector<Setting> settings;  // options that were given: "--lr" "0.1"
-  std::vector<Setting> outputs;   // those that say where results go: taken from own checkpoints only
-  std::vector<Setting> numbers;   // all that decides the numbers of a run, resolved
+  std::vector<Setting> outputs;   // where results go; used for the user's own checkpoints only
+  std::vector<Setting> numbers;   // all settings that affect the results, resolved
   std::string value(const std::string& number) const;  // of `numbers`; empty when there is none
 };
 
@@ -52,13 +52,14 @@ struct BestResult {
 
 struct Checkpoint {
   RunRecord run;
-  bool is_own = false;    // as it was read: a run of this user on this machine has written it
-  std::string reason;     // "every", "best", "signal", "final", …
-  std::int64_t step = 0;  // mini-batches that are done: also the data's and the masks' cursor
+  bool is_own = false;  // on reading: written by a run of this user on this machine
+  std::string reason;   // "every", "best", "signal", "final", …
+  std::int64_t step =
+      0;  // completed mini-batches: also the position in the data and the dropout masks
   std::int64_t total_steps = 0;
   std::int64_t batches_per_epoch = 0;
   double learning_rate = 0;  // of the last update
-  LossScale loss_scale;      // of the next step, and what was left out so far
+  LossScale loss_scale;      // of the next step, and the steps skipped so far
   double seconds = 0;        // that the run has trained, before a resume too
   std::optional<BestResult> best;
   std::vector<int> cuts;  // where the stages after the first begin in the chain
@@ -91,9 +92,9 @@ struct WrittenCheckpoint {
   std::vector<std::string> deleted;  // names of older ones that were one too many
 };
 
-/// Writes a checkpoint into a folder, which is made if need be: whole or not at all. An older one
-/// of the same step is replaced. Error (kResource) when there is not enough room, seen before
-/// anything is written, or the disk fails.
+/// Writes a checkpoint atomically into a folder, which is created if needed. An older one of the
+/// same step is replaced. Error (kResource) when there is not enough space, checked before writing,
+/// or the disk fails.
 WrittenCheckpoint write_checkpoint(const std::filesystem::path& folder,
                                    const Checkpoint& checkpoint);
 
@@ -103,12 +104,12 @@ std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& fol
                                                 std::optional<std::int64_t> best_step,
                                                 std::int64_t step);
 
-/// Deletes what runs that were killed while writing have left. The caller holds the lock of
-/// the run's folder.
+/// Deletes leftovers of runs that were killed while writing. The caller holds the lock of the run's
+/// folder.
 void delete_unfinished(const std::filesystem::path& folder);
 
-/// Reads and checks a whole checkpoint. Error (kData) that names the file and what is wrong with
-/// it; every changed bit is noticed.
+/// Reads and checks a whole checkpoint. Error (kData) that names the file and the damage; any
+/// changed bit is detected.
 Checkpoint read_checkpoint(const std::filesystem::path& path);
 
 /// The newest checkpoint that is not damaged, among those in a folder.
@@ -120,11 +121,11 @@ struct FoundCheckpoint {
 /// Empty when there is no checkpoint at all. Error (kData) when all are damaged.
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
 
-/// What `given` means: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest"
-/// or "best" in it. Error (kUsage) when there is none.
+/// Resolves `given`: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest" or
+/// "best" in it. Error (kUsage) when there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& given);
 
-/// Keeps the folder of a run to one process.
+/// Locks the folder of a run for one process.
 class FolderLock {
  public:
   /// Makes the folder. Error (kUsage) when another process trains there, kResource when the folder

@@ -25,7 +25,7 @@ std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   PT_CHECK(in && !error, kData, "cannot read {}: {}", printable(path.string()),
            error ? error.message() : "it cannot be opened");
-  PT_CHECK(bytes <= kLongestManifest, kData, "{} is damaged: a manifest has no {} bytes",
+  PT_CHECK(bytes <= kLongestManifest, kData, "{} is damaged: {} bytes are too many for a manifest",
            printable(path.string()), bytes);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -71,7 +71,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
     } else if (file.name == "stashed.safetensors") {
       checkpoint.stashed = by_version(std::move(tensors), path / file.name);
     } else {
-      PT_FAIL(kData, "{} holds a file that this version of pipetrain does not know: {}",
+      PT_FAIL(kData, "{} contains an unknown file, maybe of another version of pipetrain: {}",
               printable(path.string()), printable(file.name));
     }
   }
@@ -106,10 +106,10 @@ FoundCheckpoint find_checkpoint(const fs::path& given) {
   const fs::path inside = given / "checkpoints";
   std::optional<FoundCheckpoint> found =
       newest_checkpoint(fs::is_directory(inside, error) ? inside : given);
-  PT_CHECK(found, kUsage,
-           "there is no complete checkpoint in \"{}\"; to start afresh where there is none: "
-           "--resume=auto",
-           printable(given.string()));
+  PT_CHECK(
+      found, kUsage,
+      "there is no complete checkpoint in \"{}\"; to start a new run in that case: --resume=auto",
+      printable(given.string()));
   return *std::move(found);
 }
 

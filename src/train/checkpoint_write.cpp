@@ -56,7 +56,7 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
   fs::create_directories(folder, error);
-  PT_CHECK(!error, kResource, "cannot make the folder {}: {}", printable(folder.string()),
+  PT_CHECK(!error, kResource, "cannot create the folder {}: {}", printable(folder.string()),
            error.message());
   sync_directory(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
 }
@@ -65,7 +65,7 @@ fs::path unfinished_name(const fs::path& folder, std::int64_t step, const char* 
   return folder / fmt::format(".{}.{}.{}", checkpoint_name(step), ::getpid(), kind);
 }
 
-/// Takes a checkpoint out of sight before its files go, so that nobody meets half of it.
+/// Renames a checkpoint before its files are deleted, so that no reader sees a partial one.
 void remove_checkpoint(const fs::path& path, std::int64_t step) {
   std::error_code error;
   const fs::path hidden = unfinished_name(path.parent_path(), step, "old");
@@ -79,7 +79,8 @@ void put_in_place(const fs::path& temporary, const fs::path& path) {
   if (::rename(temporary.c_str(), path.c_str()) == 0) return;
   if (errno != EEXIST && errno != ENOTEMPTY) fail("name", path);
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
-    // A file system that cannot exchange: the old one goes first, others are still there.
+    // The file system cannot exchange directories: delete the old one first; other checkpoints
+    // remain.
     std::error_code error;
     fs::remove_all(path, error);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("name", path);
@@ -198,7 +199,7 @@ std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep
   int kept = 0;
   for (const fs::path& path : list_checkpoints(folder)) {
     const std::int64_t number = step_of(path.filename().string());
-    // After a fall back to an older one, those of the abandoned steps are newer than the newest.
+    // After falling back to an older checkpoint, those of the abandoned steps have higher numbers.
     if (number == step || (number < step && ++kept < keep) || number == best_step) continue;
     remove_checkpoint(path, number);
     deleted.push_back(path.filename().string());
@@ -223,7 +224,7 @@ FolderLock::FolderLock(const fs::path& folder) {
   if (descriptor_ < 0) fail("open", folder);
   for (int attempt = 0; attempt < 5; ++attempt) {
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-    ::usleep(20000);  // somebody who only asked (is_locked) has let go by then
+    ::usleep(20000);  // is_locked() holds the lock only briefly
   }
   ::close(descriptor_);
   PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another --run-dir",

@@ -1,5 +1,5 @@
-// Everything that decides a run. The command line fills it in; a run is a function of it and of the
-// files it names.
+// The complete configuration of a run. The command line fills it in; the results depend on it and
+// on the files it names alone.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ struct ModelConfig {
   LossOptions loss;
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;
-  DType precision = DType::kFloat32;  // of activations and products: also kBFloat16, kFloat16
-  bool tensor_floats = false;         // products of float32 on GPUs may round operands to TF32
+  DType precision = DType::kFloat32;  // of activations and matmul inputs: also kBFloat16, kFloat16
+  bool tensor_floats = false;         // matmuls of float32 on GPUs may use TF32
 };
 
 struct PipelineConfig {
@@ -38,33 +38,33 @@ struct PipelineConfig {
   std::string schedule = "1f1b";  // a name, or the file of a schedule
   int chunks = 2;                 // stages of a device in interleaved schedules
   std::vector<int> replicas;      // devices of each stage; empty: one each
-  bool plan_replicas = false;     // the planner says how many devices each stage gets
-  bool estimate = false;          // plan for the devices of the topology, which are not at hand
+  bool plan_replicas = false;     // the planner chooses the devices per stage
+  bool estimate = false;          // plan for the devices of the topology, which are not present
   std::string topology;           // a topology's file or name; empty: the measured one, if there is
-  int memory_units = 0;           // of schedule zb: units that a device may hold; 0: one a device
-  double warm_up_tolerance = 0.02;    // of schedule 1f1b-auto: share by which speed may be missed
+  int memory_units = 0;  // of schedule zb: micro-batches that a device may hold; 0: one per device
+  double warm_up_tolerance = 0.02;    // of schedule 1f1b-auto: fraction of the speed to give up
   std::int64_t micro_batches = 0;     // 0: by micro_batch_size, or automatic
   std::int64_t micro_batch_size = 0;  // 0: by micro_batches
   std::string plan_path;              // a plan.json to follow
   std::vector<std::string> split;     // nodes that start stages 1, 2, …
-  std::vector<int> cuts;              // the same as places in the chain: what a search has found
+  std::vector<int> cuts;              // the same as positions in the chain, from a search
   std::vector<int>
       order;  // and in which order of nodes (partition/order_text.h); empty: found here
   Recompute recompute = Recompute::kAuto;
   std::size_t memory_limit_bytes = 0;
   std::string profile_path;  // a profile.json to use instead of measuring
   bool profile_cache = true;
-  bool brief_profile = false;  // one device: begin soon, predict roughly
+  bool brief_profile = false;  // one device: short profiling, rough prediction
   Backend backend = Backend::kCpu;
-  std::string edge = "auto";   // how GPUs hand values to each other: auto, copy, nccl
-  bool deterministic = false;  // gradients of replicas are added up in their order on GPUs, too
-  std::vector<int> gpu_ids;    // by device; one may stand several times. Empty: stages on the CPU
+  std::string edge = "auto";   // transfers between GPUs: auto, copy, nccl
+  bool deterministic = false;  // gradients of replicas are summed in a fixed order on GPUs, too
+  std::vector<int> gpu_ids;    // by device; may repeat. Empty: stages on the CPU
   int threads = 0;             // of each stage; 0: cores / stages, at least 1
   bool pin = true;
   double timeout_seconds = 60;
 };
 
-/// Whether --deterministic forbids NCCL's sums, whose order for more than two replicas is its own.
+/// Whether --deterministic forbids NCCL sums, whose order is not fixed for more than two replicas.
 inline bool adds_in_one_order(const PipelineConfig& pipeline) {
   const auto many = [](int count) { return count > 2; };
   return pipeline.deterministic &&
@@ -73,7 +73,7 @@ inline bool adds_in_one_order(const PipelineConfig& pipeline) {
 }
 
 /// What happens when the loss, or with kSkip a gradient, is not finite: an Error (kDiverged); the
-/// step changes nothing (synchronous schedules); nothing.
+/// step is skipped (synchronous schedules); nothing.
 enum class OnNonfinite : std::uint8_t { kStop, kSkip, kIgnore };
 
 struct OptimizationConfig {
@@ -86,13 +86,13 @@ struct OptimizationConfig {
   std::vector<std::pair<std::string, double>> rate_scales, decays;
   LearningRateSettings learning_rate;
   bool rate_by_time = false;     // the curve spans the time limit, not the steps
-  double rate_every_epochs = 0;  // learning_rate.every_steps in epochs; 0: as it stands there
+  double rate_every_epochs = 0;  // learning_rate.every_steps in epochs; 0: in steps
   double warmup = 0;             // steps, or a fraction of the run when warmup_is_fraction
   bool warmup_is_fraction = false;
   double clip_norm = 0;
   double loss_scale = 0;             // of kFloat16; 0: adapts
-  std::string best_metric = "loss";  // of held-out data: which checkpoint is the best
-  std::int64_t patience = 0;         // evaluations without a better one that end the run; 0: never
+  std::string best_metric = "loss";  // of validation: selects the best checkpoint
+  std::int64_t patience = 0;         // validations without improvement that end the run; 0: never
   double evaluate_every = 1;         // epochs, or steps when evaluate_by_steps; 0: never
   bool evaluate_by_steps = false;
   std::uint64_t seed = 1;

@@ -19,15 +19,16 @@
 namespace pipetrain {
 namespace {
 
-/// What a person should know about the numbers of a plan.
+/// Notes on the accuracy of a plan's predictions.
 void add_notes(const ProfiledNetwork& network, Plan& plan) {
   const Profile& profile = network.profile();
   const std::vector<int>& gpus = network.config().pipeline.gpu_ids;
   if (!gpus.empty() && !network.estimated() && profile.backend == "estimate")
     plan.notes.emplace_back(
-        "what the nodes cost on a GPU is estimated from operations and bytes, not measured; "
-        "pipetrain profile measures it");
-  std::set<std::string> makes;  // of this process's: to open another's would take memory there
+        "GPU times are estimated from FLOPs and bytes, not measured; pipetrain profile measures "
+        "them");
+  std::set<std::string>
+      makes;  // of this process's GPUs: opening another's would allocate memory there
   for (int device = 0; profile.backend == "device" && network.leads() && device < std::ssize(gpus);
        ++device) {
     if (network.is_here(device))
@@ -36,18 +37,17 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   if (makes.size() > 1)
     plan.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile.device));
   if (!network.order().empty())
-    plan.notes.emplace_back(
-        "the nodes are cut in another order than the file's, which is in the plan");
+    plan.notes.emplace_back("the nodes were reordered before cutting; the plan has their order");
   if (network.config().pipeline.topology.empty() && network.topology() &&
       std::any_of(plan.stages.begin(), plan.stages.end(),
                   [](const StagePlan& stage) { return stage.replicas > 1; })) {
     plan.notes.emplace_back(
-        "sums of gradients over replicas are priced at the speed at which two threads copy; while "
-        "all are busy they take longer (doctor --measure tells both)");
+        "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
+        "threads busy it is slower (doctor --measure shows both)");
   }
 }
 
-/// What the stages of a plan cost.
+/// The costs of the stages of a plan.
 Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
@@ -55,8 +55,8 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   return costs;
 }
 
-/// Gives every edge the link between its devices, where those are not here. (In one process values
-/// stay where they are: there only the hand-over takes time.)
+/// Gives every edge the link between its devices, if those are not present. (Within one process
+/// values are not copied: only the latency counts.)
 void set_links(const ProfiledNetwork& network, const Program& program, Costs& costs) {
   if (!network.estimated()) return;
   for (const Edge& edge : program.edges) {
@@ -89,7 +89,7 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
   plan = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
 }
 
-/// What the planner is asked, but for what depends on the way to choose the cuts.
+/// The planner's request, without the parts that depend on how the cuts are chosen.
 PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit) {
   PlanRequest request;
   request.stages = network.schedule().stages();
@@ -114,7 +114,7 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
-/// Chooses the cuts. Puts what was asked for into `request`.
+/// Chooses the cuts. Stores the planner's request in `request`.
 Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanRequest& request) {
   const std::vector<int>& replicas = network.config().pipeline.replicas;
   if (!network.config().pipeline.plan_path.empty()) {
@@ -151,17 +151,17 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
   std::vector<DeviceRange> places;
   for (const int count : replicas)
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
-  // The closed forms know of replicas, what one program holds does not.
+  // The closed forms consider replicas; the memory of one program does not.
   if (!places.empty()) request.loads.clear();
   return plan_with_cuts(network.costs(), request, cuts, {}, places);
 }
 
-/// Whether all gradients are brought together before an update. Error (kUsage) where the schedule
-/// does not allow that.
+/// Whether an update needs all gradients at once. Error (kUsage) if the schedule does not allow
+/// that.
 bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
   const LossScaling scaling = network.loss_scaling();
   PT_CHECK(!network.asynchronous() || !scaling.skips, kUsage,
-           "--schedule {} updates each stage on its own, so no step can be left out where {}",
+           "--schedule {} updates each stage separately, so it cannot skip a step when {}",
            network.config().pipeline.schedule,
            scaling.adapts
                ? "float16 overflows; use 1f1b or gpipe, --precision bf16 or a fixed "
@@ -171,13 +171,13 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(
       !network.asynchronous() || !gradient_sync || stages == 1, kUsage,
-      "--schedule {} updates each stage on its own, which {} does not allow; use 1f1b or gpipe",
+      "--schedule {} updates each stage separately, which {} does not allow; use 1f1b or gpipe",
       network.config().pipeline.schedule,
       slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
   return gradient_sync;
 }
 
-/// What each device of a stage will hold for it, by stage.
+/// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
   const std::vector<StageCapacity> capacity = stage_capacities({&program});
@@ -215,7 +215,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   Costs costs = costs_of_stages(network, plan);
   ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
                         micro_batches);
-  // An asynchronous round is long: some of it, with the pipeline full, tells the rate.
+  // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   set_links(network, program, costs);

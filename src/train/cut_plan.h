@@ -1,4 +1,4 @@
-// Where a profiled network is cut into stages, and what follows from that: program, seconds, bytes.
+// Cuts a profiled network into stages, and derives their program, times and memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace pipetrain {
 
-/// Where a network is cut, and what follows from that.
+/// The cuts of a network, and what follows from them.
 struct CutPlan {
   Plan plan;
   PlanRequest request;                // that the plan answers

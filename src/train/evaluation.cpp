@@ -16,7 +16,7 @@
 namespace pipetrain {
 namespace {
 
-/// Puts the moving averages, where there are some, in the place of the weights for a while.
+/// Temporarily replaces the weights by their moving averages, if there are any.
 class Averaged {
  public:
   explicit Averaged(PipelineRun& run)

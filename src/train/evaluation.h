@@ -1,4 +1,4 @@
-// What held-out data say of a model that is being trained.
+// Validation of a model during training.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace pipetrain {
 class Predictor;
 class PipelineRun;
 
-/// Evaluates the network's evaluation data once, between rounds.
+/// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
 
-/// How often the label is among the k largest outputs, which the loss does not tell.
+/// Top-k accuracy, which needs the outputs besides the loss.
 class TopK {
  public:
   explicit TopK(PipelineRun& run);
@@ -25,7 +25,7 @@ class TopK {
 
  private:
   PipelineRun& run_;
-  std::unique_ptr<Predictor> predictor_;  // made when it is first asked for
+  std::unique_ptr<Predictor> predictor_;  // created on first use
 };
 
 }  // namespace pipetrain

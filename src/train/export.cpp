@@ -40,7 +40,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     const auto original = values.find(copy.original);
     if (!value || original == values.end() ||
         std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
-      continue;  // still the same numbers: the file may go on sharing them
+      continue;  // still equal: the file can keep sharing them
     }
     const bool through_identity = model.file.nodes[copy.node].op_type == "Identity";
     const std::string name = through_identity ? copy.name + ".untied" : copy.name;
@@ -132,8 +132,8 @@ void check_one_file(const OnnxModel& model, const std::string& output) {
   if (output != "-") return;
   for (const OnnxInitializer& tensor : model.initializers) {
     PT_CHECK(!tensor.external, kUsage,
-             "--output -: {} keeps weights in other files, and standard output takes only one; "
-             "give --output the name of a file",
+             "--output -: {} has external weights, which cannot go to standard output; give "
+             "--output a file name",
              printable(model.path.string()));
   }
 }

@@ -1,5 +1,4 @@
-// Trained weights into a copy of the user's file: from a run that has them in memory, or from a
-// checkpoint.
+// Writes trained weights into a copy of the user's file, from a run in memory or from a checkpoint.
 #pragma once
 
 #include <cstdint>

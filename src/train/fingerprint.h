@@ -1,4 +1,4 @@
-// What tells networks and data sets apart, so that a checkpoint does not go on with others.
+// Fingerprints of networks and data sets, so that a checkpoint is not resumed with others.
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@
 namespace pipetrain {
 
 /// SHA-256 of a network: operators, attributes, names, types and shapes, and its constants that are
-/// not floating-point (shapes, axes, indices). Weights do not enter: trained or not, it is the same
-/// network.
+/// not floating-point (shapes, axes, indices). Weights are not included.
 std::string fingerprint(const OnnxModel& model);
 
 /// "SAMPLES samples, CRC-32C of some of them".

@@ -25,7 +25,7 @@ class Drawing {
     for (const OnnxNode& node : model_.nodes) {
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
         if (node.inputs[slot] != name) continue;
-        // A weight may be turned around before it is used.
+        // A weight may be transposed before it is used.
         const bool turned = node.op_type == "Transpose" || node.op_type == "Identity";
         const std::string& used = turned ? node.outputs[0] : name;
         for (const OnnxNode& user : model_.nodes) {

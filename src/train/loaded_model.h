@@ -1,4 +1,4 @@
-// A model as read: the file, the rules for its tensors, and which of them are trained apart.
+// A model as read: the file, the rules for its tensors, and which of them are trained separately.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace pipetrain {
 
 struct LoadedModel {
   OnnxModel file;   // as in the file: what export writes back
-  OnnxModel model;  // with merged tensors given copies of their own: what is trained
+  OnnxModel model;  // with separate copies of merged tensors: what is trained
   std::map<std::string, TensorRule> rules;
   std::vector<UntiedCopy> copies;
 
@@ -22,7 +22,7 @@ struct LoadedModel {
 };
 
 /// Reads the file. A tensor that could not be written back is not trained. Error (kModel, kUsage)
-/// for what is no model.
+/// for an invalid model.
 LoadedModel load_model(const ModelConfig& config);
 
 }  // namespace pipetrain

@@ -103,11 +103,11 @@ BestResult best_of(const DocumentField& field, std::int64_t step) {
             metric_named(metric.text()), field.at("stalled").integer(0, step)};
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kData) throw;
-    metric.fail(fmt::format("is no metric: {}", error.message()));
+    metric.fail(fmt::format("is not a metric: {}", error.message()));
   }
 }
 
-/// Where the run stands in its schedule.
+/// The position of the run in its schedule.
 void read_schedule(const DocumentField& field, Checkpoint& out) {
   field.allow_only({"cuts", "round_start", "round_batches", "updates"});
   const DocumentField cuts = field.at("cuts");

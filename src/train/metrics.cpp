@@ -20,7 +20,7 @@ std::string metric_named(std::string_view name) {
   for (const std::string_view metric : kMetrics) {
     if (metric == plain) return std::string(metric);
   }
-  PT_FAIL(kUsage, "there is no metric \"{}\"; one of: loss, accuracy, perplexity, r2, top5",
+  PT_FAIL(kUsage, "unknown metric \"{}\"; one of: loss, accuracy, perplexity, r2, top5",
           printable(std::string(name)));
 }
 

@@ -1,4 +1,4 @@
-// What evaluations measure, by name: for the best model, early stopping and assertions.
+// Validation metrics by name: for the best model, early stopping and --assert.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace pipetrain {
 
-/// One pass over held-out data. What the task does not have is absent.
+/// One pass over validation data. Metrics that the task does not have are absent.
 struct EvaluationReport {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;  // without label smoothing and class weights
   std::optional<double> accuracy;
   std::optional<double> perplexity;
-  std::optional<double> r2;     // of regressions: share of the variance that is explained
-  std::optional<double> top_k;  // accuracy of the k likeliest classes, where that was asked for
+  std::optional<double> r2;     // of regression: coefficient of determination
+  std::optional<double> top_k;  // top-k accuracy, if requested
   int k = 0;
   std::int64_t samples = 0;
   double seconds = 0;

@@ -13,13 +13,13 @@
 namespace pipetrain {
 namespace {
 
-// Of elements squared and stages: what a plan of one order may take.
+// Limit on elements² × stages of a plan of one order.
 constexpr double kMostWork = 2e7;
 constexpr double kMostElements = 1500;
-// What a byte over a cut is charged while orders race, where links cost nothing: about a copy.
+// Cost of a byte over a cut when orders are compared without link costs: about a copy.
 constexpr double kNominalBytesPerSecond = 1e10;
 
-// What a plan of an order is judged by.
+// How a plan of an order is ranked.
 struct Judged {
   double seconds = std::numeric_limits<double>::infinity();
   std::size_t bytes = 0;  // over its cuts, both ways
@@ -33,7 +33,7 @@ Judged judge(const ChainCosts& costs, const PlanRequest& request) {
     for (const int cut : plan.cuts())
       out.bytes += costs.forward_bytes[at(cut)] + costs.backward_bytes[at(cut)];
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kResource) throw;  // it does not fit: no order to take
+    if (error.kind() != ErrorKind::kResource) throw;  // it does not fit
   }
   return out;
 }
@@ -56,7 +56,7 @@ CostGraph cost_graph_of(const TrainingGraph& training, const Chain& chain,
     const Node& node = graph[id];
     return place[at(node.gradient_of ? node.gradient_of.index : id.index)];
   };
-  // Of what somebody elsewhere reads.
+  // Of values that another stage reads.
   std::vector<bool> sent(graph.values.size(), false);
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const int here = place_of({static_cast<int>(n)});

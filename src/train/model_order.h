@@ -1,5 +1,5 @@
-// The order in which the operators of a model are cut into stages: any that puts inputs first gives
-// the same numbers, but cuts at other places.
+// The order in which the operators of a model are cut into stages: every topological order gives
+// the same results, but different cuts.
 #pragma once
 
 #include <vector>

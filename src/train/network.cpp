@@ -30,7 +30,7 @@ LabelHint label_hint(const RawData& raw) {
   return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
 }
 
-/// The graph; where only the size of the micro-batch is in its way, the model is not to blame.
+/// The graph. Error (kResource) if only the size of the micro-batch prevents it, not the model.
 std::unique_ptr<TrainingGraph> build_at_size(const LoadedModel& model, BuildOptions options) {
   try {
     return std::make_unique<TrainingGraph>(build_training_graph(model.model, model.rules, options));
@@ -47,7 +47,7 @@ std::unique_ptr<TrainingGraph> build_at_size(const LoadedModel& model, BuildOpti
   }
 }
 
-/// The rates that tensors have for themselves, by name. Error (kUsage) for a pattern without any.
+/// Learning rates of single tensors, by name. Error (kUsage) for a pattern without a match.
 std::map<std::string, ParameterRates> own_rates(const OptimizationConfig& optimization,
                                                 const LoadedModel& model) {
   std::map<std::string, ParameterRates> own;
@@ -93,7 +93,7 @@ std::map<std::string, Shape> given_sample_shapes(const ModelConfig& config,
   return shapes;
 }
 
-/// What a graph asks of its data.
+/// What a graph needs from its data.
 DataSpec data_spec_of(const TrainingGraph& graph) {
   DataSpec spec;
   const auto sample_shape = [&](ValueId id) {
@@ -159,9 +159,9 @@ void Network::open_data_and_graph(const Network* same_data) {
     }
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == RunMode::kEvaluate) {
-      // Other pictures may lack a class: numbers are those that it was trained with.
+      // Other data may lack a class: class numbers are those of training.
       const std::vector<std::string> known = trained_classes(model_.file);
-      for (RawSplit* split : {&raw->train, &raw->held_out}) {
+      for (RawSplit* split : {&raw->train, &raw->validation}) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);
       }
     }
@@ -194,7 +194,7 @@ void Network::choose_micro_batch() {
     config_.optimization.drop_last = true;
   } else if (whole) {
     PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
-             "--schedule {} sends each mini-batch as one unit; leave out --micro-batches",
+             "--schedule {} does not split mini-batches; leave out --micro-batches",
              pipeline.schedule);
     micro_batch_ = batch;
   } else if (pipeline.micro_batch_size > 0) {
@@ -211,8 +211,8 @@ void Network::choose_micro_batch() {
   }
   micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
   PT_CHECK(!whole || micro_batches_ == 1, kUsage,
-           "--schedule {} sends each mini-batch as one unit, but the model has a fixed batch of "
-           "{}; use --batch-size {}",
+           "--schedule {} does not split mini-batches, but the model has a fixed batch of {}; use "
+           "--batch-size {}",
            pipeline.schedule, fixed, fixed);
 }
 
@@ -224,7 +224,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   options.lower.output_node = config_.model.output_node;
   options.lower.mode = {!evaluation, config_.model.batch_norm, config_.model.dropout};
   options.loss = loss_;
-  // What makes training harder is no part of what is measured.
+  // Label smoothing and the like are not part of evaluation.
   if (evaluation) options.loss.label_smoothing = 0;
   if (evaluation) options.loss.class_weights.clear();
   options.with_gradients = !evaluation;
@@ -232,7 +232,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   const bool on_gpu = !config_.pipeline.gpu_ids.empty();
   const bool on_cpu = config_.pipeline.backend == Backend::kCpu && !on_gpu;
   if (on_cpu) options.feature_map_layout = convolution_layout();
-  // Tensor cores, which strict floats do not use, multiply channels that lie together.
+  // Tensor cores, which strict float32 does not use, need the channels-last layout.
   const bool tensor_cores =
       config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
@@ -265,7 +265,7 @@ void Network::count_steps() {
                samples % optimization.batch_size == 0,
            kUsage,
            "--schedule {} is written for {} micro-batches, and the last batch of {} samples is "
-           "shorter; add --drop-last",
+           "smaller; add --drop-last",
            printable(config_.pipeline.schedule), schedule_.fixed_units(), samples);
   batches_per_epoch_ = optimization.drop_last
                            ? samples / optimization.batch_size

@@ -49,7 +49,7 @@ class Network {
   const RunConfig& config() const { return config_; }
   RunMode mode() const { return mode_; }
   ProcessGroup* processes() const { return processes_; }
-  /// Whether this process writes files and speaks to people.
+  /// Whether this is process 0, which writes files and logs.
   bool leads() const;
   /// The process that has a device.
   int process_of(int device) const;
@@ -65,8 +65,8 @@ class Network {
   /// The graph of micro-batches of another size, with gradients or for an evaluation. Its nodes are
   /// those of graph() if both are trained.
   std::unique_ptr<TrainingGraph> graph_of(std::int64_t samples, bool evaluation) const;
-  /// Forgets the file's weights, which the stages of a run have. A graph that is used or built
-  /// later lacks them.
+  /// Frees the file's weights, of which the stages of a run have copies. Graphs that are used or
+  /// built later lack them.
   void release_initial_weights();
 
   std::int64_t micro_batch() const { return micro_batch_; }      // samples
@@ -75,7 +75,7 @@ class Network {
   std::int64_t total_steps() const { return total_steps_; }
   /// Whether stages update while units are in flight.
   bool asynchronous() const { return is_asynchronous(schedule_.rule()); }
-  /// Units of one mini-batch of so many samples: one where whole mini-batches travel.
+  /// Micro-batches of one mini-batch of that many samples; 1 for schedules that do not split.
   int units_of(std::int64_t samples) const;
   /// Sizes in samples of the mini-batches of an epoch: the full one, and the last if it is shorter.
   std::vector<std::int64_t> batch_sizes() const;
@@ -86,9 +86,9 @@ class Network {
 
   /// Threads of each stage.
   int threads() const { return cores_.threads; }
-  /// The cores of all processes, and who shares them.
+  /// The cores of all processes, and which processes share them.
   const CoreShare& cores() const { return cores_; }
-  /// Where mini-batches are to lie: memory that GPUs copy from by themselves, if there are any.
+  /// The memory for mini-batches: page-locked, if there are GPUs.
   TakeMemory batch_memory() const;
   /// What float16 needs, and nothing else.
   LossScaling loss_scaling() const;

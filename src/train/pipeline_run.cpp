@@ -15,8 +15,8 @@
 namespace pipetrain {
 namespace {
 
-/// What GPUs exchange values with; null: copies. Those go direct where GPUs reach each other and
-/// need no multiprocessors, so NCCL is taken where they do not, or when it is asked for.
+/// How GPUs exchange values; null: by copies. Direct copies need no multiprocessors, so NCCL is
+/// only used if GPUs cannot copy from each other, or on request.
 Collectives* exchange_of_gpus(const PipelineConfig& pipeline) {
   const std::set<int> ids(pipeline.gpu_ids.begin(), pipeline.gpu_ids.end());
   if (ids.size() < 2 || pipeline.edge == "copy" || adds_in_one_order(pipeline)) return nullptr;
@@ -101,7 +101,7 @@ void PipelineRun::add_evaluation_programs() {
                                                                 : network_.units_of(samples);
   PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
            network_.micro_batch());
-  // Evaluated in rounds, so that only a round's samples are in memory.
+  // Evaluated in rounds, so that only the samples of one round are in memory.
   constexpr std::int64_t kRound = 64;
   evaluated_samples_ = std::min(samples, units * network_.micro_batch());
   for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
@@ -142,8 +142,8 @@ RuntimeOptions PipelineRun::runtime_options() const {
     options.collectives = exchange_of_gpus(network_.config().pipeline);
   } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {
     PT_CHECK(!adds_in_one_order(network_.config().pipeline), kUsage,
-             "GPUs of several processes add up the gradients of more than two replicas by NCCL, "
-             "in an order that may change from run to run; leave out --deterministic");
+             "with several processes, NCCL sums the gradients of more than two GPU replicas in an "
+             "order that may change from run to run; leave out --deterministic");
     options.collectives = &cuda_plugin().collectives();
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }

@@ -34,8 +34,8 @@ class PipelineRun {
   std::vector<RuntimeVariant> runtime_variants() const;
   RuntimeOptions runtime_options() const;
 
-  /// The program of a round of so many units: a mini-batch, or in an asynchronous run all up to
-  /// the end of an epoch.
+  /// The program of a round of that many micro-batches: a mini-batch, or in an asynchronous run all
+  /// up to the end of an epoch.
   const Program& program(int units) const;
   /// Mini-batches between their first and their last use in an asynchronous round.
   int batches_in_flight() const;
@@ -46,15 +46,15 @@ class PipelineRun {
   /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
   int variant(std::int64_t samples, bool evaluation) const;
 
-  /// Forgets the file's weights, which the stages have. What is made from the graphs later (a
-  /// replay, another runtime) would lack them.
+  /// Frees the file's weights, of which the stages have copies. What is built from the graphs later
+  /// (a replay, another runtime) lacks them.
   void release_initial_weights();
 
   /// Brings the trained weights together at process 0, for export_model(). Alone there is nothing
   /// to do.
   void collect_weights();
-  /// What the stages remember at the end, at process 0 after collect_weights(): of other processes'
-  /// stages the weights alone.
+  /// The final state of the stages, at process 0 after collect_weights(): of other processes'
+  /// stages only the weights.
   std::vector<StageContent> trained_contents() const;
   /// Writes the trained weights, or others of the model by name, into a copy of the user's file;
   /// returns what was changed besides bytes.

@@ -16,8 +16,8 @@ PlannedNetwork::PlannedNetwork(ProfiledNetwork network)
   stay_within_memory();
 }
 
-/// The planner sums up its elements; what the devices really hold is known when it is laid out. If
-/// that is too much, the planner gets so much less.
+/// The planner sums up tensor sizes; the real memory is known after the layout. If it exceeds the
+/// limit, the planner gets a lower one.
 void PlannedNetwork::stay_within_memory() {
   const PipelineConfig& pipeline = config().pipeline;
   const bool planned = pipeline.plan_path.empty() && pipeline.split.empty();
@@ -30,11 +30,11 @@ void PlannedNetwork::stay_within_memory() {
       cut_ = cut_into_stages(*this, planner_limit_, cuts_);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kResource) throw;
-      break;  // what was laid out last says it better
+      break;  // the error of the last layout is more precise
     }
   }
   PT_CHECK(memory_excess() == 0, kResource,
-           "a device would hold {} more than --gpu-memory, which is {}; try more stages, "
+           "a device would need {} more than --gpu-memory, which is {}; try more stages, "
            "--recompute all, smaller micro-batches or a higher limit",
            bytes_text(memory_excess()), bytes_text(memory_limit_bytes()));
 }
@@ -42,7 +42,7 @@ void PlannedNetwork::stay_within_memory() {
 /// Bytes by which the fullest device is over the limit.
 std::size_t PlannedNetwork::memory_excess() const {
   const std::size_t limit = memory_limit_bytes();
-  if (limit == 0 || estimated()) return 0;  // what is not here is not laid out
+  if (limit == 0 || estimated()) return 0;  // devices that are not present have no layout
   std::vector<std::size_t> bytes(static_cast<std::size_t>(devices()), 0);
   for (int s = 0; s < stages(); ++s) {
     for (const int device : predicted_program().placement[static_cast<std::size_t>(s)])

@@ -87,7 +87,7 @@ std::vector<HostTensor> Predictor::run(const Dataset& data, std::size_t first,
   const auto batch = static_cast<std::size_t>(graph_.micro_batch);
   PT_CHECK(samples > 0 && samples <= batch, kInternal, "{} samples in a batch of {}", samples,
            batch);
-  // A short batch is filled up with its last sample.
+  // A smaller batch is padded with its last sample.
   std::vector<std::size_t> indices(batch, first + samples - 1);
   std::iota(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(samples), first);
   std::map<ValueId, HostTensor> feeds;
@@ -119,11 +119,10 @@ Confusion confuse(const Predictor& predictor, const Dataset& data, const std::st
                              : static_cast<std::size_t>(named - graph.output_names.begin());
   const Shape shape = graph.graph[graph.outputs[at]].type.shape;
   const Column& labels = data.columns()[data.columns().size() - 1];
-  PT_CHECK(
-      shape.rank() >= 2 && labels.dtype == DType::kInt64, kUsage,
-      "\"{}\" of shape {} is no classifier's output: it has no top-k accuracy and no confusion "
-      "matrix",
-      printable(output), shape.text());
+  PT_CHECK(shape.rank() >= 2 && labels.dtype == DType::kInt64, kUsage,
+           "\"{}\" of shape {} is not the output of a classifier: it has no top-k accuracy and no "
+           "confusion matrix",
+           printable(output), shape.text());
   // As the loss reads it: classes are last in (N, C) and (N, T, C), and second in (N, C, H, W).
   const bool last = shape.rank() <= 3;
   Confusion out;
@@ -153,7 +152,7 @@ Confusion confuse(const Predictor& predictor, const Dataset& data, const std::st
           x.data() + sample * positions * classes + (last ? position * classes : position);
       const auto label = static_cast<std::size_t>(y[i]);
       std::size_t best = 0;
-      int before = 0;  // classes that are likelier than the right one
+      int before = 0;  // classes with a higher score than the label
       for (std::size_t c = 0; c < classes; ++c) {
         if (row[c * step] > row[best * step]) best = c;
         if (row[c * step] > row[label * step] || (row[c * step] == row[label * step] && c < label))

@@ -41,7 +41,7 @@ class Predictor {
   TrainingGraph graph_;
 };
 
-/// Which class was taken for which, and how often the right one was among the k likeliest.
+/// Confusion matrix and top-k accuracy.
 struct Confusion {
   std::int64_t classes = 0;
   std::vector<std::int64_t> counts;  // [label × classes + prediction]

@@ -46,8 +46,8 @@ CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
            "{} processes were started for {} stage{}; give --stages {} or more, or start fewer",
            count, devices, devices == 1 ? "" : "s", count);
   PT_CHECK(!is_asynchronous(schedule.rule()), kUsage,
-           "--schedule {} updates stages while others compute, which several processes cannot do "
-           "yet; use 1f1b, gpipe or a zero-bubble schedule, or one process",
+           "--schedule {} is asynchronous, which several processes do not support yet; use 1f1b, "
+           "gpipe or a zero-bubble schedule, or one process",
            printable(config.schedule));
   ByteWriter mine;
   mine.put(available_cores());
@@ -104,7 +104,7 @@ void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Top
   profile.backend = reader.get_text();
   profile.is_estimate = reader.get<bool>();
   PT_CHECK(profile.node_seconds.size() == nodes, kUsage,
-           "{} has read another network than process 0, of {} nodes instead of {}",
+           "{} has another network than process 0, with {} nodes instead of {}",
            processes.name_of(processes.rank()), nodes, profile.node_seconds.size());
 }
 

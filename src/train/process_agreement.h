@@ -25,7 +25,7 @@ struct CoreShare {
   int devices_before = 0, sharing_devices = 0;
 };
 
-/// The process that has a device of a run of so many; null: one process has all.
+/// The process of each device; null: one process has all.
 int process_of(int device, int devices, const ProcessGroup* processes);
 
 /// Processes of a machine that may use the same cores divide them among their devices; all stages
@@ -34,16 +34,16 @@ int process_of(int device, int devices, const ProcessGroup* processes);
 CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
                       ProcessGroup* processes);
 
-/// Gives everybody what process 0 has measured of a graph of so many nodes. Error (kUsage) where
-/// another process has another graph.
+/// Broadcasts the profile that process 0 has measured. Error (kUsage) if another process has
+/// another graph.
 void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Topology>& topology,
                    Profile& profile);
 
-/// Gives everybody the numbers of process 0.
+/// Broadcasts the times of process 0.
 std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& order);
 
-/// Compares what the messages between the processes depend on: build, model, weights, data, plan
-/// and options. Error (kUsage) names what differs.
+/// Checks that all processes have the same build, model, weights, data, plan and options. Error
+/// (kUsage) names what differs.
 void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
                      std::span<const Program* const> programs);
 

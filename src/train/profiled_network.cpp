@@ -19,7 +19,7 @@
 namespace pipetrain {
 namespace {
 
-/// What a run on one GPU begins with, where nothing is decided by it: a data-centre GPU.
+/// The estimate that a run on one GPU begins with, where nothing depends on it: a data-centre GPU.
 const DeviceSpeed kSomeGpu = {
     .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
 
@@ -28,7 +28,7 @@ std::optional<Topology> topology_of(const PipelineConfig& pipeline) {
   return named_topology(pipeline.topology);
 }
 
-/// Whether the devices of a topology are not at hand, but well enough known.
+/// Whether the devices of a topology are not present, but their speeds are known.
 bool is_estimated(const PipelineConfig& pipeline, const std::optional<Topology>& topology) {
   return pipeline.profile_path.empty() && pipeline.estimate && topology &&
          topology->flops_per_second > 0 && topology->memory_bytes_per_second > 0;
@@ -49,12 +49,12 @@ ProfiledNetwork::ProfiledNetwork(Network network)
   costs_ = chain_costs(graph(), chain_, profile_);
   if (leads()) choose_order();
   if (!processes()) return;
-  // One order for all, which process 0 has found.
+  // All use the order that process 0 has found.
   std::vector<int> chosen = share_order(*processes(), order_);
   if (!leads()) take_order(std::move(chosen));
 }
 
-/// Process 0's is everybody's: elsewhere it stays empty where it would have to be measured.
+/// All use the profile of process 0: it stays empty elsewhere if it would have to be measured.
 Profile ProfiledNetwork::make_profile() const {
   const PipelineConfig& pipeline = config().pipeline;
   if (estimated_) {
@@ -79,7 +79,7 @@ Profile ProfiledNetwork::make_profile() const {
   return known_device_profile(graph(), gpu, options).value_or(estimate_profile(graph(), kSomeGpu));
 }
 
-/// Puts the nodes into the order of the plan that is followed, or into one that is better cut.
+/// Reorders the nodes as in the given plan, or for better cuts.
 void ProfiledNetwork::choose_order() {
   const PipelineConfig& pipeline = config().pipeline;
   if (!pipeline.plan_path.empty()) {

@@ -1,4 +1,4 @@
-// A network of which it is known what its kernels take, and in which order its nodes are cut.
+// A network with the times of its kernels and the order in which its nodes are cut.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,12 @@ class ProfiledNetwork : public Network {
   explicit ProfiledNetwork(Network network);
 
   const Profile& profile() const { return profile_; }
-  /// Whether the profile comes from a topology's numbers and not from a device.
+  /// Whether the profile is estimated from a topology, not measured on a device.
   bool estimated() const { return estimated_; }
-  /// The links between the devices; empty where nobody knows.
+  /// The links between the devices; empty if unknown.
   const std::optional<Topology>& topology() const { return topology_; }
   const Chain& chain() const { return chain_; }
-  /// Of the chain, where it is not the standard one; else empty.
+  /// The order of the chain if it is not the standard one; else empty.
   const std::vector<int>& order() const { return order_; }
   const ChainCosts& costs() const { return costs_; }
   /// What a device may hold, as given or as the estimated device has it; 0: anything.

@@ -16,13 +16,13 @@ namespace {
 Program read_schedule(const std::string& path) {
   Program program = read_schedule_file(path);
   PT_CHECK(program.rule == UpdateRule::kSync, kUsage,
-           "--schedule {}: only schedules of rule sync can be trained from a file; others "
-           "have names (pipedream, pipedream-vertical, pipedream-2bw)",
+           "--schedule {}: only synchronous schedules can be trained from a file; asynchronous "
+           "ones have names (pipedream, pipedream-vertical, pipedream-2bw)",
            printable(path));
   return program;
 }
 
-/// A program as it was before it had its transfers.
+/// A program without its transfers.
 void take_out_transfers(Program& program) {
   for (auto& list : program.device) {
     std::erase_if(list, [](const Instruction& i) { return is_transfer(i.kind); });
@@ -39,14 +39,15 @@ bool RunSchedule::balances_warm_up() const {
 
 RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
-           "--warm-up-tolerance is a share from 0 to 1, not {}", config.warm_up_tolerance);
+           "--warm-up-tolerance must be a fraction from 0 to 1, not {}", config.warm_up_tolerance);
   if (names_schedule_file(config.schedule)) {
     from_file_ = read_schedule(config.schedule);
-    PT_CHECK(config.replicas.empty() && !config.plan_replicas, kUsage,
-             "--replicas goes with a schedule's name; {} says itself which devices run each stage",
-             printable(config.schedule));
+    PT_CHECK(
+        config.replicas.empty() && !config.plan_replicas, kUsage,
+        "--replicas needs a schedule's name; the file {} already sets the devices of each stage",
+        printable(config.schedule));
     PT_CHECK(config.devices == 1 || config.devices == from_file_->devices, kUsage,
-             "--schedule {} is written for {} devices, --gpus says {}; leave out --gpus",
+             "--schedule {} is written for {} devices, but --gpus is {}; leave out --gpus",
              printable(config.schedule), from_file_->devices, config.devices);
     take_out_transfers(*from_file_);
     rule_ = from_file_->rule;
@@ -54,10 +55,9 @@ RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
   }
   const ScheduleDescription& schedule = describe_schedule(config.schedule);
   PT_CHECK(schedule.rule != UpdateRule::kNone, kUsage,
-           "--schedule {} runs forwards only; choose one that trains, such as 1f1b",
-           config.schedule);
+           "--schedule {} is forward-only; choose one that trains, such as 1f1b", config.schedule);
   PT_CHECK((config.replicas.empty() && !config.plan_replicas) || schedule.takes_replicas, kUsage,
-           "--schedule {} has one device a stage; --replicas goes with gpipe, 1f1b or pipedream",
+           "--schedule {} has one device per stage; --replicas works with gpipe, 1f1b or pipedream",
            config.schedule);
   rule_ = schedule.rule;
 }

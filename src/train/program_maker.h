@@ -21,13 +21,13 @@ class RunSchedule {
   /// How many stages the model must be cut into.
   int stages() const;
   UpdateRule rule() const { return rule_; }
-  /// Devices that the schedule runs on: a file's own, or as many as were asked for.
+  /// Devices of the schedule: those of its file, or as many as requested.
   int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->units : 0; }
-  /// Whether warm-up is as long as the times of stages and links need.
+  /// Whether the warm-up depends on the times of stages and links.
   bool balances_warm_up() const;
-  /// What each stage holds in a round of so many micro-batches, as the planner must know it.
+  /// What each stage holds in a round of that many micro-batches, for the planner.
   std::vector<ScheduleLoad> loads(int micro_batches) const;
 
  private:
@@ -46,11 +46,11 @@ class ProgramMaker {
   ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
                const Costs& costs, bool gradient_sync, int units_per_update);
 
-  /// The checked program of a round of so many units.
+  /// The checked program of a round of that many units.
   Program training(int units) const;
   /// Forwards only, on the same devices.
   Program evaluation(int units) const;
-  /// Forwards that each stage runs ahead; empty where the schedule has its own.
+  /// Warm-up forwards of each stage; empty if the schedule sets them itself.
   const std::vector<int>& warm_up() const { return warm_; }
 
  private:

@@ -19,7 +19,7 @@ std::string state_key(const OptimizerSettings& optimizer, int slot) {
   return std::string(state_name(optimizer, slot)) + "/";
 }
 
-/// What the network has made of the settings, as far as numbers depend on it.
+/// The resolved settings of the network that affect the results.
 std::vector<Setting> facts_of(const PlannedNetwork& network) {
   const RunConfig& config = network.config();
   const OptimizationConfig& optimization = config.optimization;
@@ -56,8 +56,8 @@ int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
 }
 
-/// Goes on where an adapting scale was; another one begins as it is set. Either way steps that were
-/// left out stay so.
+/// A dynamic loss scale continues from its saved value; a fixed one is used as set. Skipped steps
+/// stay skipped.
 LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   const LossScaling scaling = network.loss_scaling();
   if (scaling.adapts && checkpoint.run.value(kLossScaleNumber) == kAdaptingScale)
@@ -111,22 +111,19 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
                                      const std::vector<Setting>& numbers) {
   const RunRecord now = describe_run(network, {}, numbers);
   PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
-           "the checkpoint is of another network than {}; give the same --model, or take over what "
-           "fits into a new run "
-           "with --resume-weights-only",
+           "the checkpoint is of another network than {}; give the same --model, or start a new "
+           "run from the weights that match with --resume-weights-only",
            printable(network.config().model.path));
   PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
            "the checkpoint was trained on other data ({}) than these ({}); give the same --data, "
-           "or begin a new run with "
-           "its weights: --resume-weights-only",
+           "or start a new run from its weights: --resume-weights-only",
            checkpoint.run.data_fingerprint, now.data_fingerprint);
   const std::string optimizer = checkpoint.run.value("optimizer");
   PT_CHECK(optimizer == now.value("optimizer"), kUsage,
-           "the checkpoint is of --optimizer {}, whose state {} cannot use; leave it, or begin a "
-           "new run with its weights: "
-           "--resume-weights-only",
+           "the checkpoint is of --optimizer {}, whose state {} cannot use; leave it out, or start "
+           "a new run from its weights: --resume-weights-only",
            optimizer, now.value("optimizer"));
-  // What the numbers do not depend on where all updates are synchronous.
+  // What does not affect the results if all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =
       !network.asynchronous() && checkpoint.run.value("updates") == "synchronous";

@@ -1,5 +1,4 @@
-// Between a run and its checkpoints: what is kept, whether a run can go on from it, and
-// putting it back.
+// Creates checkpoints of a run, checks whether a run can resume from one, and restores it.
 #pragma once
 
 #include <optional>
@@ -13,12 +12,12 @@
 
 namespace pipetrain {
 
-/// What a planned run is. `settings`: the options that were given. `numbers`: settings that decide
-/// what is trained, by name, in force; what the network makes of others is added here.
+/// The identity of a planned run. `settings`: the given options. `numbers`: settings that affect
+/// the results, by name, resolved; those derived by the network are added here.
 RunRecord describe_run(const PlannedNetwork& network, std::vector<Setting> settings,
                        const std::vector<Setting>& numbers);
 
-/// Where a run stands. round_start and round_batches are those of an asynchronous round that has
+/// The state of a run. round_start and round_batches are those of an asynchronous round that has
 /// not drained, otherwise `step` and 0. `contents`: of every stage.
 Checkpoint make_checkpoint(const PipelineRun& run, const RunRecord& record, std::int64_t step,
                            std::int64_t round_start, std::int64_t round_batches,
@@ -37,11 +36,11 @@ bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkp
 /// The step at which the first round begins: what PipelineRun is to be given.
 std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint);
 
-/// Puts a checkpoint into a run. Returns where its asynchronous round goes on, if
-/// mini-batches are in flight.
+/// Restores a checkpoint. Returns where its asynchronous round continues, if mini-batches are in
+/// flight.
 std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint);
 
-/// Puts the weights and running statistics alone into a run.
+/// Restores only the weights and running statistics.
 void restore_weights(PipelineRun& run, const Checkpoint& checkpoint);
 
 }  // namespace pipetrain

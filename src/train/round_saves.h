@@ -1,5 +1,5 @@
-// Checkpoints inside an asynchronous round, which never drains: each stage gives what it remembers
-// when it makes the update of the same mini-batch, one stage after the other, and goes on.
+// Checkpoints inside an asynchronous round, which never drains: each stage hands over its state at
+// the update of the same mini-batch, one stage after the other, and continues.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace pipetrain {
 /// Ends a round inside; `step`: mini-batches that are done.
 struct RoundStopped : std::exception {
   explicit RoundStopped(std::int64_t done) : step(done) {}
-  const char* what() const noexcept override { return "the run is stopped"; }
+  const char* what() const noexcept override { return "the run was stopped"; }
   std::int64_t step;
 };
 

@@ -45,14 +45,14 @@ double RunRate::at(std::int64_t step) const {
 
 void RunRate::set_by_time(bool asynchronous) {
   const LearningRateKind kind = curve_.kind;
-  PT_CHECK(max_seconds_ > 0, kUsage, "--lr-over time spans --max-time; give that too");
+  PT_CHECK(max_seconds_ > 0, kUsage, "--lr-over time needs --max-time");
   PT_CHECK(!asynchronous, kUsage,
-           "--lr-over time: stages that update on their own would differ; use --lr-over steps, "
-           "or 1f1b or gpipe");
+           "--lr-over time does not work with asynchronous schedules, whose stages would differ; "
+           "use --lr-over steps, or 1f1b or gpipe");
   PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
-           "--lr-schedule {} falls by steps, so it cannot be spread over time", name_of(kind));
+           "--lr-schedule {} decays by steps, so --lr-over time does not apply", name_of(kind));
   PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
-           "--warmup with --lr-over time is a share of it, such as 5%");
+           "--warmup with --lr-over time must be a percentage, such as 5%");
   curve_.warmup_steps =
       static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
 }

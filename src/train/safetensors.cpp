@@ -53,15 +53,15 @@ std::span<const std::byte> bytes_of(const HostTensor& tensor) {
   return {static_cast<const std::byte*>(tensor.view().data), tensor.type().bytes()};
 }
 
-/// Length and header: all that stands before the data.
+/// Length and header: everything before the data.
 std::string head_of(const NamedTensors& tensors) {
   Json header = Json::object();
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     PT_CHECK(
         name != "__metadata__" && as_document_string(name) == name, kModel,
-        "the tensor \"{}\" cannot stand in a checkpoint: its name is {}; rename it in the model",
-        printable(name), name == "__metadata__" ? "one of the file format's" : "not UTF-8");
+        "the tensor \"{}\" cannot be saved in a checkpoint: its name is {}; rename it in the model",
+        printable(name), name == "__metadata__" ? "reserved by the file format" : "not UTF-8");
     const std::uint64_t end = offset + tensor.type().bytes();
     header[name] = {{"dtype", type_name(tensor.dtype())},
                     {"shape", tensor.shape().dims()},
@@ -99,7 +99,7 @@ class Input {
       const ssize_t got = ::read(descriptor_, next, left);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail();
-      PT_CHECK(got > 0, kData, "{} ends too early", printable(path_.string()));
+      PT_CHECK(got > 0, kData, "{} is truncated", printable(path_.string()));
       next += got;
       left -= static_cast<std::size_t>(got);
     }
@@ -117,8 +117,8 @@ class Input {
   Sha256 hash_;
 };
 
-/// Empty tensors of the types that a header tells. Only called for headers whose checksum was right
-/// or that lead to a better message, so that what is wrong here is said briefly.
+/// Empty tensors of the types in a header. The checksum of the header is usually right, so the
+/// errors here are brief.
 NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::uint64_t data) {
   const Json header = parse_json(text);
   NamedTensors tensors;
@@ -148,7 +148,7 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
     tensors[place.name] = HostTensor(TensorType{type->dtype, Shape(std::move(dims))});
     offset += place.bytes;
   }
-  PT_CHECK(offset == record.bytes, kData, "it has bytes that belong to no tensor");
+  PT_CHECK(offset == record.bytes, kData, "it has bytes that do not belong to any tensor");
   return tensors;
 }
 

@@ -14,8 +14,9 @@ namespace {
 std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) {
   const std::size_t last = data.columns().size() - 1;
   const Column& label = data.columns()[last];
-  PT_CHECK(classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
-           "--sample-weights balanced is for data with one class a sample; give a file of weights");
+  PT_CHECK(
+      classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
+      "--sample-weights balanced needs data with one class per sample; give a file of weights");
   std::vector<std::size_t> all(data.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   HostTensor labels(label.batch_type(all.size()));
@@ -47,13 +48,13 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), weight);
     PT_CHECK(error == std::errc() && end == line.data() + line.size() && std::isfinite(weight) &&
                  weight >= 0,
-             kData, "--sample-weights: {} line {} is no weight, but \"{}\"", printable(path),
-             number, printable(line));
+             kData, "--sample-weights: {} line {} is not a weight: \"{}\"", printable(path), number,
+             printable(line));
     weights.push_back(weight);
   }
   PT_CHECK(
       weights.size() == samples, kData,
-      "--sample-weights: {} has {} weights for {} training samples (what is held out has none)",
+      "--sample-weights: {} has {} weights for {} training samples (validation samples need none)",
       printable(path), weights.size(), samples);
   return weights;
 }

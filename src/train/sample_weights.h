@@ -1,4 +1,4 @@
-// How often samples are drawn, where some shall come more often than others.
+// Weights for drawing some samples more often than others.
 #pragma once
 
 #include <string>

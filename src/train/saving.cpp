@@ -48,7 +48,7 @@ std::string first_nonfinite(const NamedTensors& tensors) {
 double parse_duration(const std::string& option, const std::string& text) {
   const auto [value, unit] = split_unit(option, text);
   const double scale = unit.empty() ? 1 : seconds_of(unit);
-  PT_CHECK(scale > 0, kUsage, "{} knows the units s, min, h and d, not \"{}\"", option,
+  PT_CHECK(scale > 0, kUsage, "{} takes the units s, min, h and d, not \"{}\"", option,
            printable(unit));
   return value * scale;
 }
@@ -63,7 +63,7 @@ SaveEvery SaveEvery::parse(const std::string& text) {
   }
   if (unit == "ep" || unit == "epoch" || unit == "epochs") return {Unit::kEpochs, value};
   PT_CHECK(seconds_of(unit) > 0, kUsage,
-           "--save-every knows the units steps, ep, s, min and h, not \"{}\"", printable(unit));
+           "--save-every takes the units steps, ep, s, min and h, not \"{}\"", printable(unit));
   return {Unit::kSeconds, value * seconds_of(unit)};
 }
 

@@ -1,4 +1,4 @@
-// When a run saves checkpoints, and the thread that writes them while training goes on.
+// When a run saves checkpoints, and the thread that writes them in the background.
 #pragma once
 
 #include <condition_variable>
@@ -30,11 +30,11 @@ double parse_duration(const std::string& option, const std::string& text);
 struct SaveSettings {
   std::filesystem::path folder;  // empty: nothing is saved
   SaveEvery every;
-  /// Let training go on when a checkpoint is due and the one before is still being written;
-  /// otherwise it waits.
+  /// Continue training when a checkpoint is due while the previous one is still being written;
+  /// otherwise wait.
   bool may_wait = false;
-  /// Least seconds between two checkpoints that nobody asked for by their time. The best model is
-  /// kept in memory until then, unless a better one comes.
+  /// Least seconds between two checkpoints that are not due by time. The best model is kept in
+  /// memory until then, unless a better one follows.
   double least_seconds = 0;
   int keep = 3;                // newest ones; 0: all
   bool only_finite = true;     // leave out checkpoints with weights that are not finite
@@ -42,7 +42,7 @@ struct SaveSettings {
   RunRecord run;
 };
 
-/// What came of a checkpoint.
+/// The outcome of a checkpoint.
 struct SaveOutcome {
   std::optional<WrittenCheckpoint> written;
   std::string failure;
@@ -57,10 +57,10 @@ class Saving {
   Saving& operator=(const Saving&) = delete;
 
   bool enabled() const { return !settings_.folder.empty(); }
-  /// Whether the cadence asks for a checkpoint after so many steps.
+  /// Whether a checkpoint is due after that many steps.
   bool is_due(std::int64_t step) const;
-  /// A checkpoint after so many steps has been decided on: the cadence counts from here. In an
-  /// asynchronous round other steps are decided on before its content is complete.
+  /// Notes that a checkpoint is made after that many steps: the next one is counted from here. In
+  /// an asynchronous round other steps are decided on before its content is complete.
   void decided(std::int64_t step);
   /// Hands a checkpoint to the writing thread; waits while that one is busy.
   void save(Checkpoint checkpoint);
@@ -76,9 +76,9 @@ class Saving {
   /// Seconds that the caller has waited here, and that checkpoints took to be written.
   double waited_seconds() const { return waited_seconds_; }
   double write_seconds() const;
-  /// What has come of checkpoints since the last call.
+  /// The outcomes of checkpoints since the last call.
   std::vector<SaveOutcome> take_outcomes();
-  /// Why a run that cannot save has to end; empty: it need not.
+  /// Why a run that cannot save must end; empty: it continues.
   std::string reason_to_end() const;
   const RunRecord& run() const { return settings_.run; }
   /// The newest checkpoint that is on the disk; empty: none of this run.

@@ -27,7 +27,7 @@ extern "C" void note_signal(int number) {
   } else if (int none = 0; !stop_number.compare_exchange_strong(none, number)) {
     ::_exit(128 + number);
   } else {
-    constexpr char kText[] = "\nfinishing the step and saving; once more: stop at once\n";
+    constexpr char kText[] = "\nfinishing the step and saving; a second signal stops at once\n";
     [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof kText - 1);
   }
 }

@@ -4,7 +4,7 @@
 
 namespace pipetrain {
 
-/// There is one at a time. The former dispositions come back at its end.
+/// There is one at a time. It restores the previous signal handlers at its end.
 class Signals {
  public:
   /// USR1 and USR2 are noted from now on, so that none of them ends the process.

@@ -21,8 +21,8 @@
 namespace pipetrain {
 namespace {
 
-/// Additions and multiplications that training takes for a sample, by the definitions of the
-/// operators; what is computed once a step is left out, and so is what is computed again.
+/// FLOPs of training per sample, by the definitions of the operators, without work done once per
+/// step and without recomputation.
 double flops_of_sample(const TrainingGraph& training) {
   double flops = 0;
   for (const Node& node : training.graph.nodes)
@@ -50,7 +50,7 @@ class Training {
                                        network_.graph().loss.classes)}),
         loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
-                // Asynchronous rounds copy each mini-batch into memory of their own.
+                // Asynchronous rounds copy each mini-batch into their own memory.
                 network_.asynchronous() ? TakeMemory() : network_.batch_memory()) {
     if (options.resumed) summary_.best = options.resumed->best;
     check_metric();
@@ -77,7 +77,7 @@ class Training {
     saving_.finish();
     summary_.save_seconds += steady_seconds() - before;
     summary_.write_seconds = saving_.write_seconds();
-    // What has been trained is not lost for want of a checkpoint.
+    // A failed checkpoint does not lose the trained weights.
     if (summary_.end != RunEnd::kStopped) summary_.save_failure = saving_.reason_to_end();
     if (summary_.save_failure.empty()) tell_outcomes();
     summary_.last_checkpoint = saving_.last_written();
@@ -107,7 +107,7 @@ class Training {
     return improved;
   }
 
-  /// Saves where anything asks for it, or puts that off.
+  /// Saves a checkpoint if one is due, or defers it.
   void save_after(std::int64_t step, bool improved, bool last) {
     const double before = steady_seconds();
     const bool defers = only_improved(improved, last) && saving_.defers();
@@ -155,8 +155,7 @@ class Training {
     return correct / static_cast<double>(counted);
   }
 
-  /// What the devices could do, where that is asked for at all. Not before the first step: the user
-  /// waits for that one.
+  /// The peak FLOP/s of the devices, if needed. Not before the first step, so as not to delay it.
   void ask_for_peak() {
     if (peak_asked_ || !options_.peak_flops) return;
     peak_asked_ = true;
@@ -214,7 +213,7 @@ class Training {
     report.bubble = 1 - busy / (static_cast<double>(result.busy_seconds.size()) * result.seconds);
   }
 
-  /// What signals and the clock ask for, kept until it is done.
+  /// Requests from signals and the clock, kept until they are done.
   void look_at_requests() {
     struct {
       RunRequests asked;
@@ -252,11 +251,11 @@ class Training {
     if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
     measured.k = top_of(settings_.best_metric);
     if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "--best-metric {}: a {} has none",
-             settings_.best_metric, loss.task);
+    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage,
+             "--best-metric {} is not available for a {}", settings_.best_metric, loss.task);
     PT_CHECK(
         settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
-        kUsage, "--patience looks at held-out data; give --val-split or --val-data");
+        kUsage, "--patience needs validation data; give --val-split or --val-data");
   }
 
   bool is_evaluated(std::int64_t step, bool last) const {
@@ -272,7 +271,8 @@ class Training {
   bool note_best(const EvaluationReport& report) {
     const std::string& metric = settings_.best_metric;
     const std::optional<double> value = metric_of(report, metric);
-    PT_CHECK(value, kUsage, "--best-metric {}: a {} has none", metric, network_.graph().loss.task);
+    PT_CHECK(value, kUsage, "--best-metric {} is not available for a {}", metric,
+             network_.graph().loss.task);
     std::optional<BestResult>& best = summary_.best;
     if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
     const bool better = std::isfinite(*value) &&
@@ -292,13 +292,13 @@ class Training {
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
 
-  /// Whether the best model is all that asks for a checkpoint.
+  /// Whether a checkpoint is due only because of the best model.
   bool only_improved(bool improved, bool last) const {
     return improved && !last && saving_.enabled() && !save_wanted_ &&
            summary_.end == RunEnd::kDone && options_.save.every.unit != SaveEvery::Unit::kNever;
   }
 
-  /// Null when nothing asks for a checkpoint after a step.
+  /// The reason for a checkpoint after a step; null: none is due.
   const char* decide_to_save(std::int64_t step, bool improved, bool last) {
     if (!saving_.enabled()) return nullptr;
     const char* reason = reason_to_save(step, improved, last);
@@ -444,7 +444,7 @@ class Training {
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 
-  /// A step may be left out while there is a smaller scale to try.
+  /// A step may be skipped while a smaller loss scale can be tried.
   void check_scale(const StepReport& report) const {
     if (*report.loss_scale > network_.loss_scaling().least) return;
     const std::filesystem::path good = saving_.last_written();

@@ -1,5 +1,5 @@
-// The training loop: rounds of steps, validation between them, checkpoints behind steps, a stop
-// when the loss is not finite.
+// The training loop: rounds of steps, validation between them, checkpoints after steps, a stop when
+// the loss is not finite.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct StepReport {
   double seconds = 0;                // of this step; 0 inside a round without a drain
   double data_seconds = 0;           // waited for data
   double samples_per_second = 0;
-  std::optional<double> utilisation;  // arithmetic of the model over what the devices could do: MFU
+  std::optional<double> utilisation;  // model FLOP/s utilisation (MFU)
   std::optional<double> bubble;       // idle share of the devices in this step
-  std::vector<double> stage_busy;     // share of the step each device computed
+  std::vector<double> stage_busy;     // busy fraction of the step by device
 };
 
 /// Why a run ended.
@@ -52,14 +52,14 @@ struct TrainingSummary {
   double steady_utilisation = 0;   // 0: unknown
   int checkpoints = 0;             // that were written
   double save_seconds = 0;         // that training waited for them
-  double write_seconds = 0;        // that another thread wrote them, meanwhile
+  double write_seconds = 0;        // of background writes
   std::int64_t skipped_steps = 0;  // left out, those before a resume included
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
   NamedTensors best_weights;  // of the best, where no checkpoint has them
 };
 
-/// What is asked of a run from outside.
+/// Requests to a run from outside.
 struct RunRequests {
   bool stop = false;  // finish the step, save and end
   bool save = false;  // save and go on
@@ -81,12 +81,12 @@ class TrainingObserver {
 
 struct TrainingOptions {
   SaveSettings save;
-  /// Operations a second of all devices, which may be measured when this is called: behind the
-  /// first of several steps. 0 or empty: unknown.
+  /// Peak FLOP/s of all devices, which may be measured by this call, after the first of several
+  /// steps. 0 or empty: unknown.
   std::function<double()> peak_flops;
   double max_seconds = 0;               // 0: no limit
   const Checkpoint* resumed = nullptr;  // what has been restored into the run, and …
-  const ProgramCut* cut = nullptr;      // … where its asynchronous round goes on
+  const ProgramCut* cut = nullptr;      // … where its asynchronous round continues
 };
 
 /// Trains to the end of the run, or until that is requested. Error (kDiverged) names the

@@ -154,8 +154,7 @@ class Tuning {
       candidate.predicted = batch() / predicted_seconds(planned(candidate));
       begin = steady_seconds();  // what comes later finds the profile
     }
-    // So many steps that each candidate gets its share of the time, and asynchronous pipelines
-    // fill.
+    // Enough steps for each candidate's share of the time and for filling asynchronous pipelines.
     const double share = scope_.budget_seconds / 20;
     const std::int64_t steps = std::clamp<std::int64_t>(
         std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostSteps);
@@ -189,8 +188,8 @@ class Tuning {
     try {
       measure(candidate);
     } catch (const Error& error) {
-      // What the run as given cannot do is said, and so are data that cannot be read any more;
-      // another way may not suit this model.
+      // Errors of the run as given and unreadable data are reported; other candidates may not suit
+      // this model.
       if (first || error.kind() == ErrorKind::kData) throw;
       candidate.failure = error.message();
     }
@@ -205,7 +204,7 @@ class Tuning {
   std::vector<int> thread_counts() const {
     const int own = result_.candidates.front().threads;
     if (!scope_.threads) return {own};
-    // All cores by one stage, by as many stages as may be, and what lies between.
+    // All cores for one stage, for as many stages as allowed, and values in between.
     const int cores = available_cores();
     std::vector<int> counts;
     for (int devices = 1; devices <= std::min(cores, scope_.most_devices); ++devices) {
@@ -220,7 +219,7 @@ class Tuning {
     return counts;
   }
 
-  /// What the simulator finds, to be measured in this order.
+  /// The best configurations in simulation, in the order of measurement.
   std::vector<TuneCandidate> propose() {
     result_.search_seconds = elapsed();
     std::vector<TuneCandidate> all;
@@ -293,7 +292,7 @@ class Tuning {
     }
   }
 
-  /// Schedules that send mini-batches as a whole, which the simulator is not asked for otherwise.
+  /// Schedules that do not split mini-batches, which the search does not simulate otherwise.
   void add_streams(const RunConfig& config, std::vector<TuneCandidate>& all) {
     for (const ScheduleDescription& schedule : schedules()) {
       if (!sends_whole_mini_batches(schedule.rule)) continue;
@@ -308,7 +307,7 @@ class Tuning {
           candidate.peak_bytes =
               std::max(candidate.peak_bytes, network.predicted_memory(s).total());
       } catch (const Error&) {
-        continue;  // weights that stages share, a norm to clip: these cannot update on their own
+        continue;  // stages with shared weights or a clipped norm cannot update separately
       }
       candidate.devices = config.pipeline.devices;
       candidate.threads = config.pipeline.threads;
@@ -327,7 +326,8 @@ class Tuning {
     }
   }
 
-  /// The cores of a shared machine change their speed: who won may have been lucky.
+  /// Measures the fastest again: on a shared machine the clock varies, and the winner may have been
+  /// lucky.
   void repeat_the_fastest() {
     for (int round = 0; round < kFinalRounds; ++round) {
       const double best = best_measured();

@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-/// Mini-batches read beforehand, so that both sides see the same.
+/// Mini-batches read in advance, so that both sides see the same.
 class FixedUnits final : public UnitSource {
  public:
   FixedUnits(const PipelineRun& run, std::int64_t batches) {
@@ -91,8 +91,9 @@ Verification verify(PipelineRun& run) {
   Program reference = program;
   int stages = network.stages();
   if (replay) {
-    result.reference = network.asynchronous() ? "a replay of the schedule in one thread"
-                                              : "one device with an accumulator for each replica";
+    result.reference = network.asynchronous()
+                           ? "a replay of the schedule in one thread"
+                           : "one device with one gradient accumulator per replica";
   } else {
     result.reference = "one device without a pipeline";
     ScheduleOptions options;

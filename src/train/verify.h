@@ -1,5 +1,5 @@
-// Shows that a schedule computes what it claims: the pipeline beside one thread that runs the same
-// operators without stages, arenas, channels or overlap.
+// Verifies a schedule: compares the pipeline with one thread that runs the same operators without
+// stages, arenas, channels or overlap.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 namespace pipetrain {
 
 struct Verification {
-  std::string reference;  // what it was compared with, in words
+  std::string reference;  // description of what it was compared with
   std::int64_t steps = 0;
   int gradients = 0, parameters = 0, losses = 0;  // compared
-  std::vector<std::string> different;  // names of what differs in any bit, with the largest gap
+  std::vector<std::string> different;  // names of what differs, with the largest difference
   bool equal() const { return different.empty(); }
 };
 
-/// Runs a step of a run and of the reference on the same data and compares every loss,
-/// gradient, parameter and running statistic bit for bit. A synchronous schedule is held against
-/// the model on one device (with a replicated stage: one device with an accumulator per replica),
-/// an asynchronous one against a replay of its program in one thread, over as many mini-batches as
+/// Runs a step of a run and of the reference on the same data and compares every loss, gradient,
+/// parameter and running statistic bit for bit. A synchronous schedule is compared with the model
+/// on one device (with a replicated stage: one device with one gradient accumulator per replica),
+/// an asynchronous one with a replay of its program in one thread, over as many mini-batches as
 /// fill the pipeline twice. Uses the backend's first `threads` kernels on both sides.
 Verification verify(PipelineRun& run);
 

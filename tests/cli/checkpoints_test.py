@@ -25,7 +25,7 @@ def safetensors(path):
                         key=lambda entry: entry["data_offsets"]):
         assert entry["data_offsets"][0] == end, "a gap"
         end = entry["data_offsets"][1]
-    assert end == len(data), "bytes that belong to no tensor"
+    assert end == len(data), "bytes that do not belong to any tensor"
     return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
             for name, entry in header.items() if name != "__metadata__"}
 
@@ -168,7 +168,7 @@ class Resume(Checkpoints):
         self.succeed(*command)
         before = self.sha("run/trained.onnx")
         _, err = self.succeed(*command)
-        self.assertIn("nothing is left to do", err)
+        self.assertIn("nothing left to train", err)
         self.assertEqual(self.sha("run/trained.onnx"), before)
 
     def test_without_a_checkpoint_it_says_so(self):

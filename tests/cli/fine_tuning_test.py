@@ -152,7 +152,7 @@ class FineTuning(Case):
     def test_a_learning_rate_may_go_by_time(self):
         run = [*SMALL, "--epochs", "1000000", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--warmup", "10%"]
         _, err = self.succeed("train", *run, "--max-time", "2s", "--run-dir", "run")
-        self.assertIn("--max-time is over", err)
+        self.assertIn("--max-time reached", err)
         rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
         top = rates.index(max(rates))
         self.assertEqual(rates, sorted(rates[:top]) + sorted(rates[top:], reverse=True))

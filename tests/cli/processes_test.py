@@ -219,7 +219,7 @@ class Processes(Case):
     def test_other_commands_are_for_one_process(self):
         code, _, err = self.run_in(2, "eval", "-m", MODEL, "--data", DATA)
         self.assertEqual(code, EXIT["usage"], err)
-        self.assertIn("only training runs in several", err)
+        self.assertIn("only training supports several", err)
 
     def test_one_process_under_mpirun_is_an_ordinary_run(self):
         run = [*DIGITS, "--max-steps", "3"]

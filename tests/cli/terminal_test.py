@@ -18,17 +18,17 @@ RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "
 
 GOLDEN = """
 pipetrain 0.1.0 · digits-cnn.onnx · 35418 trainable parameters in ~
-data models/digits.csv.gz: table of numbers (CSV, no header)
+data models/digits.csv.gz: CSV, without a header
   labels from the last column (--label-column NAME or NUMBER to change)
   input "x" float32 (1, 8, 8): from "x" float32 (64), reshaped, not scaled
   labels "labels" int64 (): from "y" int64 (), classes 0..9
-  64 of 320 samples held out for validation, chosen by seed 1
+  64 of 320 samples used for validation, chosen by seed 1
   first sample: "x" 0 … 16, "labels" 1
-  256 samples to train on, 64 to validate on
+  256 training samples, 64 validation samples
 loss     classifier (cross-entropy, 10 classes) on output "logits"
 batch    32 = 4 micro-batches x 8 samples
 device   1 stage x 1 thread
-plan     1f1b, by ~
+plan     1f1b, profiled on ~
 stage  nodes        params        fwd        bwd     memory  starts at
 0      0-#          0.04 M ~
 predicted step ~
@@ -59,7 +59,7 @@ device 2 │  ░B0░B1░B2░B3░B4░B5    │
 F░ forward  B▓ backward
 """}
 SUMMARY = """1f1b · 3 stages on 3 devices · 6 micro-batches
-makespan 24 · period 24 · bubble 25.0 % (by theory 25.0 %)
+makespan 24 · period 24 · bubble 25.0 % (theory: 25.0 %)
 in flight 3 2 1 · weight copies 1 1 1 · staleness 0 0 0
 """
 

@@ -400,7 +400,7 @@ OnnxModel read_model(const fs::path& path) {
     const std::string reason = at == std::string::npos ? message : message.substr(at + 2);
     if (error.kind() != ErrorKind::kModel) throw;
     if (message.find("is not a tensor") != std::string::npos ||
-        message.find("has element type") != std::string::npos) {
+        message.find("has the unsupported element type") != std::string::npos) {
       throw Skip{"type: " + reason};
     }
     if (message.find("its opset is") != std::string::npos) throw Skip{"opset: " + reason};

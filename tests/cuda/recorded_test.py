@@ -59,7 +59,7 @@ def profile_and_plan(work):
     kept = json.loads((work / "cache" / "kernel-times.json").read_text())["environments"]
     check(any(name.startswith("recorded |") for name in kept), "the cache names the device's make")
     result = run([program, "plan", *flags], **cache)
-    check("estimated from operations" not in result.stdout + result.stderr, "the plan goes by what was measured", result)
+    check("estimated from FLOPs" not in result.stdout + result.stderr, "the plan goes by what was measured", result)
     return timed
 
 

@@ -128,7 +128,7 @@ TEST(Parameters, PartsOfAComputedWeightAreTrainedWhateverTheirNames) {
   for (const char* name : {"v", "g", "w", "onnx::MatMul_31", "a", "adapter.magnitude"})
     EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
   EXPECT_EQ(rules.at("g").reason, "part of the weight of MatMul");
-  EXPECT_EQ(words_on_doubtful(rules), "");
+  EXPECT_EQ(note_on_uncertain_parameters(rules), "");
 }
 
 TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
@@ -164,13 +164,13 @@ TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
   // No gradient passes a comparison; a few numbers are not worth a word.
   for (const char* name : {"threshold", "fc.std"}) EXPECT_FALSE(rules.at(name).doubtful) << name;
   EXPECT_TRUE(rules.at("ramp").doubtful);
-  EXPECT_EQ(words_on_doubtful(rules),
+  EXPECT_EQ(note_on_uncertain_parameters(rules),
             "5 tensors that may be parameters are taken for constants and not trained: "
             "/fc/Constant_output_0, fc.mask, ones, ramp, …; to train them, name all that is to be "
             "trained with --train-only GLOB");
   ParameterOptions options;
   options.train_only = {"w", "ramp"};
-  EXPECT_EQ(words_on_doubtful(classify_tensors(parsed(builder), options)), "");
+  EXPECT_EQ(note_on_uncertain_parameters(classify_tensors(parsed(builder), options)), "");
 }
 
 TEST(Parameters, PartsOfAComputedOperandAreTrained) {

@@ -115,7 +115,7 @@ class HostileFiles {
     edited("name_of_1_mb", "longer than", [](ModelParts& parts) {
       parts.nodes = {node_part("MatMul", {"x", "W"}, {"y"}, {}, std::string(1 << 20, 'n'))};
     });
-    weight("half_a_float", "no whole number",
+    weight("half_a_float", "not a whole number",
            tensor_part("W", {4, 4}, 1, field(4, std::string(63, '\0'))));
     weight("raw_data_twice", "there twice",
            tensor_part("W", {4, 4}, 1,
@@ -176,11 +176,12 @@ class HostileFiles {
                            std::vector<std::string> with) {
       edited(name, message, [&](ModelParts& parts) { parts.nodes = std::move(with); });
     };
-    nodes("input_undefined", "'NOPE' is defined nowhere",
+    nodes("input_undefined", "'NOPE' is is not defined",
           {node_part("MatMul", {"x", "NOPE"}, {"y"})});
-    nodes("output_made_twice", "'y' is made twice",
+    nodes("output_made_twice", "'y' is produced twice",
           {node_part("Relu", {"x"}, {"y"}, {}, "a"), node_part("Relu", {"x"}, {"y"}, {}, "b")});
-    nodes("output_made_twice_by_one_node", "made twice", {node_part("Split", {"x"}, {"y", "y"})});
+    nodes("output_made_twice_by_one_node", "produced twice",
+          {node_part("Split", {"x"}, {"y", "y"})});
     nodes("cycle", "cycle",
           {node_part("Add", {"x", "b"}, {"a"}, {}, "first"),
            node_part("Relu", {"a"}, {"b"}, {}, "second"), node_part("Relu", {"b"}, {"y"})});
@@ -191,19 +192,19 @@ class HostileFiles {
     }
     ring.push_back(node_part("Relu", {"v_0"}, {"y"}));
     nodes("cycle_of_1000", "cycle", ring);
-    nodes("no_nodes", "nothing makes the graph output 'y'", {});
-    nodes("output_of_others", "nothing makes", {node_part("Relu", {"x"}, {"z"})});
+    nodes("no_nodes", "no node produces the graph output 'y'", {});
+    nodes("output_of_others", "no node produces", {node_part("Relu", {"x"}, {"z"})});
     nodes("no_operator", "no operator", {node_part("", {"x"}, {"y"}, {}, "blank")});
-    nodes("makes_an_input", "made twice", {node_part("Relu", {"W"}, {"x", "y"})});
-    nodes("makes_an_initializer", "made twice", {node_part("Relu", {"x"}, {"W", "y"})});
+    nodes("makes_an_input", "produced twice", {node_part("Relu", {"W"}, {"x", "y"})});
+    nodes("makes_an_initializer", "produced twice", {node_part("Relu", {"x"}, {"W", "y"})});
     nodes("huge_name_with_escapes", "\\x1b[31m",
           {node_part("MatMul", {"x", "\x1b[31mNOPE\n"}, {"y"}, {}, "\x1b]0;title\x07")});
     edited("no_outputs", "no outputs", [](ModelParts& parts) { parts.outputs.clear(); });
-    edited("outputs_twice", "two graph outputs",
+    edited("outputs_twice", "duplicate graph output",
            [](ModelParts& parts) { parts.outputs.push_back(parts.outputs[0]); });
-    edited("inputs_twice", "two graph inputs",
+    edited("inputs_twice", "duplicate graph input",
            [](ModelParts& parts) { parts.inputs.push_back(parts.inputs[0]); });
-    edited("initializers_twice", "two initializers",
+    edited("initializers_twice", "duplicate initializer",
            [](ModelParts& parts) { parts.initializers.push_back(parts.initializers[0]); });
     edited("sparse_initializer", "sparse initializer", [](ModelParts& parts) {
       parts.graph_tail = field(15, field(1, parts.initializers[0]) + field(3, kHuge));
@@ -282,7 +283,7 @@ class HostileFiles {
     dims("no_data_for_10_to_10", "has no data", {100000, 100000}, "");
     dims("two_payloads", "two payloads", {4, 4}, full + field(4, std::string(64, '\0')));
     dims("values_too_few", "needs 16 values", {4, 4}, field(4, std::string(60, '\0')));
-    dims("values_of_another_type", "cannot stand", {4, 4}, field(7, std::string(16, '\0')));
+    dims("values_of_another_type", "cannot hold", {4, 4}, field(7, std::string(16, '\0')));
     dims("location_7", "data_location 7", {4, 4}, full + field(14, std::int64_t{7}));
     weight("no_element_type", "no element type", tensor_part("W", {4, 4}, 0, full));
     weight("type_999", "number 999", tensor_part("W", {4, 4}, 999, full));
@@ -340,14 +341,14 @@ class HostileFiles {
     external("two_locations", "two entries", {{"location", "good.bin"}, {"location", "../secret"}});
     external("memory_marker", "is missing", {{"location", "*_ORT_MEM_ADDR_*"}});
     place("offset_past_end", "from offset 99999", "offset", "99999");
-    place("offset_negative", "no byte count", "offset", "-8");
-    place("offset_hexadecimal", "no byte count", "offset", "0x10");
-    place("offset_with_plus", "no byte count", "offset", "+0");
-    place("offset_empty", "no byte count", "offset", "");
-    place("offset_overflow", "no byte count", "offset", "18446744073709551600");
+    place("offset_negative", "not a byte count", "offset", "-8");
+    place("offset_hexadecimal", "not a byte count", "offset", "0x10");
+    place("offset_with_plus", "not a byte count", "offset", "+0");
+    place("offset_empty", "not a byte count", "offset", "");
+    place("offset_overflow", "not a byte count", "offset", "18446744073709551600");
     place("offset_largest", "from offset", "offset", "9223372036854775807");
-    place("offset_beyond_64_bits", "no byte count", "offset", std::string(40, '9'));
-    place("length_negative", "no byte count", "length", "-1");
+    place("offset_beyond_64_bits", "not a byte count", "offset", std::string(40, '9'));
+    place("length_negative", "not a byte count", "length", "-1");
     place("length_petabyte", "length 1125899906842624", "length", "1125899906842624");
     place("length_mismatch", "length 32", "length", "32");
     weight(
@@ -415,13 +416,13 @@ class HostileFiles {
     calls("function_with_more_outputs", "gives 1", {call("F0", {"x"}, {"y", "z"})}, {relu});
     calls("function_without_name", "no name", {call("F0", {"x"}, {"y"})},
           {function_part("d", "", {"a"}, {"b"}, {})});
-    calls("function_makes_nothing", "nothing makes", {call("F", {"x"}, {"y"})},
+    calls("function_makes_nothing", "no node produces", {call("F", {"x"}, {"y"})},
           {function_part("d", "F", {"a"}, {"b"}, {})});
-    calls("function_reads_outside", "defined nowhere", {call("F", {"x"}, {"y"})},
+    calls("function_reads_outside", "is not defined", {call("F", {"x"}, {"y"})},
           {function_part("d", "F", {"a"}, {"b"}, {node_part("MatMul", {"a", "W"}, {"b"})})});
     calls("function_with_one_input_twice", "two inputs", {call("F", {"x", "W"}, {"y"})},
           {function_part("d", "F", {"a", "a"}, {"b"}, {node_part("Relu", {"a"}, {"b"})})});
-    calls("function_writes_its_input", "made twice", {call("F", {"x"}, {"y"})},
+    calls("function_writes_its_input", "produced twice", {call("F", {"x"}, {"y"})},
           {function_part("d", "F", {"a"}, {"b"},
                          {node_part("Relu", {"a"}, {"a"}), node_part("Relu", {"a"}, {"b"})})});
     calls("function_attribute_mismatch", "must be an int",

@@ -1,4 +1,4 @@
-// --schedule auto, and plan without a schedule: what the simulator finds.
+// --schedule auto, and plan without a schedule: the best configuration in simulation.
 #include <algorithm>
 #include <cstdio>
 
@@ -40,7 +40,7 @@ std::string candidates_table(const FoundSchedules& found, std::size_t most) {
 
 void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
   PT_CHECK(options.run.pipeline.replicas.empty() && !options.run.pipeline.plan_replicas, kUsage,
-           "--schedule auto decides on replicas itself; leave out --replicas, or name a schedule");
+           "--schedule auto chooses replicas itself; leave out --replicas, or name a schedule");
   const PipelineConfig& given = options.run.pipeline;
   PT_CHECK(given.split.empty() && given.cuts.empty() && given.plan_path.empty(), kUsage,
            "--schedule auto cuts the model itself; leave out {}, or name a schedule",
@@ -55,20 +55,19 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
              "no schedule suits {} devices and this batch; use fewer --gpus or a larger "
              "--batch-size",
              options.run.pipeline.devices);
-    PT_FAIL(
-        kResource,
-        "nothing fits into the {} of a device; least is needed by {} with {} micro-batches on {} "
-        "devices{}: {}",
-        bytes_text(options.run.pipeline.memory_limit_bytes > 0
-                       ? options.run.pipeline.memory_limit_bytes
-                       : named_topology(options.run.pipeline.topology).memory_bytes),
-        least->schedule, least->micro_batches, least->places * least->replicas,
-        least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
+    PT_FAIL(kResource,
+            "no configuration fits into {} per device; {} with {} micro-batches on {} devices{} "
+            "needs the least: {}",
+            bytes_text(options.run.pipeline.memory_limit_bytes > 0
+                           ? options.run.pipeline.memory_limit_bytes
+                           : named_topology(options.run.pipeline.topology).memory_bytes),
+            least->schedule, least->micro_batches, least->places * least->replicas,
+            least->recompute ? " with recompute" : "", bytes_text(least->peak_bytes));
   }
   const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
   take_over(chosen, options.run);
   options.run.pipeline.order = found.order;
-  log_info("plan", "chose    {}: {} micro-batches on {} devices, {} a step",
+  log_info("plan", "chose    {}: {} micro-batches on {} devices, {}/step",
            options.run.pipeline.schedule, chosen.micro_batches, options.run.pipeline.devices,
            seconds_text(chosen.step_seconds));
 }

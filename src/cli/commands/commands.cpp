@@ -41,52 +41,53 @@ std::string names_of_networks() {
 
 const std::vector<CommandSpec>& commands() {
   static const std::vector<CommandSpec> list = {
-      {"train", "[MODEL]",
-       "train a model through pipeline stages (what is done when no command is named)",
-       train_command, /*computes=*/true},
-      {"inspect", "MODEL", "what a model is, and whether and how it can be trained",
+      {"train", "[MODEL]", "train a model in pipeline stages (the default command)", train_command,
+       /*computes=*/true},
+      {"inspect", "MODEL", "show a model's operators and whether it can be trained",
        inspect_command},
       {"profile", "MODEL", "measure the kernels of a training step", profile_command,
        /*computes=*/true},
-      {"plan", "MODEL", "where the model is cut, and what step time and memory that predicts",
+      {"plan", "MODEL", "show where the model is cut, with the predicted step time and memory",
        plan_command, /*computes=*/true},
-      {"simulate", "MODEL", "compare schedules and numbers of micro-batches on a plan",
+      {"simulate", "MODEL", "compare schedules and micro-batch counts by simulation",
        simulate_command, /*computes=*/true},
-      {"verify", "MODEL", "whether a schedule gives the bits that one device gives", verify_command,
+      {"verify", "MODEL", "check that a schedule is bit-identical to training on one device",
+       verify_command,
        /*computes=*/true},
       {"tune", "MODEL",
-       "find the fastest way to train by short runs, and write it as a configuration; takes the "
-       "options of train",
+       "find the fastest configuration by short runs, and write it to a file; takes the options of "
+       "train",
        tune_command, /*computes=*/true},
       {"schedule", "list|show|export|check [NAME|FILE]",
        "show, export or check a schedule, without a model", show_schedule_command},
-      {"trace", "diff FILE", "trace diff: why a measured step took longer than predicted",
+      {"trace", "diff FILE", "explain why a measured step took longer than predicted",
        compare_traces_command},
-      {"report", "RUN", "a run as one HTML page: curves, stages, a step, slowest kernels",
+      {"report", "RUN",
+       "write an HTML report of a run: curves, stages, step timeline, slowest kernels",
        report_run_command},
-      {"eval", "MODEL", "loss and accuracy of a model on data", eval_command, /*computes=*/true},
-      {"predict", "MODEL", "a model's outputs for data, as npz, CSV or JSON Lines", predict_command,
+      {"eval", "MODEL", "evaluate a model on data: loss and accuracy", eval_command,
        /*computes=*/true},
-      {"export", "CHECKPOINT",
-       "write a checkpoint's weights into the model, also while it is trained", export_command},
+      {"predict", "MODEL", "write a model's outputs as npz, CSV or JSON Lines", predict_command,
+       /*computes=*/true},
+      {"export", "CHECKPOINT", "export a checkpoint to ONNX, even while training runs",
+       export_command},
       {"new", "NAME", "write an untrained model: " + names_of_networks(), new_command},
       {"data", "inspect|convert PATH | make glyphs|spirals|bytes",
-       "what a data set is, the same in another format, or one to try things with", data_command},
-      {"doctor", "", "what this machine offers", doctor_command},
-      {"completion", "bash|zsh|fish", "print what makes a shell complete commands and options",
-       completion_command},
-      {"help", "[COMMAND]", "what a command does and takes", help_command},
+       "inspect, convert or generate a data set", data_command},
+      {"doctor", "", "show this machine's CPU, memory, GPUs and libraries", doctor_command},
+      {"completion", "bash|zsh|fish", "print a shell completion script", completion_command},
+      {"help", "[COMMAND]", "show the help of a command", help_command},
   };
   return list;
 }
 
-/// The GPUs that the stages run on: those that were named, or the first of the machine. Error
-/// (kResource) when they are not there.
+/// The GPUs to run on: those of --gpu-ids, or the first of the machine. Error (kResource) if there
+/// are too few.
 void choose_gpus(PipelineConfig& pipeline, int count) {
   const auto there = static_cast<int>(cuda_plugin().devices().size());
   if (pipeline.gpu_ids.empty()) {
     PT_CHECK(count <= there, kResource,
-             "this machine has {}; one GPU can stand for several: --gpu-ids {}", there,
+             "this machine has {}; to use one GPU for several devices: --gpu-ids {}", there,
              fmt::join(std::vector<int>(static_cast<std::size_t>(count), 0), ","));
     for (int id = 0; id < count; ++id) pipeline.gpu_ids.push_back(id);
   }
@@ -94,8 +95,8 @@ void choose_gpus(PipelineConfig& pipeline, int count) {
     PT_CHECK(id < there, kResource, "there is no GPU {}: this machine has {}", id, there);
 }
 
-/// The same for each of several processes: the GPUs of its own devices. Those of one machine that
-/// see the same GPUs take one after another.
+/// The same for each of several processes: the GPUs of its own devices. Processes of one machine
+/// that see the same GPUs take consecutive ones.
 void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup& processes) {
   const auto there = static_cast<int>(cuda_plugin().devices().size());
   PT_CHECK(count >= processes.size(), kUsage,
@@ -117,8 +118,8 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
     const int id =
         pipeline.gpu_ids.empty() ? next++ : pipeline.gpu_ids[static_cast<std::size_t>(device)];
     PT_CHECK(id < there, kResource,
-             "device {} of the run is GPU {} of {}, which has {}; fewer processes on that machine "
-             "or other --gpu-ids would do",
+             "device {} maps to GPU {} of {}, which has {}; start fewer processes on that machine, "
+             "or give other --gpu-ids",
              device, id, printable(processes.processes().host()), there);
     chosen.put(id);
     chosen.put_text(cuda_plugin().identity(id));
@@ -138,8 +139,8 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
           process_of_gpu.emplace(std::pair(hosts[p], std::string(reader.get_text())), process);
       PT_CHECK(is_first || place->second == process, kUsage,
                "processes {} and {} would share GPU {} of {}, which NCCL does not allow; give each "
-               "process its own GPU, or start one process: --gpu-ids {} makes several devices of "
-               "one GPU",
+               "process its own GPU, or start one process with --gpu-ids {} to use one GPU for "
+               "several devices",
                place->second, process, pipeline.gpu_ids.back(),
                printable(hosts[p].substr(0, hosts[p].find(' '))),
                fmt::join(std::vector<int>(static_cast<std::size_t>(count), pipeline.gpu_ids.back()),
@@ -156,13 +157,13 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
                   pipeline.devices ? printable(options.run.model.path) : "x.onnx");
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
   PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
-           "--gpu-ids names GPUs, --device says {}", device);
+           "--gpu-ids selects GPUs, but --device is {}", device);
   PT_CHECK(pipeline.edge != "nccl" || !adds_in_one_order(pipeline), kUsage,
-           "--deterministic adds up the gradients of more than two replicas in their order, which "
-           "NCCL does not; leave out --edge nccl");
+           "--deterministic sums the gradients of more than two replicas in a fixed order, which "
+           "NCCL does not guarantee; leave out --edge nccl");
   const auto ids = static_cast<int>(pipeline.gpu_ids.size());
   PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
-           "--gpu-ids names {} devices, --gpus says {}", ids, options.gpus);
+           "--gpu-ids lists {} devices, but --gpus is {}", ids, options.gpus);
   if (ids > 0) options.gpus = ids;
   if (device == "cuda" || ids > 0 ||
       (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
@@ -181,7 +182,7 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
                                                    : "--device cuda";
       PT_FAIL(
           kResource,
-          "{} GPU{} asked for ({}), but {}\n"
+          "{} GPU{} requested ({}), but {}\n"
           "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
           "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
           count, count == 1 ? "" : "s", asked, error.message(), start, count, rest,
@@ -189,17 +190,17 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
     }
   }
   PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,
-           "--edge nccl is for stages on GPUs: --device cuda or --gpu-ids");
+           "--edge nccl needs stages on GPUs: add --device cuda or --gpu-ids");
   const bool computes = command != "plan" && command != "simulate" && command != "inspect";
   PT_CHECK(!options.run.model.tensor_floats || !pipeline.gpu_ids.empty() || !computes, kUsage,
-           "--precision tf32 is how GPUs multiply floats; on the CPU it is fp32, bf16 or fp16");
+           "--precision tf32 is for GPUs; on the CPU use fp32, bf16 or fp16");
   PT_CHECK(
       options.run.optimization.loss_scale == 0 || options.run.model.precision == DType::kFloat16,
-      kUsage, "--loss-scale goes with --precision fp16; the other types need none");
+      kUsage, "--loss-scale applies to --precision fp16 only");
   int devices = 0;
   for (const int count : pipeline.replicas) devices += count;
   PT_CHECK(devices == 0 || options.gpus == 0 || devices == options.gpus, kUsage,
-           "--replicas takes {} devices, --gpus says {}", devices, options.gpus);
+           "--replicas needs {} devices, but --gpus is {}", devices, options.gpus);
   pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
 }
@@ -208,10 +209,10 @@ void resolve_plan(Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (pipeline.plan_path.empty()) return;
   PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
-           "--plan {} says where stages begin and how many devices each has; leave out {}",
+           "--plan {} already sets the stages and their devices; leave out {}",
            printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
   PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
-           "--plan {} says which stages run the forward again; leave out --recompute",
+           "--plan {} already sets which stages recompute; leave out --recompute",
            printable(pipeline.plan_path));
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
@@ -222,7 +223,7 @@ void resolve_plan(Options& options) {
   for (const DeviceRange& range : plan.devices) stages += range.count;
   const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));
   PT_CHECK(options.gpus == 0 || options.gpus == devices, kUsage,
-           "--plan {} is for {} device{}, --gpus says {}; leave out --gpus, or make another plan",
+           "--plan {} is for {} device{}, but --gpus is {}; leave out --gpus, or make another plan",
            printable(pipeline.plan_path), devices, devices == 1 ? "" : "s", options.gpus);
   options.gpus = devices;
 }
@@ -233,17 +234,18 @@ void resolve_model(Options& options, const std::string& command) {
     path = options.arguments.front();
     options.arguments.erase(options.arguments.begin());
   }
-  PT_CHECK(options.arguments.empty(), kUsage, "what is \"{}\"? see: pipetrain {} --help",
+  PT_CHECK(options.arguments.empty(), kUsage,
+           "unexpected argument \"{}\"; see: pipetrain {} --help",
            printable(options.arguments.front()), command);
   PT_CHECK(!path.empty(), kUsage,
-           "no model given; use --model FILE, or make one: pipetrain new mlp -o mlp.onnx");
+           "no model given; use --model FILE, or create one: pipetrain new mlp -o mlp.onnx");
 }
 
 void replace_classifier(Options& options, const std::string& to) {
   const std::string from = options.run.model.path;
   const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
                                     options.run.optimization.seed);
-  log_info("train", "note     {} has a new head in {}: \"{}\"{} for {} classes instead of {}",
+  log_info("train", "note     {}: new last layer in {}: \"{}\"{} for {} classes instead of {}",
            printable(from), printable(to), printable(head.weight),
            head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
            options.num_classes, head.classes_before);
@@ -255,7 +257,7 @@ void check_folder_of(const std::string& output) {
   PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
            "--output: there is no folder \"{}\"", printable(folder.string()));
   PT_CHECK(::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, kResource,
-           "--output: nothing can be written to the folder of \"{}\": {}", printable(output),
+           "--output: cannot write to the folder of \"{}\": {}", printable(output),
            std::strerror(errno));
 }
 
@@ -290,7 +292,7 @@ int show_schedule_command(Options& options) {
 
 int report_run_command(Options& options) {
   PT_CHECK(options.arguments.size() == 1, kUsage,
-           "report takes the folder of one run, as in: pipetrain report runs/latest");
+           "report needs the folder of one run, for example: pipetrain report runs/latest");
   return report_command({options.arguments[0], options.output, options.curves});
 }
 

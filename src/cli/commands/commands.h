@@ -28,22 +28,21 @@ int doctor_command(Options& options);
 int completion_command(Options& options);
 int help_command(Options& options);
 
-/// Decides what the stages run on. Error (kResource) with commands that would work when it is not
-/// there.
-/// `processes`: that train together, each on GPUs of its own machine; null: one.
+/// Chooses the devices of the stages. Error (kResource) if they are missing, with commands that
+/// would work. `processes`: of the run, each with the GPUs of its own machine; null: a single
+/// process.
 void resolve_device(Options& options, const std::string& command,
                     ProcessGroup* processes = nullptr);
-/// Takes the model from --model or from the first argument; refuses what is left over.
+/// Takes the model from --model or from the first argument; refuses further arguments.
 void resolve_model(Options& options, const std::string& command);
-/// Lets the simulator choose what the command line leaves open within the scope, and says what it
-/// chose. Error (kResource) when nothing fits.
+/// Sets the options that the command line leaves open, within the scope, to the best in simulation,
+/// and logs the choice. Error (kResource) when nothing fits.
 void choose_schedule(Options& options, const SearchScope& scope, bool print_table);
-/// Takes schedule, micro-batches and devices from a plan file where the command line does not say
-/// them.
+/// Takes schedule, micro-batches and devices from a plan file unless the command line sets them.
 void resolve_plan(Options& options);
 /// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
 void replace_classifier(Options& options, const std::string& to);
-/// Refuses an output whose folder is not there (kUsage) or takes no files (kResource).
+/// Error for an output whose folder does not exist (kUsage) or is not writable (kResource).
 void check_folder_of(const std::string& output);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);

@@ -1,4 +1,4 @@
-// pipetrain data: what a data set is; the same in another format; made-up ones.
+// pipetrain data: inspects, converts and generates data sets.
 #include <cstdio>
 #include <filesystem>
 
@@ -17,13 +17,13 @@ constexpr std::size_t kSpiralPoints = 2000;
 
 // The one argument behind "inspect" and the like.
 std::string argument_of(const Options& options, const char* usage) {
-  PT_CHECK(options.arguments.size() == 2, kUsage, "as in: pipetrain data {}", usage);
+  PT_CHECK(options.arguments.size() == 2, kUsage, "usage: pipetrain data {}", usage);
   return options.arguments[1];
 }
 
 void check_data_target(const Options& options, const char* usage) {
   PT_CHECK(!options.output.empty() && options.output != "-", kUsage,
-           "name a file with --output, as in: pipetrain data {}", usage);
+           "give a file with --output, for example: pipetrain data {}", usage);
   const std::filesystem::path path(options.output);
   const std::filesystem::path folder = path.parent_path();
   PT_CHECK(folder.empty() || std::filesystem::is_directory(folder), kUsage,
@@ -40,9 +40,9 @@ RawData made_data(const std::string& kind, const Options& options) {
   if (kind == "glyphs") {
     const auto size = static_cast<std::size_t>(options.image > 0 ? options.image : 28);
     const std::size_t train = samples ? samples : kGlyphs;
-    // A seed of their own, so that more training samples do not change those held out.
+    // A separate seed, so that more training samples do not change the validation samples.
     out.train = make_glyphs(train, seed, size);
-    out.held_out = make_glyphs(std::max<std::size_t>(1, train / 5), ~seed, size);
+    out.validation = make_glyphs(std::max<std::size_t>(1, train / 5), ~seed, size);
     return out;
   }
   if (kind == "spirals") {
@@ -50,12 +50,12 @@ RawData made_data(const std::string& kind, const Options& options) {
     return out;
   }
   PT_CHECK(kind == "bytes", kUsage,
-           "there is nothing to make called \"{}\"; there are glyphs (images of digits), spirals "
-           "(points of two classes) and bytes (tokens of texts)",
+           "unknown data set \"{}\"; one of: glyphs (images of digits), spirals (points of two "
+           "classes), bytes (byte tokens of texts)",
            printable(kind));
   PT_CHECK(!options.from.empty(), kUsage,
-           "name the texts, as in: pipetrain data make bytes --from /usr/share/common-licenses -o "
-           "text.bin");
+           "give the texts with --from, for example: pipetrain data make bytes --from "
+           "/usr/share/common-licenses -o text.bin");
   DataOptions text;
   text.format = "text";
   return read_source(options.from, text);
@@ -97,7 +97,7 @@ int data_command(Options& options) {
     return write_to_output(made_data(kind, options), options);
   }
   const std::string near = nearest(what, {"inspect", "convert", "make"});
-  PT_FAIL(kUsage, "data has no \"{}\"{}; one of: inspect, convert, make", printable(what),
+  PT_FAIL(kUsage, "unknown action \"{}\"{}; one of: inspect, convert, make", printable(what),
           near.empty() ? "" : fmt::format(", did you mean {}?", near));
 }
 

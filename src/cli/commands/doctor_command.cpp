@@ -1,4 +1,4 @@
-// pipetrain doctor: what this machine offers.
+// pipetrain doctor: shows the machine's CPU, memory, GPUs and libraries.
 #include <sched.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What GPU support finds on this machine.
+/// The GPUs and libraries of this machine.
 struct Gpus {
   std::vector<std::string> names;
   std::string absent;                   // why there is none
@@ -59,8 +59,8 @@ std::string gpus_text(const Gpus& gpus) {
 
 std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
   std::string text, missing;
-  const auto line = [&](const std::string& words) {
-    text += fmt::format("{:<9}{}\n", text.empty() ? "cuda" : "", words);
+  const auto line = [&](const std::string& content) {
+    text += fmt::format("{:<9}{}\n", text.empty() ? "cuda" : "", content);
   };
   for (const FoundLibrary& library : libraries) {
     if (library.handle) {
@@ -73,7 +73,7 @@ std::string libraries_text(const std::vector<FoundLibrary>& libraries) {
     }
   }
   if (!missing.empty())
-    line("not found: " + missing + " (PIPETRAIN_CUDA_LIBRARIES names their folder)");
+    line("not found: " + missing + " (set PIPETRAIN_CUDA_LIBRARIES to their folder)");
   return text;
 }
 
@@ -105,7 +105,7 @@ int doctor_command(Options& options) {
   const std::string vectors = vector_instructions(), missing = missing_instructions();
   const std::string cache = default_cache_directory().string();
   Gpus gpus = find_gpus();
-  // Also where the plugin does not serve; after it, so that these are what it has taken.
+  // Also if the plugin is unusable; after loading it, so that these are the libraries it uses.
   if (has_cuda_plugin()) gpus.libraries = nvidia_libraries();
   if (options.json) {
     const Json json = {{"schema", "pipetrain.doctor/1"},
@@ -127,7 +127,8 @@ int doctor_command(Options& options) {
   std::string text = fmt::format(
       "pipetrain {}\ncores    {}{}\nmemory   {}\nvectors  {}\ngpus     {}\n{}cache    {}\n",
       PIPETRAIN_VERSION, cores,
-      cores > 1 ? fmt::format(": up to {} stages with a core each", cores) : "", bytes_text(memory),
+      cores > 1 ? fmt::format(": up to {} stages with one core each", cores) : "",
+      bytes_text(memory),
       missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
       gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
   std::fputs(text.c_str(), stdout);

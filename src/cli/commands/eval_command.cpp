@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The value that --assert speaks of: a metric, or "top5" for what --top-k 5 gives.
+/// The value that --assert names: a metric, or "top5" for what --top-k 5 gives.
 std::optional<double> asserted(const EvaluationReport& report, const std::string& name) {
   if (report.top_k && name == fmt::format("top{}", report.k)) return report.top_k;
   return metric_of(report, metric_named(name));
@@ -95,7 +95,7 @@ int follow(Options& options) {
   std::optional<PipelineRun> started;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    ended = !is_locked(run);  // its events may be elsewhere, and who is killed writes no last one
+    ended = !is_locked(run);  // events may be elsewhere, and a killed run writes no last one
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Training may delete a checkpoint while it is read: then there is a newer one.
+/// Retries with a newer checkpoint if training deletes this one while it is read.
 FoundCheckpoint read_steadily(const fs::path& from) {
   constexpr int kAttempts = 5;
   for (int attempt = 1;; ++attempt) {
@@ -31,7 +31,7 @@ FoundCheckpoint read_steadily(const fs::path& from) {
   }
 }
 
-/// Lines of a file; none where there is no such file.
+/// Lines of a file; empty if it does not exist.
 std::vector<std::string> lines_of(const fs::path& path) {
   std::vector<std::string> lines;
   std::ifstream file(path);
@@ -64,9 +64,9 @@ int export_command(Options& options) {
     options.arguments.erase(options.arguments.begin());
   }
   PT_CHECK(!options.from.empty(), kUsage,
-           "no checkpoint given; use --from CHECKPOINT, or --from and the folder of a run");
+           "no checkpoint given; use --from with a checkpoint or the folder of a run");
   PT_CHECK(!options.output.empty(), kUsage,
-           "where to? give --output FILE, or - for standard output");
+           "no output given; use --output FILE, or - for standard output");
   const std::string output = options.output;
   const bool to_stdout = output == "-", overwrite = options.overwrite;
   PT_CHECK(overwrite || to_stdout || !fs::exists(output), kUsage,
@@ -78,7 +78,7 @@ int export_command(Options& options) {
   resolve_model(options, "export");
   const LoadedModel model = load_model(options.run.model);
   PT_CHECK(fingerprint(model.file) == found.checkpoint.run.model_fingerprint, kUsage,
-           "{} is not the network that the checkpoint is of; give its file with --model",
+           "{} is not the network of the checkpoint; give the right file with --model",
            printable(options.run.model.path));
   check_one_file(model.file, output);
   const NamedTensors weights = exported_weights(found.checkpoint);

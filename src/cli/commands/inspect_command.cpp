@@ -56,7 +56,7 @@ TrainingGraph build(const Options& options, const LoadedModel& model) {
   return build_training_graph(model.model, model.rules, build);
 }
 
-/// A model on the way to becoming text and JSON.
+/// The output as text and as JSON.
 struct Description {
   std::string text;
   Json json;
@@ -114,10 +114,10 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   for (const auto& [name, rule] : model.rules) ++uses[use_name(rule.use)];
   text += "\ntensors ";
   for (const auto& [use, count] : uses) text += fmt::format(" {} {}", count, use);
-  text += fmt::format("  ({} copies trained apart; list: --params)\n", model.copies.size());
+  text += fmt::format("  ({} copies trained separately; list: --params)\n", model.copies.size());
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
-  if (const std::string words = words_on_doubtful(model.rules); !words.empty())
-    text += "note     " + words + "\n";
+  if (const std::string note = note_on_uncertain_parameters(model.rules); !note.empty())
+    text += "note     " + note + "\n";
   if (options.show_params) {
     for (const auto& [name, rule] : model.rules)
       text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);
@@ -125,7 +125,7 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   return text;
 }
 
-/// What is trained of the model. Error where nothing can be.
+/// The trainable parameters of the model. Error if it cannot be trained.
 void describe_training(const Options& options, const LoadedModel& model, Description& out) {
   const TrainingGraph graph = build(options, model);
   const Chain chain = linearise(graph);
@@ -136,9 +136,9 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
   out.json["loss"] = {
       {"kind", name_of(graph.loss.kind)}, {"output", graph.loss.output}, {"task", graph.loss.task}};
   out.json["trained_numbers"] = parameters;
-  out.text += fmt::format("trains   yes: {} numbers in {} tensors, {}\n", parameters,
+  out.text += fmt::format("trains   yes: {} trainable parameters in {} tensors, {}\n", parameters,
                           graph.parameters.size(), graph.loss.task);
-  out.text += fmt::format("chain    {} nodes after folding, of which any can start a stage\n",
+  out.text += fmt::format("chain    {} nodes after folding; a stage can begin at any of them\n",
                           chain.order.size());
   for (std::size_t i = 0; i < chain.order.size(); ++i) {
     const Node& node = graph.graph[chain.order[i]];
@@ -165,12 +165,12 @@ int inspect_command(Options& options) {
   try {
     describe_training(options, model, out);
   } catch (const Error& error) {
-    // What only a flag can decide is no fault of the model.
+    // A missing option is not an error in the model.
     const bool needs_flag = error.kind() == ErrorKind::kUsage;
     if (!needs_flag) failure = error;
     out.json["trainable"] = needs_flag;
     out.json[needs_flag ? "needs" : "error"] = error.what();
-    if (needs_flag) out.text += fmt::format("trains   with a flag: {}\n", error.what());
+    if (needs_flag) out.text += fmt::format("trains   yes, needs an option: {}\n", error.what());
   }
   std::fputs((options.json ? out.json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                            : out.text)

@@ -1,4 +1,4 @@
-// pipetrain new: an ONNX file for people who have none yet.
+// pipetrain new: writes an untrained ONNX model.
 #include <cstdio>
 #include <filesystem>
 
@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Up to here drawing the weights takes seconds and the model is one file: a protobuf message holds
-// no more than 2 GB.
+// Up to this size, initialisation takes seconds and the model is one file: a protobuf message holds
+// at most 2 GB.
 constexpr std::int64_t kMostWeightsByDefault = 450'000'000;
 
 std::string list_of_networks() {
@@ -27,14 +27,15 @@ std::string list_of_networks() {
 
 const ZooNetwork& network_named(const std::vector<std::string>& arguments) {
   PT_CHECK(!arguments.empty(), kUsage,
-           "name a network, as in: pipetrain new mlp -o mlp.onnx; there are{}", list_of_networks());
-  PT_CHECK(arguments.size() == 1, kUsage, "what is \"{}\"? see: pipetrain new --help",
+           "no network given, for example: pipetrain new mlp -o mlp.onnx; one of:{}",
+           list_of_networks());
+  PT_CHECK(arguments.size() == 1, kUsage, "unexpected argument \"{}\"; see: pipetrain new --help",
            printable(arguments[1]));
   if (const ZooNetwork* found = find_zoo_network(arguments[0])) return *found;
   std::vector<std::string> names;
   for (const ZooNetwork& network : zoo_networks()) names.emplace_back(network.name);
   const std::string near = nearest(arguments[0], names);
-  PT_FAIL(kUsage, "there is no network \"{}\"{}; there are{}", printable(arguments[0]),
+  PT_FAIL(kUsage, "unknown network \"{}\"{}; one of:{}", printable(arguments[0]),
           near.empty() ? "" : fmt::format(", did you mean {}?", near), list_of_networks());
 }
 
@@ -55,8 +56,8 @@ void check_target(const fs::path& path, bool overwrite) {
 
 void write_to_standard_output(const ZooModel& model, bool with_weights) {
   PT_CHECK(with_weights && model.trained_numbers <= kMostWeightsByDefault, kUsage,
-           "a model whose weights stand in a file beside it cannot go to standard output; name a "
-           "file with --output");
+           "a model with weights in a separate file cannot go to standard output; give a file with "
+           "--output");
   const std::string bytes = model.onnx.bytes();
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   PT_CHECK(written && std::fflush(stdout) == 0, kResource,
@@ -95,13 +96,13 @@ int new_command(Options& options) {
   log_info("new", "wrote {}: {}, {} trainable parameters, {}", file, network.name,
            model.trained_numbers, model.signature);
   if (with_weights) {
-    log_info("new", "next: pipetrain --model {}   (made-up data; your own: {})", file,
+    log_info("new", "next: pipetrain --model {}   (synthetic data; your own: {})", file,
              network.data);
     return 0;
   }
   log_info("new",
-           "its weights are zeros: {}.data is a hole of {} that takes no disk; the model is for "
-           "planning (--weights random draws and stores them)",
+           "the weights are all zero: {}.data is a sparse file of {} that takes no disk space; the "
+           "model is for planning only (--weights random initialises and stores them)",
            file, bytes_text(hole));
   log_info("new", "next: pipetrain plan --model {}", file);
   return 0;

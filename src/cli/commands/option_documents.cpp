@@ -51,7 +51,7 @@ std::vector<const OptionSpec*> parts_of(const OptionSpec& spec, const std::strin
   return parts;
 }
 
-/// How a setting behind the colon is written.
+/// How a setting after the colon is written.
 std::string part_usage(const OptionSpec& part) {
   return fmt::format(":{}={}", part.key, part.is_switch() ? "true|false" : part.value);
 }
@@ -63,61 +63,61 @@ const CommandSpec& command_named(const std::string& name) {
     names.push_back(command.name);
   }
   const std::string near = nearest(name, names);
-  PT_FAIL(kUsage, "there is no command \"{}\"{}", printable(name),
+  PT_FAIL(kUsage, "unknown command \"{}\"{}", printable(name),
           near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
 }
 
 constexpr std::string_view kExamples[][2] = {
     {"pipetrain --model net.onnx --data train.npz --gpus 4", "train, 4 stages"},
     {"pipetrain --model net.onnx --data train.npz --gpus 4 --device cpu", "the same on CPU stages"},
-    {"pipetrain plan --model net.onnx --gpus 4", "where it would be cut, how fast"},
-    {"pipetrain inspect net.onnx", "can it be trained, what is trained"},
+    {"pipetrain plan --model net.onnx --gpus 4", "show the stages and the predicted speed"},
+    {"pipetrain inspect net.onnx", "check that a model can be trained"},
 };
 
 constexpr std::string_view kExitCodes[][2] = {
-    {"0", "done, stopped early, or --max-time is over"},
+    {"0", "success, early stopping, or --max-time reached"},
     {"1", "internal error"},
-    {"2", "usage: a wrong option, value or configuration"},
+    {"2", "usage: wrong option, value or configuration"},
     {"3", "the model cannot be read or trained"},
     {"4", "data are missing, damaged or out of range"},
     {"5", "not enough resources: devices, memory, disk"},
     {"6", "diverged: the loss is not finite"},
     {"7", "a device failed during the run"},
-    {"8", "eval --assert is not met"},
+    {"8", "eval --assert failed"},
     {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},
 };
 
 constexpr std::string_view kEnvironment[][2] = {
-    {"PIPETRAIN_DEVICE", "what --device says when it is not given"},
-    {"PIPETRAIN_CONFIG", "a configuration file, as --config"},
+    {"PIPETRAIN_DEVICE", "default of --device"},
+    {"PIPETRAIN_CONFIG", "a configuration file, like --config"},
     {"PIPETRAIN_CUDA_LIBRARIES",
-     "a folder to look into first for CUDA's libraries; then: the system's loader, a CUDA toolkit, "
-     "the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH"},
-    {"PIPETRAIN_RUNS_DIR", "where folders of runs are made; runs"},
+     "folder that is searched first for the CUDA libraries, before the system's loader, a CUDA "
+     "toolkit, and the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH"},
+    {"PIPETRAIN_RUNS_DIR", "folder for runs; default: runs"},
     {"PIPETRAIN_CACHE_DIR",
-     "where times of kernels and kernels compiled for GPUs are kept; $XDG_CACHE_HOME/pipetrain"},
-    {"PIPETRAIN_NCCL", "the library for exchanges between GPUs; libnccl.so.2"},
-    {"PIPETRAIN_NVRTC", "the library that compiles kernels for GPUs; libnvrtc.so.13"},
-    {"PIPETRAIN_CUDA_GRAPHS", "on: passes of stages on GPUs become CUDA graphs"},
+     "cache of kernel timings and compiled GPU kernels; default: $XDG_CACHE_HOME/pipetrain"},
+    {"PIPETRAIN_NCCL", "NCCL library, for communication between GPUs; default: libnccl.so.2"},
+    {"PIPETRAIN_NVRTC", "NVRTC library, which compiles GPU kernels; default: libnvrtc.so.13"},
+    {"PIPETRAIN_CUDA_GRAPHS", "on: run the passes of GPU stages as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
-     "AVX2: kernels and bits of a CPU without AVX-512, on one that has it; none: what is said on "
-     "one that is too old"},
-    {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colours"},
+     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; none: behave as "
+     "on an unsupported CPU"},
+    {"PIPETRAIN_NO_COLOR, NO_COLOR", "no coloured output"},
 };
 
 constexpr std::string_view kSignals[][2] = {
-    {"INT, TERM, HUP", "finish the step, save and end; a second one ends at once"},
-    {"USR1", "save and go on"},
-    {"USR2", "print where the run stands"},
+    {"INT, TERM, HUP", "finish the step, save and exit; a second signal exits at once"},
+    {"USR1", "save a checkpoint and continue"},
+    {"USR2", "print a line of progress"},
 };
 
 constexpr std::string_view kSyntax =
-    "Options may stand before or after the command; _ stands for -; --name value and --name=value "
-    "are the same; a switch takes --no-name or =true, =false; -- ends the options. Numbers may end "
-    "in k, M, KiB, MiB, GiB. What stands indented below an option is part of its value behind a "
-    "colon, as in --optimizer sgd:momentum=0.9,nesterov=true, and also an option by itself. "
-    "Precedence: command line, environment, later and earlier configuration files, a checkpoint "
-    "that is resumed, defaults.";
+    "Options may come before or after the command. In names, _ and - are the same; so are --name "
+    "value and --name=value. A switch also takes --no-name, =true or =false. -- ends the options. "
+    "Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below another one is a "
+    "setting of it: give it after a colon, as in --optimizer sgd:momentum=0.9,nesterov=true, or as "
+    "an option by itself. Precedence, highest first: command line, environment, configuration "
+    "files (a later file wins), a resumed checkpoint, defaults.";
 
 // --- roff ---
 
@@ -169,7 +169,7 @@ std::string markdown_code(std::string_view text) {
 
 // --- completions ---
 
-/// For bash and zsh, which share a function: tables by command, and what may follow an option.
+/// For bash and zsh, which share a function: options by command, and values by option.
 std::string bash_completion(const std::vector<OptionSpec>& specs) {
   std::string names, options, values, files;
   for (const CommandSpec& command : commands()) {
@@ -183,12 +183,12 @@ std::string bash_completion(const std::vector<OptionSpec>& specs) {
   for (const OptionSpec& spec : specs) {
     std::string all = spec.name;
     for (const std::string& alias : spec.aliases) all += "|" + alias;
-    const std::vector<std::string> words = spec.words();
+    const std::vector<std::string> keywords = spec.keywords();
     if (spec.is_switch()) continue;
     if (spec.path != PathUse::kNone)
       files += (files.empty() ? "" : "|") + all;
     else
-      values += fmt::format("    {}) values=\"{}\" ;;\n", all, fmt::join(words, " "));
+      values += fmt::format("    {}) values=\"{}\" ;;\n", all, fmt::join(keywords, " "));
   }
   return fmt::format(R"(# Completion of pipetrain for bash. Generated by: pipetrain completion bash
 _pipetrain() {{
@@ -245,7 +245,7 @@ std::string zsh_completion(const std::vector<OptionSpec>& specs) {
     out += fmt::format("    {})\n      options=(\n", command.name);
     for (const OptionSpec& spec : specs) {
       if (!spec.applies_to(command.name)) continue;
-      const std::vector<std::string> words = spec.words();
+      const std::vector<std::string> keywords = spec.keywords();
       std::string text = spec.repeatable ? "*" : "";
       text += spec.name + (spec.is_switch() ? "" : "=") + "[" + spec.help + "]";
       std::string escaped;
@@ -254,8 +254,8 @@ std::string zsh_completion(const std::vector<OptionSpec>& specs) {
         escaped += ":value:";
         if (spec.path != PathUse::kNone)
           escaped += "_files";
-        else if (!words.empty())
-          escaped += fmt::format("({})", fmt::join(words, " "));
+        else if (!keywords.empty())
+          escaped += fmt::format("({})", fmt::join(keywords, " "));
       }
       out += fmt::format("        {}\n", shell_text(escaped));
     }
@@ -288,9 +288,9 @@ std::string fish_completion(const std::vector<OptionSpec>& specs) {
       if (alias.size() == 2) out += fmt::format(" -s {}", alias[1]);
     }
     if (!spec.is_switch()) out += spec.path != PathUse::kNone ? " -r" : " -x";
-    const std::vector<std::string> words = spec.words();
-    if (!spec.is_switch() && !words.empty())
-      out += fmt::format(" -a {}", shell_text(fmt::format("{}", fmt::join(words, " "))));
+    const std::vector<std::string> keywords = spec.keywords();
+    if (!spec.is_switch() && !keywords.empty())
+      out += fmt::format(" -a {}", shell_text(fmt::format("{}", fmt::join(keywords, " "))));
     out += fmt::format(" -d {}\n", shell_text(spec.help, "\\"));
   }
   return out;
@@ -306,7 +306,7 @@ std::string short_help() {
   }
   std::string names;
   for (const CommandSpec& command : commands()) names += " " + command.name;
-  std::string out = "pipetrain: train an ONNX model through pipeline stages.\n\n";
+  std::string out = "pipetrain: train ONNX models in pipeline stages.\n\n";
   for (const auto& [command, meaning] : kExamples)
     out += fmt::format("  {:<67}{}\n", command, meaning);
   return out + "\n" + two_columns(rows, 34) + "\nCommands:" + names +
@@ -345,8 +345,8 @@ std::string manual_page() {
   Options options;
   const std::vector<OptionSpec> specs = describe_options(options);
   std::string out = fmt::format(
-      ".TH PIPETRAIN 1 \"\" \"pipetrain {}\" \"User Commands\"\n.SH NAME\npipetrain \\- train an "
-      "ONNX model through pipeline stages\n.SH SYNOPSIS\n.B pipetrain\n.RI [ COMMAND ]\n"
+      ".TH PIPETRAIN 1 \"\" \"pipetrain {}\" \"User Commands\"\n.SH NAME\npipetrain \\- train ONNX "
+      "models in pipeline stages\n.SH SYNOPSIS\n.B pipetrain\n.RI [ COMMAND ]\n"
       ".RI [ ARGUMENTS ]\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n{}\n.SH COMMANDS\n",
       roff(PIPETRAIN_VERSION), roff(kSyntax));
   for (const CommandSpec& command : commands())

@@ -18,7 +18,7 @@
 namespace pipetrain {
 namespace {
 
-// Planning takes the square of this.
+// Planning time grows with the square of this.
 constexpr std::size_t kMaximumLayers = 20'000;
 
 // Everything that is printed.
@@ -49,7 +49,7 @@ PlanRequest request_of(const PipeDreamPlanOptions& options) {
     request.topology = first_devices(topology, request.devices);
   }
   PT_CHECK(request.devices >= 1, kUsage,
-           "how many devices? give --gpus N, or --topology FILE for all of its devices");
+           "no devices given; use --gpus N, or --topology FILE for all of its devices");
   return request;
 }
 
@@ -70,8 +70,8 @@ CompatRequest compat_request_of(const PipeDreamPlanOptions& options, const PlanR
     machines = request.devices;
   }
   PT_CHECK(machines == request.devices, kUsage,
-           "PipeDream's planner takes whole groups of machines: {} devices of this topology are "
-           "not; ask for {}, or plan without --compat pipedream",
+           "PipeDream's planner needs whole groups of machines, and {} devices of this topology "
+           "are not; use {}, or plan without --compat pipedream",
            request.devices, machines);
   return out;
 }
@@ -133,14 +133,14 @@ std::string stage_table(const GraphPlan& planned) {
 }
 
 std::string speed_text(double single, double data_parallel, double seconds) {
-  return fmt::format("{:>10} a mini-batch, {:.3g} x one device, {:.3g} x data parallelism",
+  return fmt::format("{:>10} per mini-batch, {:.3g} x one device, {:.3g} x data parallelism",
                      seconds_text(seconds), single / seconds, data_parallel / seconds);
 }
 
 std::string table_of(const Comparison& comparison, const PipeDreamPlanOptions& options) {
   const Plan& plan = comparison.own.plan;
   std::string out = fmt::format(
-      "{}: {} layers, {} edges, {} a mini-batch on one device; {} device{}, {}\n",
+      "{}: {} layers, {} edges, {} per mini-batch on one device; {} device{}, {}\n",
       printable(options.profile), comparison.profile.nodes.size(), comparison.profile.edges.size(),
       seconds_text(comparison.single_seconds), comparison.request.devices,
       comparison.request.devices == 1 ? "" : "s", bandwidth_text(comparison));
@@ -151,7 +151,7 @@ std::string table_of(const Comparison& comparison, const PipeDreamPlanOptions& o
   out +=
       fmt::format("bound      {:>10} ({}); gap {:.2f} %{}\n",
                   seconds_text(plan.lower_bound_seconds), plan.lower_bound_reason, plan.gap() * 100,
-                  comparison.own.exact ? "; no order of the layers is faster" : "");
+                  comparison.own.exact ? "; optimal over all orders of the layers" : "");
   out += fmt::format("planned in {:>10}, {} orders tried\n", seconds_text(plan.planning_seconds),
                      comparison.own.orders);
   for (const std::string& note : plan.notes) out += "note       " + note + "\n";
@@ -161,7 +161,7 @@ std::string table_of(const Comparison& comparison, const PipeDreamPlanOptions& o
   out += fmt::format("PipeDream  {}\n",
                      speed_text(comparison.single_seconds, comparison.data_parallel_seconds,
                                 comparison.priced->plan.bottleneck_seconds));
-  out += fmt::format("  it says  {}\n", speed_text(compat.single_machine_seconds,
+  out += fmt::format("  estimate {}\n", speed_text(compat.single_machine_seconds,
                                                    compat.data_parallel_seconds, compat.seconds));
   out += fmt::format("planned in {:>10}, {} states\n",
                      seconds_text(comparison.compat_planning_seconds), compat.states);

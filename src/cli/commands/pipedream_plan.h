@@ -12,11 +12,11 @@ struct PipeDreamPlanOptions {
   int devices = 0;       // 0: all of the topology
   std::string topology;  // a file or a name; empty: one level of `bytes_per_second`
   double bytes_per_second = 1e9;
-  /// Exactly so many stages; 0: any number.
+  /// The exact number of stages; 0: any.
   int stages = 0;
   bool replication = true;
   bool compat = false;  // compare with PipeDream's planner
-  // What PipeDream's planner is asked for: compare CompatRequest.
+  // Settings of PipeDream's planner: see CompatRequest.
   bool fewer_machines = false;
   std::optional<double> activation_compression;
   /// Where to write the profile with the stage of every layer; empty: nowhere. With `compat`, of

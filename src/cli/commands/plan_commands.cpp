@@ -1,4 +1,4 @@
-// pipetrain profile, plan, simulate: products that a person can read and a script can edit.
+// pipetrain profile, plan and simulate: results that people can read and scripts can edit.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -38,7 +38,7 @@ void prepare(Options& options, const std::string& command) {
   resolve_model(options, command);
   resolve_plan(options);
   resolve_device(options, command);
-  // A topology that is named stands for devices that are not at hand.
+  // A named topology describes devices that need not be present.
   options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
 }
 
@@ -53,7 +53,7 @@ std::vector<std::string> split_list(const std::string& text) {
   return out;
 }
 
-/// When the fullest device holds most, by the plan's numbers, and of what.
+/// The predicted memory peak of the fullest device: when, and of what.
 std::string fullest_device(const PlannedNetwork& network) {
   const Program& program = network.predicted_program();
   std::vector<StageBytes> stages;
@@ -74,7 +74,7 @@ std::string fullest_device(const PlannedNetwork& network) {
   const auto device = static_cast<std::size_t>(most - peaks.begin());
   const auto text = [](std::int64_t count) { return bytes_text(static_cast<std::size_t>(count)); };
   return fmt::format(
-      "most  {} on device {}{}: weights and optimizer {}, activations {}, received {}, working "
+      "peak  {} on device {}{}: weights and optimizer {}, activations {}, received {}, working "
       "{}\n",
       text(most->peak), device,
       most->index < 0
@@ -96,9 +96,9 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   plan.bytes_per_second = options.bandwidth;
   const std::vector<int>& replicas = options.run.pipeline.replicas;
   if (!replicas.empty()) {
-    PT_CHECK(std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
-             "--pipedream-profile takes --replicas auto, or 1,1,… for so many stages of one "
-             "device each");
+    PT_CHECK(
+        std::all_of(replicas.begin(), replicas.end(), [](int r) { return r == 1; }), kUsage,
+        "--pipedream-profile takes --replicas auto, or 1,1,… for that many stages of one device");
     plan.stages = static_cast<int>(replicas.size());
     plan.replication = false;
     if (plan.devices == 0) plan.devices = plan.stages;
@@ -112,7 +112,7 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   return plan;
 }
 
-/// Stages, notes, why it is cut there, memory, bounds and the step, as text.
+/// Stages, notes, reasons for the cuts, memory, bounds and the critical path, as text.
 void print_plan(const PlannedNetwork& network) {
   print(plan_table(network));
   constexpr std::size_t kMostLines = 16;
@@ -127,7 +127,7 @@ void print_plan(const PlannedNetwork& network) {
                     network.plan().lower_bound_reason, network.plan().gap() * 100,
                     seconds_text(network.plan().planning_seconds)));
   if (!network.asynchronous()) {
-    print("the step is\n" +
+    print("critical path of the step:\n" +
           to_text(network.predicted_program(),
                   critical_path(network.predicted_program(), network.predicted_costs(),
                                 network.prediction().events),
@@ -160,7 +160,7 @@ int profile_command(Options& options) {
         bytes_text(element.saved_bytes));
   }
   print(table);
-  print(fmt::format("{} a micro-batch of {} on {} ({} thread{} a stage, {} busy at once)\n",
+  print(fmt::format("{} per micro-batch of {} on {} ({} thread{} per stage, {} busy at once)\n",
                     seconds_text(network.profile().total_seconds(network.graph())),
                     network.micro_batch(), network.profile().device, network.threads(),
                     network.threads() == 1 ? "" : "s", network.profile().busy_threads));
@@ -195,7 +195,9 @@ int plan_command(Options& options) {
                      .fewer_devices = true},
                     !document);
   } else if (open && !options.schedule_given && options.gpus > 1) {
-    log_info("plan", "note     a plan for a file is that of train: 1f1b; --schedule auto searches");
+    log_info("plan",
+             "note     this plan is for 1f1b, the default of train; --schedule auto searches for "
+             "the best schedule");
   }
   const PlannedNetwork network = plan_network(options.run);
   const Simulation& prediction = network.prediction();
@@ -222,10 +224,10 @@ int simulate_command(Options& options) {
   prepare(options, "simulate");
   Json rows = Json::array();
   std::string table =
-      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory of each stage | weights "
-      "in a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
+      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory per stage | weights "
+      "within a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
   PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
-           "--jitter is a share such as 0.05, from 0 to 2, not {}", options.jitter);
+           "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
   for (const std::string& schedule : split_list(options.schedules)) {
     std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
     const ScheduleDescription* description = find_schedule(schedule);
@@ -252,7 +254,7 @@ int simulate_command(Options& options) {
         memory += (memory.empty() ? "" : ", ") + bytes_text(total);
         bytes.push_back(total);
       }
-      // How times that scatter spread the step: in proportion to the round that was timed.
+      // The spread of the step time under jitter, in proportion to the simulated round.
       Jitter jitter;
       jitter.compute = options.jitter;
       jitter.seed = config.optimization.seed;

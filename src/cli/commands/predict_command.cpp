@@ -1,4 +1,4 @@
-// pipetrain predict: a model's outputs for data, row by row.
+// pipetrain predict: writes a model's outputs, row by row.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,18 +22,18 @@
 namespace pipetrain {
 namespace {
 
-/// The form of the output: what --to says, or the end of the file's name, or JSON Lines.
+/// The output format: --to, else the file's extension, else JSON Lines.
 std::string form_of(const Options& options) {
   if (!options.to.empty()) return options.to;
   for (const char* form : {"npz", "csv", "jsonl"}) {
     if (options.output.ends_with(std::string(".") + form)) return form;
   }
   PT_CHECK(options.output.empty() || options.output == "-", kUsage,
-           "in which form? name the output .npz, .csv or .jsonl, or give --to");
+           "unknown output format; name the output .npz, .csv or .jsonl, or give --to");
   return "jsonl";
 }
 
-/// Rows to a file or to standard output, as they are made.
+/// Writes rows to a file or to standard output as they are computed.
 class RowWriter {
  public:
   explicit RowWriter(const std::string& path) {
@@ -59,12 +59,12 @@ std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// What stands behind the outputs of a row: the file that it comes from where the data are files,
-/// and the likeliest class where classes have names.
-class RowWords {
+/// Extra columns after the outputs of a row: its file if the samples are files, and the predicted
+/// class if classes have names.
+class ExtraColumns {
  public:
-  RowWords(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
-           const TrainingGraph& graph)
+  ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
+               const TrainingGraph& graph)
       : class_names_(trained_classes(model)) {
     if (const auto* good = dynamic_cast<const GoodRows*>(bound.dataset.get())) rows_ = good->rows();
     for (const RawColumn& column : raw.columns) {
@@ -120,7 +120,7 @@ class RowWords {
     return files_->name(rows_.empty() ? sample : rows_[sample]);
   }
 
-  /// The largest of a row, of equal ones the first; none where a value is no number.
+  /// The argmax of a row, the first of equal values; none if a value is NaN.
   std::optional<std::size_t> class_of(const std::vector<HostTensor>& outputs,
                                       std::size_t row) const {
     const auto scores = outputs[*scores_].span<const float>().subspan(row * class_names_.size(),
@@ -129,14 +129,14 @@ class RowWords {
     return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
   }
 
-  std::vector<std::size_t> rows_;  // behind the samples; empty: all of them in order
+  std::vector<std::size_t> rows_;  // of the samples; empty: all of them in order
   std::vector<std::string> class_names_;
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::vector<std::string> names_;     // of the columns
 };
 
-/// Pieces of an array one behind the other.
+/// Concatenates parts of an array.
 HostTensor joined(const std::vector<HostTensor>& pieces) {
   std::vector<std::int64_t> dims = pieces[0].type().shape.dims();
   dims[0] = 0;
@@ -178,10 +178,10 @@ int predict_command(Options& options) {
   for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
     const Shape& shape = graph.graph[graph.outputs[k]].type.shape;
     PT_CHECK(shape.rank() >= 1 && shape[0] == predictor.batch(), kModel,
-             "output \"{}\" of shape {} has no row for each sample",
+             "output \"{}\" of shape {} does not have one row per sample",
              printable(graph.output_names[k]), shape.text());
   }
-  const RowWords words(raw.train, bound, model, graph);
+  const ExtraColumns extra(raw.train, bound, model, graph);
   RowWriter rows(form == "npz" ? "" : options.output);
   std::vector<std::vector<HostTensor>> pieces(graph.outputs.size());
   const auto batch = static_cast<std::size_t>(predictor.batch());
@@ -194,10 +194,10 @@ int predict_command(Options& options) {
     }
     std::string text;
     if (form == "csv" && first == 0)
-      text += csv_header(graph.output_names, outputs) + words.header() + "\n";
+      text += csv_header(graph.output_names, outputs) + extra.header() + "\n";
     for (std::size_t row = 0; row < samples; ++row) {
       if (form == "csv") {
-        text += csv_values(outputs, row) + words.csv(first + row, outputs, row) + "\n";
+        text += csv_values(outputs, row) + extra.csv(first + row, outputs, row) + "\n";
         continue;
       }
       text += "{";
@@ -205,7 +205,7 @@ int predict_command(Options& options) {
         text += fmt::format("{}{}:{}", k ? "," : "", json_text(graph.output_names[k]),
                             json_values(outputs[k].view(), row));
       }
-      text += words.json(first + row, outputs, row) + "}\n";
+      text += extra.json(first + row, outputs, row) + "}\n";
     }
     rows.write(text);
   }

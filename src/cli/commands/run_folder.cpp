@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes the newest run of a folder of runs the one that is called "latest".
+/// Points the link "latest" of a folder of runs to its newest run.
 void call_latest(const fs::path& folder) {
   std::error_code ignored;
   const fs::path latest = folder.parent_path() / "latest";
@@ -26,8 +26,8 @@ void call_latest(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), latest, ignored);
 }
 
-/// Makes the folder of the run. A name that nobody gave is always new. `resumed`: the folder that a
-/// checkpoint belongs to; empty: none.
+/// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
+/// run; empty: none.
 fs::path make_run_folder(const Options& options, const fs::path& resumed) {
   std::error_code error;
   if (!resumed.empty()) return resumed;
@@ -35,13 +35,13 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
     const fs::path folder = options.run_dir;
     PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
              "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
-    // A run that was to be resumed where possible may have left all but a checkpoint.
+    // An earlier run with --resume=auto may have left everything but a checkpoint.
     PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
                  fs::is_empty(folder, error),
              kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
              printable(options.run_dir));
     fs::create_directories(folder, error);
-    PT_CHECK(!error, kResource, "--run-dir: cannot make \"{}\": {}", printable(options.run_dir),
+    PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
              error.message());
     return folder;
   }
@@ -59,7 +59,7 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
     if (error) break;
   }
   PT_FAIL(kResource,
-          "cannot make a folder for the run below \"{}\": {}; choose another place with --run-dir",
+          "cannot create a run folder in \"{}\": {}; choose another place with --run-dir",
           runs.string(), error.message());
 }
 

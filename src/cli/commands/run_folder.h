@@ -1,5 +1,4 @@
-// The folder of a run: made or refused, locked, and what stands in it besides events and
-// checkpoints.
+// The run folder: its creation and lock, and its files other than events and checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -12,20 +11,21 @@
 
 namespace pipetrain {
 
-/// The folder of one run, locked for as long as this lives.
+/// The folder of one run, locked for the lifetime of this object.
 class RunFolder {
  public:
   RunFolder() = default;
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
-  /// A folder that was made early goes again unless the run has begun.
+  /// Removes a folder that was created early unless the run has begun.
   ~RunFolder();
 
-  /// Makes the folder of a new run before it is known whether the run can begin. Errors as begin().
+  /// Creates the folder of a new run before it is known whether the run can begin. Errors as
+  /// begin().
   const std::filesystem::path& make_early(const Options& options);
-  /// Makes the folder unless there is one, locks it and takes away what a run that did not end left
-  /// behind. `resumed`: the folder that a checkpoint belongs to; empty: none. Error (kUsage) for a
-  /// --run-dir that is in use, (kResource) where none can be made.
+  /// Creates the folder if needed, locks it and removes leftovers of an interrupted run. `resumed`:
+  /// the folder of the resumed run; empty: none. Error (kUsage) for a --run-dir in use, (kResource)
+  /// if the folder cannot be created.
   const std::filesystem::path& begin(const Options& options, const std::filesystem::path& resumed);
 
   const std::filesystem::path& path() const { return path_; }
@@ -38,7 +38,7 @@ class RunFolder {
       false;  // the name of an early one, below the folder of all runs, was chosen here
 };
 
-/// Where the trained model goes. Error (kUsage) for a file that is there and is not to be replaced.
+/// The path of the trained model. Error (kUsage) for an existing file without --overwrite.
 /// `replaces_own`: a resumed run writes its own trained.onnx again.
 void check_output(const Options& options, const std::string& output, bool replaces_own);
 

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void introduce_model(const Options& options, const PlannedNetwork& network) {
+void log_model(const Options& options, const PlannedNetwork& network) {
   const TrainingGraph& graph = network.graph();
   std::int64_t parameters = 0;
   for (const Parameter& parameter : graph.parameters)
@@ -25,12 +25,12 @@ void introduce_model(const Options& options, const PlannedNetwork& network) {
   for (const std::string& warning : network.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
-  if (const std::string words = words_on_doubtful(network.model().rules); !words.empty())
-    log_info("train", "note     {}", words);
+  if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
+    log_info("train", "note     {}", note);
   if (network.data().synthetic) {
-    log_info(
-        "train",
-        "note     no --data: synthetic samples measure the speed; the weights will not be useful");
+    log_info("train",
+             "note     no --data: synthetic samples, to measure the speed; the trained weights are "
+             "not useful");
   }
   log_info("train", "{}", network.data().description);
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
@@ -43,23 +43,22 @@ void introduce_model(const Options& options, const PlannedNetwork& network) {
   }
 }
 
-void introduce_batch(const Options& options, const PlannedNetwork& network) {
+void log_batch(const Options& options, const PlannedNetwork& network) {
   log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
            options.run.optimization.batch_size, network.micro_batches(),
            network.micro_batches() == 1 ? "" : "es", network.micro_batch(),
            network.micro_batch() == 1 ? "" : "s");
   for (const OnnxValue& input : network.model().model.inputs) {
     if (input.dims.empty() || input.dims[0].value <= 0 || network.micro_batches() < 2) continue;
-    log_info(
-        "train",
-        "note     the model takes {} sample{} at a time, as it was exported; with a free first "
-        "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
-        input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
+    log_info("train",
+             "note     the model was exported with a fixed batch of {} sample{}; with a free batch "
+             "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
+             input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
     break;
   }
 }
 
-void introduce_plan(const Options& options, const PlannedNetwork& network) {
+void log_plan(const Options& options, const PlannedNetwork& network) {
   const bool one_each = network.stages() == network.devices();
   log_info("train", "device   {} {}{} x {} thread{}{}{}", network.devices(),
            one_each ? "stage" : "device", network.devices() == 1 ? "" : "s", network.threads(),
@@ -69,15 +68,16 @@ void introduce_plan(const Options& options, const PlannedNetwork& network) {
                                              network.processes()->processes().name())
                                : "");
   for (const std::string& note : network.plan().notes) log_info("train", "note     {}", note);
-  log_info("train", "plan     {}, by {}{}\n{}", options.run.pipeline.schedule,
+  log_info("train", "plan     {}, {} {}{}\n{}", options.run.pipeline.schedule,
+           network.profile().is_estimate ? "estimated for" : "profiled on",
            network.profile().device,
-           network.profile().is_estimate        ? " (estimated: the first step is measured)"
+           network.profile().is_estimate        ? " (until the first step is measured)"
            : network.profile().cached_nodes > 0 ? " (profile cached)"
                                                 : "",
            plan_table(network));
 }
 
-void tell_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
+void log_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
   const double predicted = network.predicted_step_seconds();
   if (summary.steps > 1 && summary.steady_step_seconds > 0) {
     log_info("train",
@@ -95,16 +95,16 @@ void tell_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
   }
 }
 
-/// Steps that were left out, checkpoints, and what the time went into.
-void tell_shares(const TrainingSummary& summary, const TimeAccount& account,
-                 const StepRecorder& recorder) {
+/// Skipped steps, checkpoints, and where the time went.
+void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
+                     const StepRecorder& recorder) {
   if (summary.skipped_steps > 0)
-    log_info("train", "skipped  {} of {} steps were left out: their gradients were not finite",
+    log_info("train", "skipped  {} of {} steps, whose gradients were not finite",
              summary.skipped_steps, summary.steps);
   if (summary.checkpoints > 0 && summary.seconds > 0) {
     log_info("train",
-             "saves    {} checkpoint{} · {:.2f} % of the time waiting for them, {} written beside "
-             "training",
+             "saves    {} checkpoint{} · blocked training {:.2f} % of the time · {} of background "
+             "writes",
              summary.checkpoints, summary.checkpoints == 1 ? "" : "s",
              100 * summary.save_seconds / summary.seconds, seconds_text(summary.write_seconds));
   }
@@ -116,27 +116,27 @@ void tell_shares(const TrainingSummary& summary, const TimeAccount& account,
 
 }  // namespace
 
-void introduce(const Options& options, const PlannedNetwork& network) {
-  introduce_model(options, network);
-  introduce_batch(options, network);
-  introduce_plan(options, network);
+void log_start(const Options& options, const PlannedNetwork& network) {
+  log_model(options, network);
+  log_batch(options, network);
+  log_plan(options, network);
 }
 
-void introduce_resume(const Options& options, const PlannedNetwork& network,
-                      const FoundCheckpoint& found) {
+void log_resume(const Options& options, const PlannedNetwork& network,
+                const FoundCheckpoint& found) {
   const Checkpoint& checkpoint = found.checkpoint;
   log_info("train", "resume   {} · step {} of {} · epoch {:.2f}", printable(found.path.string()),
            checkpoint.step, network.total_steps(), checkpoint.epoch());
-  for (const std::string& change : compare_run(network, checkpoint, recorded_numbers(options)))
+  for (const std::string& change : compare_run(network, checkpoint, recorded_settings(options)))
     log_info("train", "note     {}", change);
   if (checkpoint.in_flight() && !continues_in_flight(network, checkpoint)) {
     log_info("train",
-             "note     other stages or another schedule: mini-batches that were in flight start "
-             "again with the newest weights, so the numbers are not those of a run without a stop");
+             "note     stages or schedule changed: mini-batches in flight restart with the newest "
+             "weights, so the results differ from those of an uninterrupted run");
   }
 }
 
-void tell_memory(const PipelineRun& run) {
+void log_memory(const PipelineRun& run) {
   const PlannedNetwork& network = run.network();
   std::string memory, predicted;
   for (int s = 0; s < network.stages(); ++s) {
@@ -148,24 +148,24 @@ void tell_memory(const PipelineRun& run) {
            predicted);
 }
 
-std::string resume_words(const fs::path& folder) {
+std::string resume_command(const fs::path& folder) {
   return fmt::format("pipetrain --resume={}", printable(folder.string()));
 }
 
-void tell_saved(const Options& options, const std::string& output, const fs::path& folder) {
+void log_saved(const Options& options, const std::string& output, const fs::path& folder) {
   log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output,
            folder.string());
 }
 
-void tell_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-              const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
-              const fs::path& folder) {
-  tell_speed(network, summary);
-  tell_shares(summary, account, recorder);
+void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
+             const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
+             const fs::path& folder) {
+  log_speed(network, summary);
+  log_time_shares(summary, account, recorder);
   if (summary.end == RunEnd::kStalled) {
     log_info("train",
-             "early stopping: no better {} in {} validations; the best, {:.6g} after step {}, is "
-             "in {}",
+             "early stopping: no improvement of {} for {} validations; best: {:.6g} at step {}, "
+             "saved in {}",
              summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step,
              (folder / "checkpoints" / "best").string());
   }
@@ -173,13 +173,14 @@ void tell_end(const Options& options, const PlannedNetwork& network, const Train
     log_info("train", "         accuracy {:.2f} % on {} validation samples",
              *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
   }
-  tell_saved(options, output, folder);
+  log_saved(options, output, folder);
   if (summary.end == RunEnd::kTime)
-    log_info("train", "time     --max-time is over after step {} of {} · resume: {}", summary.steps,
-             network.total_steps(), resume_words(folder));
+    log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,
+             network.total_steps(), resume_command(folder));
   if (network.data().synthetic)
     log_info("train",
-             "next     pipetrain --model {} --data PATH   (these weights are from synthetic data)",
+             "next     pipetrain --model {} --data PATH   (these weights were trained on synthetic "
+             "data)",
              printable(options.run.model.path));
 }
 

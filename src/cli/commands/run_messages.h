@@ -1,4 +1,4 @@
-// What a run says to people when it begins and when it ends; steps are Progress's.
+// Log messages at the start and the end of a run; Progress prints the steps.
 #pragma once
 
 #include <filesystem>
@@ -13,21 +13,21 @@
 namespace pipetrain {
 
 /// Model, data, loss, batch, devices and plan.
-void introduce(const Options& options, const PlannedNetwork& network);
-/// What a run goes on from, and what it does otherwise than before.
-void introduce_resume(const Options& options, const PlannedNetwork& network,
-                      const FoundCheckpoint& found);
-/// What the stages have taken.
-void tell_memory(const PipelineRun& run);
+void log_start(const Options& options, const PlannedNetwork& network);
+/// The resumed checkpoint, and the settings that have changed since.
+void log_resume(const Options& options, const PlannedNetwork& network,
+                const FoundCheckpoint& found);
+/// Memory allocated by the stages.
+void log_memory(const PipelineRun& run);
 
-/// The command that goes on with a run.
-std::string resume_words(const std::filesystem::path& folder);
+/// The command that resumes a run.
+std::string resume_command(const std::filesystem::path& folder);
 /// Where the trained model is.
-void tell_saved(const Options& options, const std::string& output,
-                const std::filesystem::path& folder);
-/// All of a run that has ended by itself. `output`: where the trained model is.
-void tell_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-              const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
-              const std::filesystem::path& folder);
+void log_saved(const Options& options, const std::string& output,
+               const std::filesystem::path& folder);
+/// The summary of a run that was not interrupted. `output`: where the trained model is.
+void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
+             const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
+             const std::filesystem::path& folder);
 
 }  // namespace pipetrain

@@ -37,7 +37,7 @@ void Watcher::on_checkpoint(const SaveOutcome& outcome) {
   reports_.events.checkpoint(outcome);
   if (!outcome.written) {
     reports_.progress.clear();
-    log_warning("checkpoint", "no checkpoint: {}", outcome.failure);
+    log_warning("checkpoint", "checkpoint not saved: {}", outcome.failure);
     return;
   }
   reports_.status.checkpoint(*outcome.written);

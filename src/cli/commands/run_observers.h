@@ -1,5 +1,5 @@
-// Who looks on while a run trains: one hands each step to everything that reports it, the other
-// only hears what the run is asked to do.
+// Observers of a training run: one forwards each step to all reports, the other only handles
+// requests.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct RunReports {
   StatusFile& status;
 };
 
-/// Of the process that leads.
+/// Of process 0.
 class Watcher final : public TrainingObserver {
  public:
   Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
@@ -42,7 +42,7 @@ class Watcher final : public TrainingObserver {
   Signals& signals_;
 };
 
-/// Of the others.
+/// Of the other processes.
 class Follower final : public TrainingObserver {
  public:
   explicit Follower(Signals& signals) : signals_(signals) {}

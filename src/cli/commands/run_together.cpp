@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-/// How long the others are given to end what they do, a kernel or the writing of a file.
+/// Grace period for the other processes to finish a kernel or a file.
 constexpr double kGraceSeconds = 5;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
@@ -23,7 +23,7 @@ constexpr double kGraceSeconds = 5;
   if (group.leads()) {
     std::fprintf(stderr, "error: %s\n", error.what());
     if (error.kind() == ErrorKind::kInternal)
-      std::fputs("this is a mistake in pipetrain; please report it\n", stderr);
+      std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     std::fflush(nullptr);
     group.wait_for_failures(kGraceSeconds);
   } else {
@@ -31,7 +31,7 @@ constexpr double kGraceSeconds = 5;
       std::fprintf(stderr, "process %d: error: %s\n", group.rank(), error.what());
       std::fflush(nullptr);
     }
-    // Process 0 ends all, when it has said what there is to say.
+    // Process 0 aborts all processes after it has printed the error.
     if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
   }
   group.processes().abort(static_cast<int>(error.kind()));
@@ -40,7 +40,7 @@ constexpr double kGraceSeconds = 5;
 
 }  // namespace
 
-void let_the_first_speak() {
+void report_first_error_only() {
   try {
     if (launch_of_environment().rank == 0) return;
   } catch (const Error&) {
@@ -52,7 +52,7 @@ void let_the_first_speak() {
 int run_together(const std::function<int(ProcessGroup*)>& body) {
   Processes* processes = join_processes();
   if (!processes) return body(nullptr);
-  // It stays until the process ends: messages may still be under way in its memory.
+  // Never freed: messages may still be in transit in its memory.
   auto& group = *new ProcessGroup(*processes);
   try {
     if (!group.leads()) set_log_level(LogLevel::kError);

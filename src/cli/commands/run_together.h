@@ -1,4 +1,5 @@
-// A command in several processes, which mpirun or srun has started: one speaks, all end together.
+// Runs a command in several processes, started by mpirun or srun: an error is printed once and ends
+// all of them.
 #pragma once
 
 #include <functional>
@@ -7,12 +8,12 @@ namespace pipetrain {
 
 class ProcessGroup;
 
-/// Runs `body` with the processes that belong together; null: there is one. When it fails in one
-/// process, all end with that process's error, which is printed once; this then does not return.
+/// Runs `body` with the process group; null: a single process. If one process fails, all exit with
+/// its error, which is printed once; this then does not return.
 int run_together(const std::function<int(ProcessGroup*)>& body);
 
-/// Before several processes know of each other an error is that of all of them, most likely: those
-/// that do not lead wait here a while, so that the launcher ends them before they repeat it.
-void let_the_first_speak();
+/// For errors before the processes are connected, which are most likely the same in all of them:
+/// processes other than 0 wait here, so that the launcher ends them before they print it again.
+void report_first_error_only();
 
 }  // namespace pipetrain

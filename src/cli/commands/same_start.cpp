@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An option of a configuration, in which those that are left at their defaults are comments.
+/// A line of a configuration, in which options at their defaults are comments.
 std::string told_of(const std::string& line) {
   return line.starts_with("# ") ? line.substr(2) : line;
 }
@@ -23,7 +23,7 @@ std::string told_of(const std::string& line) {
 void check_same_options(const Options& options, ProcessGroup* processes) {
   if (!processes) return;
   Options told = options;
-  told.quiet = false;  // who speaks is decided elsewhere
+  told.quiet = false;  // which process logs is decided elsewhere
   const std::string mine = config_text(told, "train", /*all=*/true) +
                            fmt::format("resume = {}\ndry-run = {}\n", told.resume, told.dry_run);
   const std::string first = processes->broadcast(mine);
@@ -43,7 +43,7 @@ void check_same_vectors(ProcessGroup* processes) {
   if (!processes) return;
   const std::string mine = vector_instructions(), first = processes->broadcast(mine);
   PT_CHECK(mine == first, kResource,
-           "{} computes with {}, process 0 with {}; use machines of one kind, or set "
+           "{} uses {}, but process 0 uses {}; use machines with the same CPU type, or set "
            "PIPETRAIN_VECTORS=AVX2 on all",
            processes->name_of(processes->rank()), mine, first);
 }
@@ -53,7 +53,7 @@ std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGr
   if (!processes || processes->leads()) found = checkpoint_to_resume(options);
   if (!processes || options.resume.empty()) return found;
   const std::string path = processes->broadcast(found ? fs::absolute(found->path).string() : "");
-  // Whose it is, process 0 says: others may have another home directory.
+  // Process 0 decides whose it is: the others may have another home directory.
   const bool is_own = processes->broadcast(found && found->checkpoint.is_own ? "own" : "") == "own";
   if (!processes->leads() && !path.empty()) found = find_checkpoint(path);
   if (found) found->checkpoint.is_own = is_own;

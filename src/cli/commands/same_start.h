@@ -1,4 +1,4 @@
-// What must be the same where several processes train together: options, vectors, the checkpoint.
+// Checks that the processes of a run agree: options, vector extensions, checkpoint.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,15 @@ namespace pipetrain {
 
 class ProcessGroup;
 
-/// All processes are told the same: not everything that decides numbers would be missed later.
-/// Error (kUsage) naming the first option that differs. Null: there is one process.
+/// Checks that all processes have the same options, since later checks do not see all of them.
+/// Error (kUsage) naming the first option that differs. Null: a single process.
 void check_same_options(const Options& options, ProcessGroup* processes);
 
-/// CPUs of one kind: layouts of what is sent, and the bits of replicas, follow their vectors. Error
-/// (kResource).
+/// Checks that all CPUs have the same vector extensions: message layouts and the bits of replicas
+/// depend on them. Error (kResource).
 void check_same_vectors(ProcessGroup* processes);
 
-/// The checkpoint that process 0 has found, for all; its folder is visible to them.
+/// Sends the checkpoint that process 0 has found to all; they must see its folder.
 std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGroup* processes);
 
 }  // namespace pipetrain

@@ -36,10 +36,10 @@ namespace pipetrain {
 namespace {
 
 std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
+  std::vector<std::string> parts;
   std::istringstream stream(list);
-  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
-  return words;
+  for (std::string word; std::getline(stream, word, ',');) parts.push_back(word);
+  return parts;
 }
 
 std::optional<double> number_of(std::string_view text) {
@@ -70,7 +70,7 @@ class Times {
     }
     const std::optional<double> value = number_of(number);
     PT_CHECK(value.has_value(), kUsage,
-             "{}: \"{}\" is not a time; a number, or a number with us, ms or s", flag,
+             "{}: \"{}\" is not a time; give a number, or a number with us, ms or s", flag,
              printable(word));
     const bool mixed = *value > 0 && (unit ? numbers_ : units_) > 0;
     PT_CHECK(!mixed, kUsage, "{}: \"{}\": give a unit with all times or with none", flag,
@@ -84,7 +84,7 @@ class Times {
 };
 
 struct CommandTimes {
-  StageSeconds device;  // of one unit on one device
+  StageSeconds device;  // of one micro-batch on one device
   double latency = 0;
   bool unitless = true;
 };
@@ -92,31 +92,29 @@ struct CommandTimes {
 CommandTimes read_times(const ScheduleCommandOptions& options) {
   Times times;
   CommandTimes result;
-  const std::vector<std::string> words =
+  const std::vector<std::string> parts =
       words_of(options.times.empty() ? std::string("1,2") : options.times);
-  PT_CHECK(words.size() == 2 || words.size() == 3, kUsage,
+  PT_CHECK(parts.size() == 2 || parts.size() == 3, kUsage,
            "--times takes F,B or F,I,W (forward, backward, or its input and weight gradient), not "
            "\"{}\"",
            printable(options.times));
   StageSeconds& device = result.device;
-  device.forward = device.recompute = times.read("--times", words[0]);
-  if (words.size() == 2) {
-    device.backward = times.read("--times", words[1]);
+  device.forward = device.recompute = times.read("--times", parts[0]);
+  if (parts.size() == 2) {
+    device.backward = times.read("--times", parts[1]);
     device.backward_input = device.backward_weight = device.backward / 2;
   } else {
-    device.backward_input = times.read("--times", words[1]);
-    device.backward_weight = times.read("--times", words[2]);
+    device.backward_input = times.read("--times", parts[1]);
+    device.backward_weight = times.read("--times", parts[2]);
     device.backward = device.backward_input + device.backward_weight;
   }
   PT_CHECK(device.forward + device.backward > 0, kUsage, "--times: all times are 0");
   constexpr double kLongest = 1e9;
   PT_CHECK(device.forward <= kLongest && device.backward <= kLongest, kUsage,
-           "--times: {} is longer than the {} that can be shown", printable(options.times),
-           kLongest);
+           "--times: {} is too long; at most {} can be shown", printable(options.times), kLongest);
   if (!options.latency.empty()) result.latency = times.read("--latency", options.latency);
-  PT_CHECK(result.latency <= kLongest, kUsage,
-           "--latency: {} is longer than the {} that can be shown", printable(options.latency),
-           kLongest);
+  PT_CHECK(result.latency <= kLongest, kUsage, "--latency: {} is too long; at most {} can be shown",
+           printable(options.latency), kLongest);
   result.unitless = times.unitless();
   return result;
 }
@@ -138,7 +136,7 @@ Program program_of_name(const ScheduleCommandOptions& given) {
   }
   options.stages = given.stages * stages_per_device(options.name, given.chunks);
   PT_CHECK(replicas.empty() || replicas.size() == static_cast<std::size_t>(options.stages), kUsage,
-           "--replicas names {} stages, but there are {}", replicas.size(), options.stages);
+           "--replicas lists {} stages, but there are {}", replicas.size(), options.stages);
   return generate(options);
 }
 
@@ -165,7 +163,7 @@ Costs costs_of(const Program& program, const CommandTimes& times) {
     int most = 1;
     for (const int device : program.placement[s])
       most = std::max(most, stages_on[static_cast<std::size_t>(device)]);
-    // Replicas that run in two directions hold several stages, but each unit on one of them.
+    // Bidirectional replicas hold several stages, but each micro-batch runs on one of them.
     const double share =
         1.0 / std::max(1.0, most / static_cast<double>(program.placement[s].size()));
     StageSeconds& stage = costs.stage[s];
@@ -204,11 +202,11 @@ std::string summary_text(const Shown& shown) {
       "{} · {} stage{} on {} device{} · {} micro-batch{}\n", printable(program.schedule),
       program.stages, program.stages == 1 ? "" : "s", program.devices,
       program.devices == 1 ? "" : "s", program.units, program.units == 1 ? "" : "es");
-  text += fmt::format(
-      "makespan {} · period {}{} · bubble {:.1f} %{}\n", time(shown.simulation.makespan),
-      time(drains ? shown.simulation.period : shown.simulation.unit_period),
-      drains ? "" : " a micro-batch", 100 * shown.simulation.bubble,
-      shown.theory ? fmt::format(" (by theory {:.1f} %)", 100 * *shown.theory) : "");
+  text += fmt::format("makespan {} · period {}{} · bubble {:.1f} %{}\n",
+                      time(shown.simulation.makespan),
+                      time(drains ? shown.simulation.period : shown.simulation.unit_period),
+                      drains ? "" : " per micro-batch", 100 * shown.simulation.bubble,
+                      shown.theory ? fmt::format(" (theory: {:.1f} %)", 100 * *shown.theory) : "");
   text += fmt::format("in flight {} · weight copies {} · staleness {}\n",
                       numbers_text(shown.simulation.peak_live),
                       numbers_text(program.versions_per_stage), numbers_text(shown.staleness));
@@ -247,11 +245,10 @@ int columns_of_terminal() {
 }
 
 void check_csv(const ScheduleCommandOptions& options, const Program& program) {
-  PT_CHECK(
-      options.csv.empty() || program.rule == UpdateRule::kSync, kUsage,
-      "--csv: PyTorch's table has no updates, so only synchronous schedules fit into it; write "
-      "{} with --output",
-      printable(program.schedule));
+  PT_CHECK(options.csv.empty() || program.rule == UpdateRule::kSync, kUsage,
+           "--csv: PyTorch's format has no optimizer steps, so it holds synchronous schedules "
+           "only; write {} with --output",
+           printable(program.schedule));
 }
 
 void show(const ScheduleCommandOptions& options, const Program& given) {
@@ -273,7 +270,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
     gantt.communication = times.latency > 0;
     write_or_print(options.svg, gantt_svg(gantt));
   }
-  // What goes to standard output as a document goes there alone.
+  // A document on standard output is printed alone.
   if (options.json) return print(document_text("pipetrain.schedule/1", summary_json(shown)));
   if (options.svg == "-" || options.csv == "-" || options.output == "-") return;
   RowsOptions rows;
@@ -285,10 +282,11 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
   print(render_legend(program, simulation.events, rows.colour));
   print(summary_text(shown));
   if (!options.costs.empty())
-    print("the round is\n" + to_text(program, critical_path(program, costs, simulation.events), 5));
+    print("critical path:\n" +
+          to_text(program, critical_path(program, costs, simulation.events), 5));
 }
 
-/// Every schedule with what it is.
+/// All schedules with their descriptions.
 void list(bool as_json) {
   Json rows = Json::array();
   std::string text;
@@ -313,9 +311,8 @@ int schedule_command(const ScheduleCommandOptions& options) {
     return 0;
   }
   PT_CHECK(action == "show" || action == "export" || action == "check", kUsage,
-           "schedule takes list, or show, export or check and a schedule's name or file, as in: "
-           "pipetrain "
-           "schedule show 1f1b --stages 4");
+           "schedule needs list, or show, export or check and a schedule's name or file, for "
+           "example: pipetrain schedule show 1f1b --stages 4");
   PT_CHECK(options.arguments.size() == 2, kUsage,
            "schedule {} takes one schedule: a name such as 1f1b, or a file", action);
   const Program program = open_program(options);
@@ -330,8 +327,8 @@ int schedule_command(const ScheduleCommandOptions& options) {
   if (action == "check") {
     std::size_t instructions = 0;
     for (const auto& list : program.device) instructions += list.size();
-    print(fmt::format("{}: {} instructions on {} devices keep all rules\n",
-                      printable(options.arguments[1]), instructions, program.devices));
+    print(fmt::format("{}: valid, {} instructions on {} devices\n", printable(options.arguments[1]),
+                      instructions, program.devices));
   }
   return 0;
 }

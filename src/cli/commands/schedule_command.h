@@ -8,7 +8,7 @@
 namespace pipetrain {
 
 struct ScheduleCommandOptions {
-  /// What is not a flag: list; or show, export or check, then a schedule's name or a file (our
+  /// Positional arguments: list; or show, export or check, then a schedule's name or a file (our
   /// text, or PyTorch's compute-only CSV where its name ends in .csv).
   std::vector<std::string> arguments;
   /// Places in the pipeline: devices, or groups of replicas. A schedule with several stages on a
@@ -32,8 +32,8 @@ struct ScheduleCommandOptions {
   bool json = false;
 };
 
-/// Prints to standard output, writes the files asked for, and returns the exit code. Throws
-/// Error(kUsage) for wrong words, and for a schedule that check() refuses.
+/// Prints to standard output, writes the requested files, and returns the exit code. Throws
+/// Error(kUsage) for invalid arguments, and for a schedule that check() refuses.
 int schedule_command(const ScheduleCommandOptions& options);
 
 }  // namespace pipetrain

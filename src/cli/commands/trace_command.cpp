@@ -27,8 +27,8 @@ struct Side {
   const Program& program(const TraceStep& step) const { return file.programs[step.program]; }
 };
 
-/// The step to hold a measured one against: the same number if it is there, else the first of the
-/// same schedule. Null: none.
+/// The step to compare a measured one with: that of the same number, else the first of the same
+/// schedule. Null: none.
 const TraceStep* partner(const Side& predicted, const Program& program, std::int64_t number) {
   const TraceStep* found = nullptr;
   for (const TraceStep* step : predicted.steps) {
@@ -66,18 +66,20 @@ Json json_of(const StepDifference& difference) {
 }  // namespace
 
 int trace_command(const TraceCommandOptions& options) {
-  const std::vector<std::string>& words = options.arguments;
-  PT_CHECK(!words.empty() && words[0] == "diff" && (words.size() == 2 || words.size() == 3), kUsage,
-           "trace takes diff and one or two trace files, as in: pipetrain trace diff "
+  const std::vector<std::string>& arguments = options.arguments;
+  PT_CHECK(!arguments.empty() && arguments[0] == "diff" &&
+               (arguments.size() == 2 || arguments.size() == 3),
+           kUsage,
+           "trace needs diff and one or two trace files, for example: pipetrain trace diff "
            "predicted.json measured.json");
-  const bool one_file = words.size() == 2;
-  const TraceFile first = read_trace(words[1]);
-  const TraceFile second = one_file ? TraceFile{} : read_trace(words[2]);
+  const bool one_file = arguments.size() == 2;
+  const TraceFile first = read_trace(arguments[1]);
+  const TraceFile second = one_file ? TraceFile{} : read_trace(arguments[2]);
   const Side predicted(first, TraceSide::kPredicted, one_file);
   const Side measured(one_file ? first : second, TraceSide::kMeasured, one_file);
   PT_CHECK(!predicted.steps.empty() && !measured.steps.empty(), kUsage,
            "{} has no {} step; give a second trace file, or one of a run with --trace",
-           printable(words[1]), predicted.steps.empty() ? "predicted" : "measured");
+           printable(arguments[1]), predicted.steps.empty() ? "predicted" : "measured");
 
   std::vector<StepDifference> differences;
   for (const TraceStep* step : measured.steps) {
@@ -86,8 +88,8 @@ int trace_command(const TraceCommandOptions& options) {
     if (before) differences.push_back(explain(program, before->events, step->events));
   }
   PT_CHECK(!differences.empty(), kUsage,
-           "{} and {} hold no steps of the same schedule, stages and micro-batches",
-           printable(words[1]), printable(words.back()));
+           "{} and {} have no steps with the same schedule, stages and micro-batches",
+           printable(arguments[1]), printable(arguments.back()));
   const StepDifference mean = mean_of(differences);
   const std::string text = options.json ? document_text("pipetrain.difference/1", json_of(mean))
                                         : difference_text(mean, std::max(options.causes, 0));

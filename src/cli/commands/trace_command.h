@@ -1,4 +1,4 @@
-// pipetrain trace diff: why a measured run took longer than predicted.
+// pipetrain trace diff: explains why a measured step took longer than predicted.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 namespace pipetrain {
 
 struct TraceCommandOptions {
-  /// What is not a flag: diff, then one trace file with predicted and measured steps, or two files,
-  /// predicted first.
+  /// Positional arguments: diff, then one trace file with predicted and measured steps, or two
+  /// files, predicted first.
   std::vector<std::string> arguments;
   int causes = 5;  // lines to print
   bool json = false;

@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What all devices could compute in a second; 0: unknown.
+/// Peak FLOP/s of all devices together; 0: unknown.
 double peak_flops(const PlannedNetwork& network) {
   if (!network.config().pipeline.gpu_ids.empty() || network.processes()) return 0;
   const int threads = std::min(available_cores(), network.devices() * network.threads());
@@ -45,7 +45,7 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
                            const fs::path& folder) {
   SaveSettings save;
   save.folder = folder / "checkpoints";
-  // Synthetic data measure the speed: nobody wants their weights back.
+  // Weights trained on synthetic data are not worth saving.
   const bool wanted = !options.save_every.empty();
   save.every = SaveEvery::parse(wanted                     ? options.save_every
                                 : network.data().synthetic ? "never"
@@ -55,11 +55,11 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
-  save.run = describe_run(network, settings_to_keep(options, network), recorded_numbers(options));
+  save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
   return save;
 }
 
-/// The time that the run may take; 0: any.
+/// The time limit of the run; 0: none.
 double most_seconds(const Options& options) {
   return options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
 }
@@ -71,7 +71,7 @@ std::int64_t first_step(const Options& options, const PlannedNetwork& network,
   return goes_on ? first_round(network, found->checkpoint) : 0;
 }
 
-/// Puts into a run what it begins with.
+/// Restores the state that a run begins with.
 void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
                 TrainingOptions& training, std::optional<ProgramCut>& cut) {
   const bool goes_on = found && !options.resume_weights_only;
@@ -90,7 +90,7 @@ void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint*
   run.release_initial_weights();
 }
 
-/// What a process does that does not lead: train its stages. Files and words are process 0's.
+/// The run of processes other than 0: they train their stages; process 0 writes files and logs.
 int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
            Signals& signals) {
   if (network.processes()->broadcast({}) == "nothing to do") return 0;
@@ -111,13 +111,13 @@ int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoin
 /// What a run starts from, as the command line and the checkpoint say.
 struct Start {
   std::optional<FoundCheckpoint> found;
-  bool goes_on = false;  // with everything that the checkpoint holds, not its weights alone
-  fs::path resumed;      // the folder of the run that goes on
+  bool goes_on = false;  // with the whole checkpoint, not only its weights
+  fs::path resumed;      // the folder of the resumed run
 
   const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
 };
 
-/// The run of the process that leads, from its folder on.
+/// The run of process 0.
 class LeadingRun {
  public:
   LeadingRun(const Options& options, PlannedNetwork& network, const Start& start,
@@ -168,7 +168,7 @@ class LeadingRun {
     if (network_.processes()) network_.processes()->broadcast("begin");
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
-    tell_memory(*run_);
+    log_memory(*run_);
     Watcher watcher(*run_, {account_, progress_, events_, board_, recorder_, status_}, signals_);
     signals_.watch_stops();
     summary_ = train(*run_, watcher, training);
@@ -183,7 +183,7 @@ class LeadingRun {
                         training.save, summary_);
     recorder_.finish();
     if (!summary_.save_failure.empty()) {
-      tell_saved(options_, output_, folder_);
+      log_saved(options_, output_, folder_);
       PT_FAIL(kResource, "{}", summary_.save_failure);
     }
   }
@@ -199,7 +199,7 @@ class LeadingRun {
              name_of_signal(signal));
     log_info("train", "stopped  by {} after step {} · saved {} · resume: {}",
              name_of_signal(signal), summary_.steps, summary_.last_checkpoint.filename().string(),
-             resume_words(folder_));
+             resume_command(folder_));
   }
 
   void end_by_itself() {
@@ -208,7 +208,7 @@ class LeadingRun {
                                                          : "ok";
     events_.run_end(end, 0, summary_, output_);
     status_.end(end, 0);
-    tell_end(options_, network_, summary_, account_, recorder_, output_, folder_);
+    log_end(options_, network_, summary_, account_, recorder_, output_, folder_);
   }
 
   const Options& options_;
@@ -230,10 +230,10 @@ class LeadingRun {
   int code_ = 0;
 };
 
-/// Finds the checkpoint that the run goes on from and takes over what it says.
+/// Finds the checkpoint to resume from and applies its settings.
 Start take_up(Options& options, ProcessGroup* processes) {
   PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
-           "--resume-weights-only says how to --resume; give that too");
+           "--resume-weights-only needs --resume");
   Start start;
   start.found = same_checkpoint(options, processes);
   start.goes_on = start.found && !options.resume_weights_only;
@@ -248,21 +248,22 @@ Start take_up(Options& options, ProcessGroup* processes) {
   return start;
 }
 
-/// Fills in what the options leave open, but for what depends on the model.
+/// Resolves automatic options, except those that depend on the model.
 void resolve(Options& options, ProcessGroup* processes) {
   resolve_model(options, "train");
   resolve_plan(options);
   resolve_device(options, "train", processes);
   PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
-           "--output - and --metrics - both want standard output");
-  // The bare command measures: without data it runs a fixed number of steps.
+           "--output - and --metrics - cannot share standard output");
+  // Without data the command is a benchmark of a fixed number of steps.
   OptimizationConfig& optimization = options.run.optimization;
   if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
       optimization.epochs == 1)
     optimization.max_steps = 100;
 }
 
-/// A new head makes another model, which is then trained, resumed and written like any other.
+/// A new last layer makes another model, which is then trained, resumed and exported like any
+/// other.
 void replace_head(Options& options, const Start& start, ProcessGroup* processes,
                   RunFolder& folder) {
   if (options.num_classes == 0) return;
@@ -272,7 +273,7 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
   if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
 }
 
-/// The run of the process that leads, of a network that has been planned; returns the exit code.
+/// Runs a planned network on process 0; returns the exit code.
 int lead(const Options& options, PlannedNetwork& network, const Start& start, RunFolder& run_folder,
          Signals& signals) {
   StatusFile status(options.status_file);  // refused before a folder is made
@@ -282,7 +283,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
                                  : options.output;
   if (start.goes_on && start.found->checkpoint.step >= network.total_steps() &&
       fs::exists(output)) {
-    log_info("train", "done     nothing is left to do: all {} steps are in {}",
+    log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.processes()) network.processes()->broadcast("nothing to do");
     return 0;
@@ -296,7 +297,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
 }
 
 int train_in(Options& options, ProcessGroup* processes) {
-  std::signal(SIGPIPE, SIG_IGN);  // hours of training must not end because a reader went away
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe must not end the training
   check_same_options(options, processes);
   check_same_vectors(processes);
   Signals signals;
@@ -307,15 +308,15 @@ int train_in(Options& options, ProcessGroup* processes) {
   RunFolder folder;
   replace_head(options, start, processes, folder);
   PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
-           "--schedule auto looks for one process; see what it chooses (pipetrain plan --schedule "
-           "auto) and name that");
+           "--schedule auto needs a single process; run pipetrain plan --schedule auto, and give "
+           "the schedule that it chooses");
   if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
   check_one_file(network.model().file, options.output);
-  introduce(options, network);
-  if (start.goes_on) introduce_resume(options, network, *start.found);
+  log_start(options, network);
+  if (start.goes_on) log_resume(options, network, *start.found);
   return options.dry_run ? 0 : lead(options, network, start, folder, signals);
 }
 

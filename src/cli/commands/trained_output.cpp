@@ -42,9 +42,10 @@ void write_trained_model(const Options& options, PipelineRun& run, const std::st
     std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
-    PT_CHECK(std::cout.good(), kResource,
-             "cannot write the model to standard output, which is full or closed; it is in {}",
-             printable(temporary));
+    PT_CHECK(
+        std::cout.good(), kResource,
+        "cannot write the model to standard output, which is full or closed; it was saved as {}",
+        printable(temporary));
     fs::remove(temporary);
   } else {
     try {
@@ -61,8 +62,8 @@ void write_trained_model(const Options& options, PipelineRun& run, const std::st
   if (error.kind() != ErrorKind::kModel) throw;
   const std::string kept = printable(last_checkpoint(run, save, summary).string());
   PT_FAIL(kModel,
-          "{}; what was trained is in {}: restore the file, then pipetrain export --from {} "
-          "--output {}",
+          "{}; the trained weights are in {}: restore the file, then run pipetrain export --from "
+          "{} --output {}",
           error.message(), kept, kept, printable(path));
 }
 

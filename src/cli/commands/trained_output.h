@@ -1,4 +1,4 @@
-// Writes the model that a run has trained, and saves what it can where that fails.
+// Writes the trained model; if that fails, saves it elsewhere.
 #pragma once
 
 #include <filesystem>

@@ -50,7 +50,7 @@ class Lines final : public TuneObserver {
   Lines(std::FILE* to, bool numeric, const Signals& signals)
       : to_(to), numeric_(numeric), signals_(signals) {}
   void on_search(int threads, std::size_t ways) override {
-    log_debug("tune", "{} ways with up to {} thread{} a stage", ways, threads,
+    log_debug("tune", "{} configurations with up to {} thread{} per stage", ways, threads,
               threads == 1 ? "" : "s");
   }
   void on_candidate(int index, const TuneCandidate& candidate) override {
@@ -68,7 +68,7 @@ class Lines final : public TuneObserver {
       out += fmt::format("{:>12.5g}{:>12}{}\n", candidate.measured,
                          bytes_text(candidate.peak_bytes), index == 0 ? "  as given" : "");
     } else {
-      out += "  cannot: " + candidate.failure.substr(0, candidate.failure.find('\n')) + "\n";
+      out += "  failed: " + candidate.failure.substr(0, candidate.failure.find('\n')) + "\n";
     }
     std::fputs(out.c_str(), to_);
     std::fflush(to_);
@@ -104,7 +104,7 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
     chosen.emplace_back("--gpu-ids", fmt::format("{}", fmt::join(pipeline.gpu_ids, ",")));
   Options out = options;
   out.settings = overlay(options.settings, chosen);
-  // Where this configuration goes is no part of it, and one of these says the other.
+  // Not part of the configuration: where it is written, and redundant options.
   std::erase_if(out.settings, [&](const Assignment& s) {
     return s.first == "--output" || s.first == "--micro-batch-size" ||
            (whole && s.first == "--micro-batches");
@@ -148,7 +148,7 @@ std::string document(const TuneResult& result) {
          "\n";
 }
 
-/// A model with a new head that goes again.
+/// A temporary model with a new last layer.
 class TemporaryModel {
  public:
   explicit TemporaryModel(Options& options) : options_(options), path_(options.run.model.path) {
@@ -174,8 +174,8 @@ class TemporaryModel {
 TuneScope scope_of(const Options& options) {
   const PipelineConfig& pipeline = options.run.pipeline;
   for (const char* name : {"--plan", "--split", "--replicas"})
-    PT_CHECK(!is_given(options, name), kUsage, "tune decides on cuts and replicas; leave out {}",
-             name);
+    PT_CHECK(!is_given(options, name), kUsage,
+             "tune chooses cuts and replicas itself; leave out {}", name);
   TuneScope scope;
   scope.budget_seconds = parse_duration("--budget", options.budget);
   scope.schedules = !options.schedule_given;
@@ -201,7 +201,7 @@ int tune_command(Options& options) {
   const std::string stem = fs::path(options.run.model.path).stem().string();
   const std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
   PT_CHECK(!(options.json && output == "-"), kUsage,
-           "--json and --output - both want standard output");
+           "--json and --output - cannot share standard output");
   PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
   if (output != "-") check_folder_of(output);
@@ -220,11 +220,12 @@ int tune_command(Options& options) {
   const TuneCandidate& own = result.candidates.front();
   std::size_t failed = 0;
   for (const TuneCandidate& candidate : result.candidates) failed += !candidate.failure.empty();
-  log_info(
-      "tune", "measured {} of {} ways in {:.1f} s, {:.1f} s of them profiles and predictions{}{}",
-      result.candidates.size() - failed, std::max(result.considered, result.candidates.size()),
-      result.seconds, result.search_seconds, result.out_of_time ? "; the --budget is over" : "",
-      result.interrupted ? "; stopped" : "");
+  log_info("tune",
+           "measured {} of {} configurations in {:.1f} s, of which {:.1f} s profiling and "
+           "simulation{}{}",
+           result.candidates.size() - failed, std::max(result.considered, result.candidates.size()),
+           result.seconds, result.search_seconds, result.out_of_time ? "; --budget reached" : "",
+           result.interrupted ? "; stopped" : "");
   if (own.measured > 0) {
     log_info("tune", "best     {}: {:.5g} samples/s, {}",
              result.best == 0 ? "as given" : fmt::format("number {}", result.best), best.measured,

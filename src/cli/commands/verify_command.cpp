@@ -1,4 +1,4 @@
-// pipetrain verify: a schedule beside one device, bit for bit.
+// pipetrain verify: compares a schedule with one device, bit for bit.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -23,9 +23,9 @@ int verify_command(Options& options) {
   const std::string verdict = fmt::format(
       "{}: {} on {} device{} and {}: {} losses, {} gradients and {} parameters and "
       "statistics after {} step{}",
-      result.equal() ? "equal bits" : "DIFFERENT", options.run.pipeline.schedule, network.devices(),
-      network.devices() == 1 ? "" : "s", result.reference, result.losses, result.gradients,
-      result.parameters, result.steps, result.steps == 1 ? "" : "s");
+      result.equal() ? "bit-identical" : "DIFFERENT", options.run.pipeline.schedule,
+      network.devices(), network.devices() == 1 ? "" : "s", result.reference, result.losses,
+      result.gradients, result.parameters, result.steps, result.steps == 1 ? "" : "s");
   if (options.json) {
     const nlohmann::ordered_json json = {{"schema", "pipetrain.verification/1"},
                                          {"equal", result.equal()},

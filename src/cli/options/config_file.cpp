@@ -54,7 +54,7 @@ class ValueReader {
     }
     skip();
     if (at_ < text_.size() && next() != '#') {
-      line_.fail(fmt::format("what is \"{}\" behind the value?",
+      line_.fail(fmt::format("unexpected \"{}\" after the value",
                              printable(std::string(text_.substr(at_)))));
     }
     return values;
@@ -144,7 +144,7 @@ std::string section_of(std::string_view text, const ConfigLine& line) {
   for (const CommandSpec& command : commands()) known.push_back(command.name);
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string near = nearest(name, known);
-    line.fail(fmt::format("there is no command \"{}\"{}", printable(name),
+    line.fail(fmt::format("unknown command \"{}\"{}", printable(name),
                           near.empty() ? "" : fmt::format("; did you mean {}?", near)));
   }
   return name;
@@ -168,7 +168,7 @@ std::string quoted_value(const std::string& value) {
   return out + "\"";
 }
 
-/// A setting that is a part of an option alone, as a line of its own; empty for others.
+/// A setting of an option as a separate line; empty for other options.
 std::string part_line(const OptionSpec& spec, const std::string& value) {
   if (value.rfind(':', 0) != 0) return {};
   const std::size_t equal = std::min(value.find('='), value.size());
@@ -210,7 +210,7 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
     if (!found.spec || meaningless.contains(found.spec->name)) {
       const std::string near = nearest_key(key, specs);
       line.fail(
-          fmt::format("there is no option \"{}\"{}", printable(key),
+          fmt::format("unknown option \"{}\"{}", printable(key),
                       found.spec || near.empty() ? "" : fmt::format("; did you mean {}?", near)));
     }
     const std::vector<std::string> values = ValueReader(content.substr(equal + 1), line).read();
@@ -245,8 +245,9 @@ std::string config_text(const Options& options, const std::string& command, bool
   Options copy = options;
   static const std::set<std::string> left_out = {"--config", "--print-config", "--resume",
                                                  "--help",   "--version",      "--dry-run"};
-  std::string text = fmt::format("# pipetrain {} · the same again: pipetrain {} --config THIS\n",
-                                 PIPETRAIN_VERSION, command);
+  std::string text =
+      fmt::format("# pipetrain {} · to repeat this run: pipetrain {} --config FILE\n",
+                  PIPETRAIN_VERSION, command);
   std::string group;
   for (const OptionSpec& spec : describe_options(copy)) {
     if (!spec.applies_to(command) || left_out.contains(spec.name)) continue;

@@ -1,7 +1,7 @@
 // Configuration files: options by their names without dashes, a subset of TOML.
 //
 //   # how we train                   a comment
-//   lr = 1e-3                        numbers, true, false and words stand bare or quoted
+//   lr = 1e-3                        numbers, true, false and words, bare or quoted
 //   optimizer = "sgd:momentum=0.9"   momentum = 0.9 on a line of its own means the same
 //   freeze = ["conv*", "bn*"]        options that may be given several times
 //   [eval]                           from here on: for this command only
@@ -15,8 +15,8 @@
 
 namespace pipetrain {
 
-/// The settings that a file ("-": standard input) makes for a command; keys of other commands'
-/// options are left out. Error (kUsage) naming file, line and the nearest key for what is unknown.
+/// The settings of a file ("-": standard input) for a command; options of other commands are
+/// skipped. Error (kUsage) naming file, line and the nearest key for what is unknown.
 std::vector<Assignment> read_config(const std::string& path, const std::string& command,
                                     const std::vector<OptionSpec>& specs);
 /// The same from a text; `name` is what errors call it.
@@ -24,7 +24,7 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
                                      const std::string& command,
                                      const std::vector<OptionSpec>& specs);
 
-/// A file that makes these options again. `all`: the options that were not set stand as comments
+/// A configuration file of these options. `all`: options that were not set are listed as comments
 /// with their values.
 std::string config_text(const Options& options, const std::string& command, bool all);
 

@@ -68,7 +68,7 @@ std::vector<std::string> optimizer_names() {
 std::string optimizer_help() {
   std::string out;
   for (const OptimizerRow& row : kOptimizerRows) out += fmt::format("{}: {}; ", row.name, row.help);
-  return out + fmt::format("formulas and defaults are PyTorch's, of {} the papers'",
+  return out + fmt::format("formulas and defaults as in PyTorch, of {} as in the papers",
                            names_where([](const OptimizerRow& row) {
                              return row.origin == Origin::kPaper;
                            }));

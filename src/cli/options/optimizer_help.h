@@ -14,7 +14,7 @@ std::vector<std::string> optimizer_names();
 std::string optimizer_help();
 
 /// "of adamw, adam; 0.9" or, where defaults differ, "of sgd, lars 0.9, rmsprop 0". `meaning` is put
-/// behind the names: "of rmsprop: MEANING; 0.99".
+/// after the names: "of rmsprop: MEANING; 0.99".
 std::string readers_of(std::optional<double> OptimizerRow::*number, std::string_view meaning = "");
 /// "of sgd".
 std::string readers_of(bool OptimizerRow::*flag);

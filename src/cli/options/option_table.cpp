@@ -1,4 +1,4 @@
-// The one table of options: how rows are made. The rows themselves stand by topic in options_*.cpp.
+// Makes the rows of the option table. The rows themselves are in options_*.cpp, by topic.
 #include "cli/options/option_table.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ OptionSpec& Table::add(std::string name, std::string value, std::string help,
   spec.help = std::move(help);
   spec.commands = std::move(commands);
   spec.group = group;
-  spec.numbers = numbers;
+  spec.effect = effect;
   specs.push_back(std::move(spec));
   return specs.back();
 }
@@ -202,7 +202,7 @@ void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
   for (const std::string& item : split_list_of(text)) {
     const std::size_t equal = item.find('=');
     if (equal == std::string::npos) {
-      PT_CHECK(!settings.empty(), kUsage, "{} takes KEY=VALUE behind the colon, not \"{}\"", outer,
+      PT_CHECK(!settings.empty(), kUsage, "{} takes KEY=VALUE after the colon, not \"{}\"", outer,
                printable(item));
       settings.back().second += "," + item;
     } else {
@@ -214,20 +214,20 @@ void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
 
 }  // namespace
 
-std::vector<std::string> OptionSpec::words() const {
+std::vector<std::string> OptionSpec::keywords() const {
   const std::string& notation = is_switch() ? optional_value : value;
-  std::vector<std::string> words;
-  if (notation.find('|') == std::string::npos) return words;
+  std::vector<std::string> keywords;
+  if (notation.find('|') == std::string::npos) return keywords;
   for (std::size_t begin = 0; begin <= notation.size();) {
     const std::size_t end = std::min(notation.find('|', begin), notation.size());
     const std::string word = notation.substr(begin, end - begin);
     const bool fixed = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     });
-    if (fixed && word != "-") words.push_back(word);
+    if (fixed && word != "-") keywords.push_back(word);
     begin = end + 1;
   }
-  return words;
+  return keywords;
 }
 
 std::pair<std::string, std::string> OptionSpec::split_value(const std::string& text) const {
@@ -248,11 +248,11 @@ void Table::nest(OptionSpec& outer, Table inner) {
   outer.parts = *parts;
 }
 
-std::vector<Assignment> recorded_numbers(const Options& options) {
+std::vector<Assignment> recorded_settings(const Options& options) {
   Options copy = options;
   std::vector<Assignment> all;
   const auto add = [&](const OptionSpec& spec) {
-    if (spec.numbers != Numbers::kRecorded || !spec.applies_to("train")) return;
+    if (spec.effect != ResultEffect::kRecorded || !spec.applies_to("train")) return;
     if (!spec.record) return all.emplace_back(spec.name.substr(2), spec.get()), void();
     for (Assignment& each : spec.record()) all.push_back(std::move(each));
   };

@@ -51,7 +51,7 @@ class Table {
                    std::string help, std::string commands);
   OptionSpec& choice(const std::string& name, std::string& field, std::vector<std::string> choices,
                      std::string help, std::string commands);
-  /// Choices that stand for the values of an enumeration.
+  /// Choices with the values of an enumeration.
   template <class Enum>
   OptionSpec& choice_of(const std::string& name, Enum& field,
                         std::vector<std::pair<std::string, Enum>> choices, std::string help,
@@ -103,12 +103,12 @@ class Table {
   OptionSpec& list(const std::string& name, std::vector<std::string>& field, std::string value,
                    std::string help, std::string commands);
 
-  /// Makes the options of `inner`, which are only of interest together with `outer`, part of its
-  /// value: "sgd:momentum=0.9,nesterov=true". Their own names go on meaning the same.
+  /// Makes the options of `inner`, which only apply together with `outer`, settings of its value:
+  /// "sgd:momentum=0.9,nesterov=true". They can still be given by their own names.
   static void nest(OptionSpec& outer, Table inner);
 
   std::string group;
-  Numbers numbers = Numbers::kUnsaid;  // of rows that do not say it themselves
+  ResultEffect effect = ResultEffect::kUnclassified;  // default of the rows
   std::vector<OptionSpec> specs;
 
  private:

@@ -81,13 +81,13 @@ void set_milestones(Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
   PT_CHECK(
       options.milestones.empty() || optimization.learning_rate.kind == LearningRateKind::kMultistep,
-      kUsage, "--lr-milestones belong to --lr-schedule multistep, not {}",
+      kUsage, "--lr-milestones applies to --lr-schedule multistep, not {}",
       name_of(optimization.learning_rate.kind));
   for (const std::string& text : options.milestones) {
     optimization.learning_rate.milestones.push_back(
         milestone_of("--lr-milestones", text, optimization));
     PT_CHECK(optimization.learning_rate.milestones.back().value > 0, kUsage,
-             "--lr-milestones must lie behind the beginning, not at \"{}\"", printable(text));
+             "--lr-milestones must be after the start of the run, not at \"{}\"", printable(text));
   }
 }
 
@@ -117,7 +117,7 @@ void resolve_values(Options& options) {
   number(options.alpha, settings.alpha);
   const OptimizerRow& row = row_of(kind);
   PT_CHECK((row.reads_centered || !centered) && (row.alpha || options.alpha.empty()), kUsage,
-           "--alpha and --centered belong to --optimizer {}, not {}",
+           "--alpha and --centered apply to --optimizer {}, not {}",
            names_of_readers(&OptimizerRow::reads_centered), options.optimizer);
   validate(settings);
   set_milestones(options);

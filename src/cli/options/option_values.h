@@ -1,11 +1,11 @@
-// What options mean together: values whose default or unit depends on other options.
+// Options whose default or unit depends on other options.
 #pragma once
 
 #include "cli/options/options.h"
 
 namespace pipetrain {
 
-/// Fills in what depends on several options: the optimizer's numbers, points of the run. Error
+/// Resolves what depends on several options: the optimizer's settings, points of the run. Error
 /// (kUsage) naming the option.
 void resolve_values(Options& options);
 

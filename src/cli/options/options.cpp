@@ -1,5 +1,4 @@
-// From words to options: the layers (configuration file, environment, command line) and their
-// precedence.
+// Parses options from their layers (configuration file, environment, command line) by precedence.
 #include "cli/options/options.h"
 
 #include <algorithm>
@@ -46,7 +45,7 @@ void set_options(const std::vector<std::pair<std::string, std::string>>& setting
   }
 }
 
-/// What a word on the command line names.
+/// What an argument on the command line names.
 struct Named {
   const OptionSpec* spec = nullptr;
   const OptionSpec* part = nullptr;  // an option that is a part of the value of `spec`
@@ -92,15 +91,15 @@ std::string commands_of(const std::vector<OptionSpec>& specs, const std::string&
 [[noreturn]] void fail_unknown(const std::vector<OptionSpec>& specs, const std::string& name,
                                const std::string& command) {
   if (const std::string whose = commands_of(specs, name); !whose.empty()) {
-    PT_FAIL(kUsage, "{} does not belong to \"{}\"; it belongs to: {}", name, command, whose);
+    PT_FAIL(kUsage, "{} is not an option of \"{}\"; it belongs to: {}", name, command, whose);
   }
   const std::string near = nearest(name, names_of_options(specs, command));
-  PT_FAIL(kUsage, "unknown flag {}{}", printable(name),
+  PT_FAIL(kUsage, "unknown option {}{}", printable(name),
           near.empty() ? fmt::format("; see: pipetrain {} --help", command)
                        : fmt::format("; did you mean {}?", near));
 }
 
-/// The settings that the words of a command line make, by the options' own names.
+/// The settings of a command line, by the options' own names.
 std::vector<Assignment> read_arguments(const std::string& command,
                                        const std::vector<std::string>& arguments,
                                        const std::vector<OptionSpec>& specs,
@@ -159,7 +158,7 @@ std::vector<Assignment> read_environment(const std::vector<OptionSpec>& specs,
 
 bool OptionSpec::applies_to(const std::string& command) const {
   if (commands == "*") return true;
-  // What is tuned is a training run: it takes the same options, which end up in its configuration.
+  // tune takes the options of train, which end up in the configuration that it writes.
   if (command == "tune" && applies_to("train")) return true;
   return (" " + commands + " ").find(" " + command + " ") != std::string::npos;
 }

@@ -1,6 +1,6 @@
-// What the command line can say, as plain data. Every option stands once, in describe_options()
-// (option_table.cpp): the parser, the help, the manual page, the completions, the keys of the
-// configuration file and the record of the run all come from there.
+// The values of all options, as plain data. Every option is defined once, in describe_options()
+// (option_table.cpp), which the parser, the help, the manual page, the completions, configuration
+// files and checkpoints all use.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ using Assignment = std::pair<std::string, std::string>;
 
 struct Options {
   RunConfig run;
-  // Flags whose default depends on others, resolved by resolve().
+  // Options whose defaults depend on others, set by resolve().
   std::string device = "auto";
   int gpus = 0;
   std::string optimizer = "adamw";
@@ -49,14 +49,14 @@ struct Options {
   std::string plan_output;  // plan/profile: where to write
   std::string schedules = "gpipe,1f1b,pipedream";
   bool schedule_given = false;
-  std::string svg, dot;  // plan, schedule: pictures to write
+  std::string svg, dot;  // plan, schedule: figures to write
   std::string trace, trace_steps;
   std::string follow, confusion, to;  // eval, predict
   int top_k = 0;
   std::string init = "keep";
   std::int64_t num_classes = 0;
   bool tensorboard = false;
-  // plan of a profile of PipeDream's
+  // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
   double bandwidth = 1e9;
   bool fewer_machines = false;
@@ -71,7 +71,7 @@ struct Options {
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";
   int samples = 0;                     // data make
-  std::vector<std::string> arguments;  // what is not a flag
+  std::vector<std::string> arguments;  // positional
   std::vector<std::string> configs;    // --config: files, the later ones win
   std::string print_config;            // empty: no; "given" or "all"
   std::string color = "auto";
@@ -84,15 +84,14 @@ struct Options {
 /// Whether an option's value names a file or a folder, and what becomes of it.
 enum class PathUse { kNone, kRead, kWrite };
 
-/// What the numbers that a run trains have to do with an option, and so whether a run that goes on
-/// may be given another value.
-enum class Numbers : unsigned char {
-  kUnsaid,      // nobody has thought about it: a test refuses such an option of train
-  kNone,        // none depends on it, or what it did is in the checkpoint
-  kRecorded,    // they depend on it: checkpoints record it, and going on with another one is said
-  kOfRun,       // they depend on what the run makes of it (resume.cpp), which is recorded itself
-  kOfContent,   // it says what the model or the data are, whose contents are compared
-  kUnrecorded,  // they depend on it, but nothing says so where it changes
+/// How an option affects the results of training, and so whether it may change on resume.
+enum class ResultEffect : unsigned char {
+  kUnclassified,  // not decided yet: a test refuses such an option of train
+  kNone,          // no effect, or its effect is in the checkpoint
+  kRecorded,      // checkpoints record it, and a change on resume is reported
+  kDerived,       // the value that the run derives from it (resume.cpp) is recorded instead
+  kContent,       // selects the model or the data, whose contents are compared
+  kUnrecorded,    // it has an effect, but a change on resume is not reported
 };
 
 /// One option: how it is named, parsed and printed.
@@ -109,32 +108,31 @@ struct OptionSpec {
   PathUse path = PathUse::kNone;
   std::function<bool(const std::string&)> names_file;  // of a value that may also be a name
   bool repeatable = false;
-  std::string optional_value;  // of a switch: what may stand after "="
-  std::string environment;     // the variable that says it where the command line does not
-  /// Options that are of interest together with this one only: settings behind a colon of its
-  /// value, "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the
-  /// same.
+  std::string optional_value;  // of a switch: what may follow "="
+  std::string environment;     // the variable that sets it if the command line does not
+  /// Options that only apply together with this one: settings after a colon in its value,
+  /// "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the same.
   std::vector<OptionSpec> parts;
   std::string key;
-  Numbers numbers = Numbers::kUnsaid;
+  ResultEffect effect = ResultEffect::kUnclassified;
   /// What a checkpoint records of it, by name; none: its name and get().
   std::function<std::vector<Assignment>()> record;
 
-  OptionSpec& decides(Numbers what) {
-    numbers = what;
+  OptionSpec& affects(ResultEffect what) {
+    effect = what;
     return *this;
   }
-  /// Recorded under names and texts of its own: of what is in force where get() is what was given.
+  /// Recorded under other names and values: the resolved ones, where get() returns the given ones.
   OptionSpec& recorded_as(std::function<std::vector<Assignment>()> all) {
-    numbers = Numbers::kRecorded;
+    effect = ResultEffect::kRecorded;
     record = std::move(all);
     return *this;
   }
 
   bool is_switch() const { return value.empty(); }
-  /// The fixed words that a value may be, as its notation says: "synthetic" in "PATH|synthetic".
-  std::vector<std::string> words() const;
-  /// A value in two: the option's own, and what stands behind its colon, the colon included.
+  /// The keywords that a value may be, by its notation: "synthetic" in "PATH|synthetic".
+  std::vector<std::string> keywords() const;
+  /// A value in two parts: the option's own, and its settings from the colon on.
   std::pair<std::string, std::string> split_value(const std::string& text) const;
   bool applies_to(const std::string& command) const;
 };
@@ -155,12 +153,11 @@ const std::vector<CommandSpec>& commands();
 /// Error (kUsage) with the nearest name for what is unknown.
 Options parse_options(const std::string& command, const std::vector<std::string>& arguments);
 
-/// The options that settings (names and values) make. Those that the command does not have are
-/// left out.
+/// The options for settings (names and values), without those that the command does not have.
 Options options_of(const std::string& command, const std::vector<Assignment>& settings);
 
-/// All that options say of the numbers that are trained, in force, as checkpoints record it.
-std::vector<Assignment> recorded_numbers(const Options& options);
+/// The resolved settings that affect the results, as checkpoints record them.
+std::vector<Assignment> recorded_settings(const Options& options);
 
 /// Settings of two layers: what the upper one sets as a whole is dropped from the lower one.
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,

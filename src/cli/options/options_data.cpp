@@ -10,45 +10,46 @@ namespace {
 
 constexpr const char* kReadCommands = "train profile plan simulate eval predict verify data";
 
-/// What is read, and what of it is held out.
+/// What is read, and what of it is used for validation.
 void describe_files(Table& table, DataOptions& data) {
   table
       .path("--data", data.path, PathUse::kRead, "PATH|synthetic",
-            "training data: images in folders, npz, CSV, tokens, text and others; see --format",
+            "training data: image folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
-      .decides(Numbers::kOfContent);
+      .affects(ResultEffect::kContent);
   table.specs.back().in_short_help = true;
   OptionSpec& format =
       table
           .text("--format", data.format, "NAME",
-                "of the data, instead of what is detected: " + format_names(), kReadCommands)
-          .decides(Numbers::kOfContent);
+                "data format, instead of detecting it: " + format_names(), kReadCommands)
+          .affects(ResultEffect::kContent);
   Table formats;
   formats
       .choice_of<DType>("--token-dtype", data.token_dtype,
                         {{"u8", DType::kUint8}, {"u16", DType::kUint16}, {"u32", DType::kUint32}},
-                        "of a token file without header", kReadCommands)
-      .decides(Numbers::kOfContent)
+                        "element type of a token file without header", kReadCommands)
+      .affects(ResultEffect::kContent)
       .key = "dtype";
   formats
       .text("--label-column", data.csv.label_column, "NAME|N|none",
-            "of a table; the last by default", kReadCommands)
-      .decides(Numbers::kOfContent)
+            "label column of a CSV; default: the last", kReadCommands)
+      .affects(ResultEffect::kContent)
       .key = "label";
   Table::nest(format, std::move(formats));
   table.path("--val-data", data.validation_path, PathUse::kRead, "PATH", "validation data", "train")
-      .decides(Numbers::kNone)
+      .affects(ResultEffect::kNone)
       .aliases = {"--valid-data"};
-  OptionSpec& split =
-      table
-          .add("--val-split", "X|N",
-               "what to hold out of the training data: a share, or samples from 1 on", "train")
-          .decides(Numbers::kOfContent);
+  OptionSpec& split = table
+                          .add("--val-split", "X|N",
+                               "part of the training data to use for validation: a fraction below "
+                               "1, or a number of samples",
+                               "train")
+                          .affects(ResultEffect::kContent);
   split.aliases = {"--val-rows"};
   split.set = [&data](const std::string& v) {
     const double value = parse_real("--val-split", v);
     PT_CHECK(value >= 0 && (value < 1 || value == std::floor(value)), kUsage,
-             "--val-split takes a share below 1 or a whole number of samples, not {}",
+             "--val-split takes a fraction below 1 or a whole number of samples, not {}",
              printable(v));
     data.validation_split = value < 1 ? value : 0;
     data.validation_rows = value < 1 ? 0 : static_cast<std::size_t>(value);
@@ -63,14 +64,17 @@ void describe_files(Table& table, DataOptions& data) {
 void describe_order(Table& table, Options& options) {
   DataOptions& data = options.run.data;
   std::string& weights = options.run.optimization.sample_weights;
-  table.automatic("--workers", data.workers, "threads that read data ahead", "train", /*most=*/1024)
-      .decides(Numbers::kNone)
+  table.automatic("--workers", data.workers, "threads that load data ahead", "train", /*most=*/1024)
+      .affects(ResultEffect::kNone)
       .aliases = {"--num-workers"};
-  table.flag("--shuffle", options.run.optimization.shuffle, "a new order every epoch", "train")
-      .decides(Numbers::kRecorded);
+  table
+      .flag("--shuffle", options.run.optimization.shuffle, "shuffle the samples every epoch",
+            "train")
+      .affects(ResultEffect::kRecorded);
   table
       .path("--sample-weights", weights, PathUse::kRead, "balanced|FILE",
-            "draw samples by weights, a line for each; balanced: every class equally often",
+            "draw samples by weights: a file with one weight per line, or balanced: every class "
+            "equally often",
             "train")
       .recorded_as([&weights] {
         if (weights.empty()) return std::vector<Assignment>();
@@ -79,10 +83,10 @@ void describe_order(Table& table, Options& options) {
       });
   table
       .flag("--drop-last", options.run.optimization.drop_last,
-            "leave out a last batch that is short", kTrainCommands)
-      .decides(Numbers::kOfRun);
+            "drop the last batch of an epoch if it is smaller", kTrainCommands)
+      .affects(ResultEffect::kDerived);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands)
-      .decides(Numbers::kOfContent);
+      .affects(ResultEffect::kContent);
 }
 
 }  // namespace
@@ -92,8 +96,10 @@ void describe_data(Table& table, Options& options) {
   DataOptions& data = options.run.data;
   describe_files(table, data);
   OptionSpec& bind =
-      table.add("--bind", "NAME=KEY", "which array feeds which input or label", kDataCommands)
-          .decides(Numbers::kOfContent);
+      table
+          .add("--bind", "NAME=KEY", "use array KEY of the data for an input or label of the model",
+               kDataCommands)
+          .affects(ResultEffect::kContent);
   bind.repeatable = true;
   bind.set = [&data](const std::string& v) {
     data.bind.bindings.push_back(split_pair("--bind", v));
@@ -106,8 +112,9 @@ void describe_data(Table& table, Options& options) {
   OptionSpec& normalize =
       table
           .add("--normalize", "auto|none|max|X|imagenet|M,M,M/S,S,S",
-               "scale of float inputs; means and deviations are of each channel", kDataCommands)
-          .decides(Numbers::kOfContent);
+               "how to scale float inputs; M are means and S standard deviations per channel",
+               kDataCommands)
+          .affects(ResultEffect::kContent);
   normalize.set = [&data](const std::string& v) {
     data.bind.normalization = Normalization::parse(v);
   };
@@ -115,8 +122,8 @@ void describe_data(Table& table, Options& options) {
   OptionSpec& augment =
       table
           .add("--augment", "NAME[:X],…",
-               "change training images at random: " + Augmentation::names(), kTrainCommands)
-          .decides(Numbers::kUnrecorded);
+               "augment training images at random: " + Augmentation::names(), kTrainCommands)
+          .affects(ResultEffect::kUnrecorded);
   augment.set = [&data](const std::string& v) {
     data.bind.image.augmentation = Augmentation::parse(v);
   };
@@ -125,13 +132,13 @@ void describe_data(Table& table, Options& options) {
       .choice_of<ImageFit>(
           "--resize", data.bind.image.fit,
           {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
-          "images of another size: center-cropped, stretched or padded", kReadCommands)
-      .decides(Numbers::kOfContent);
+          "how to fit images of another size: center crop, stretch or pad", kReadCommands)
+      .affects(ResultEffect::kContent);
   table
       .choice_of<BadSample>("--on-bad-sample", data.bind.on_bad_sample,
                             {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
-                            "stop at samples that cannot be used, or leave them out", kDataCommands)
-      .decides(Numbers::kOfContent);
+                            "stop at an invalid sample, or skip it", kDataCommands)
+      .affects(ResultEffect::kContent);
   describe_order(table, options);
 }
 

@@ -12,7 +12,7 @@ void describe_shapes(Table& table, ModelConfig& model) {
   OptionSpec& shape = table
                           .add("--shape", "NAME=1x3x224x224",
                                "full shape of an input with free dimensions", kModelCommands)
-                          .decides(Numbers::kUnrecorded);
+                          .affects(ResultEffect::kUnrecorded);
   shape.repeatable = true;
   shape.aliases = {"--shapes"};
   shape.set = [&model](const std::string& v) {
@@ -33,7 +33,7 @@ void describe_shapes(Table& table, ModelConfig& model) {
     return fmt::format("{}", fmt::join(all, " "));
   };
   OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kModelCommands)
-                        .decides(Numbers::kUnrecorded);
+                        .affects(ResultEffect::kUnrecorded);
   dim.repeatable = true;
   dim.set = [&model](const std::string& v) {
     const auto [name, size] = split_pair("--dim", v);
@@ -50,12 +50,11 @@ void describe_precision(Table& table, Options& options) {
   ModelConfig& model = options.run.model;
   OptionSpec& precision = table
                               .add("--precision", "fp32|tf32|bf16|fp16",
-                                   "bf16: products and what is stored between them in bfloat16, "
-                                   "weights and sums in float; fp16: the same in float16, "
-                                   "with a scaled loss; tf32: GPUs round what products of floats "
-                                   "read",
+                                   "bf16: activations and matmul inputs in bfloat16, weights and "
+                                   "accumulation in float32; fp16: the same in float16, with loss "
+                                   "scaling; tf32: float32 with TF32 matmuls on GPUs",
                                    kModelCommands)
-                              .decides(Numbers::kRecorded);
+                              .affects(ResultEffect::kRecorded);
   precision.set = [&model](const std::string& v) {
     check_choice("--precision", v, {"fp32", "tf32", "bf16", "fp16"});
     model.precision = v == "bf16"   ? DType::kBFloat16
@@ -74,10 +73,10 @@ void describe_precision(Table& table, Options& options) {
   OptionSpec& loss_scale =
       inner
           .add("--loss-scale", "N|auto",
-               "of fp16, what gradients are multiplied with on their way; auto: 65536, halved when "
-               "some gradient is not finite, whose step is left out, doubled after 2000 steps",
+               "loss scale of fp16; auto: starts at 65536, is halved when a gradient is not finite "
+               "(the step is skipped), and doubled after 2000 steps",
                kTrainCommands)
-          .decides(Numbers::kOfRun);
+          .affects(ResultEffect::kDerived);
   loss_scale.set = [&scale](const std::string& v) {
     scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
     PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
@@ -93,50 +92,51 @@ void describe_model(Table& table, Options& options) {
   table.group = "Model";
   ModelConfig& model = options.run.model;
   table
-      .path("--model", model.path, PathUse::kRead, "FILE", "the network, an ONNX file",
+      .path("--model", model.path, PathUse::kRead, "FILE", "ONNX model",
             "train inspect profile plan simulate eval predict verify export")
-      .decides(Numbers::kOfContent)
+      .affects(ResultEffect::kContent)
       .aliases = {"-m"};
   table.specs.back().in_short_help = true;
   describe_shapes(table, model);
   table
       .text("--output-node", model.output_node, "NAME", "train up to this node or value",
             kModelCommands)
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   table
       .list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
             "train inspect")
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   table
-      .list("--train-only", model.parameters.train_only, "GLOB", "train matching tensors only",
+      .list("--train-only", model.parameters.train_only, "GLOB", "train only matching tensors",
             "train inspect")
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   table
       .choice("--init", options.init, {"keep", "random"},
-              "random: train from new weights instead of the file's", "train")
-      .decides(Numbers::kNone);
+              "random: initialise the weights instead of using those of the file", "train")
+      .affects(ResultEffect::kNone);
   table
       .integer("--num-classes", options.num_classes, 2,
-               "replace the last layer by a new one for so many classes, keep the rest", "train")
-      .decides(Numbers::kOfContent);
+               "replace the last layer by a new one with N classes", "train")
+      .affects(ResultEffect::kContent);
   table
       .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                       "auto: merged copies are trained apart; graph: as the file shares them",
+                       "weights that the exporter merged; auto: train the copies separately; "
+                       "graph: share them as the file does",
                        "train inspect")
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   table
       .choice_of<BatchNormMode>(
           "--bn", model.batch_norm,
           {{"train", BatchNormMode::kTrain},
            {"as-file", BatchNormMode::kAsFile},
            {"frozen", BatchNormMode::kFrozen}},
-          "BatchNormalization: train with batch statistics, as the file says, or never",
+          "BatchNormalization: use batch statistics, the mode in the file, or running statistics",
           kModelCommands)
-      .decides(Numbers::kRecorded);
+      .affects(ResultEffect::kRecorded);
   table
       .choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
-                       "random masks of Dropout nodes", kModelCommands)
-      .decides(Numbers::kRecorded);
+                       "keep Dropout nodes, or disable them", kModelCommands)
+      .affects(ResultEffect::kRecorded);
   describe_precision(table, options);
 }
 
@@ -146,25 +146,24 @@ void describe_loss(Table& table, Options& options) {
       table
           .choice("--loss", loss.loss,
                   {"auto", "cross-entropy", "bce", "mse", "l1", "causal-lm", "output"},
-                  "loss; auto looks at output and labels", kModelCommands)
-          .decides(Numbers::kOfRun);
+                  "loss function; auto: chosen by output and labels", kModelCommands)
+          .affects(ResultEffect::kDerived);
   Table inner;
-  inner.text("--logits", loss.output, "NAME", "which model output it looks at", kModelCommands)
-      .decides(Numbers::kUnrecorded)
+  inner.text("--logits", loss.output, "NAME", "model output that the loss reads", kModelCommands)
+      .affects(ResultEffect::kUnrecorded)
       .key = "output";
   inner
-      .integer("--ignore-index", loss.ignore_index, -1000000000, "label that does not count",
+      .integer("--ignore-index", loss.ignore_index, -1000000000, "label that the loss ignores",
                kRunCommands)
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   inner
-      .real("--label-smoothing", loss.label_smoothing,
-            "share of a cross-entropy's target that is spread over all classes", kTrainCommands)
-      .decides(Numbers::kRecorded)
+      .real("--label-smoothing", loss.label_smoothing, "label smoothing of cross-entropy",
+            kTrainCommands)
+      .affects(ResultEffect::kRecorded)
       .key = "smoothing";
-  OptionSpec& weights = inner
-                            .add("--class-weights", "X,X,…",
-                                 "how much each class counts in a cross-entropy", kTrainCommands)
-                            .decides(Numbers::kRecorded);
+  OptionSpec& weights =
+      inner.add("--class-weights", "X,X,…", "class weights of cross-entropy", kTrainCommands)
+          .affects(ResultEffect::kRecorded);
   weights.key = "weights";
   weights.set = [&loss](const std::string& v) {
     loss.class_weights.clear();

@@ -39,7 +39,7 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
   inner
       .flag("--nesterov", settings.nesterov, readers_of(&OptimizerRow::reads_nesterov),
             kTrainCommands)
-      .decides(Numbers::kRecorded);
+      .affects(ResultEffect::kRecorded);
   inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kTrainCommands)
       .recorded_as([&settings] { return in_force("beta1", settings.beta1); });
   inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kTrainCommands)
@@ -52,9 +52,10 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
       .recorded_as([&settings] { return in_force("alpha", settings.alpha); });
   inner
       .flag("--centered", settings.centered,
-            readers_of(&OptimizerRow::reads_centered) + ": divide by the deviation from the mean",
+            readers_of(&OptimizerRow::reads_centered) +
+                ": divide by an estimate of the standard deviation",
             kTrainCommands)
-      .decides(Numbers::kRecorded);
+      .affects(ResultEffect::kRecorded);
   Table::nest(optimizer, std::move(inner));
 }
 
@@ -65,20 +66,23 @@ void describe_rate_curve(OptionSpec& schedule, Options& options) {
   bool& by_time = optimization.rate_by_time;
   inner
       .choice_of<bool>("--lr-over", by_time, {{"steps", false}, {"time", true}},
-                       "what the curve spans: the steps of the run, or --max-time", kTrainCommands)
+                       "what the schedule spans: the steps of the run, or --max-time",
+                       kTrainCommands)
       .recorded_as([&by_time] {
         return by_time ? Record{{"lr-over", "time"}} : Record{};
       })
       .key = "over";
-  inner.real("--min-lr", rate.minimum, "learning rate that it never falls below", kTrainCommands)
-      .decides(Numbers::kRecorded)
+  inner.real("--min-lr", rate.minimum, "minimum learning rate", kTrainCommands)
+      .affects(ResultEffect::kRecorded)
       .key = "min";
-  inner.real("--lr-gamma", rate.gamma, "factor of step, multistep, exponential", kTrainCommands)
-      .decides(Numbers::kRecorded)
+  inner
+      .real("--lr-gamma", rate.gamma, "decay factor of step, multistep, exponential",
+            kTrainCommands)
+      .affects(ResultEffect::kRecorded)
       .key = "gamma";
   inner
       .text("--lr-step", options.lr_step, "N|Nep|Nsa",
-            "of step and exponential: steps, epochs or samples for one factor", kTrainCommands)
+            "of step and exponential: steps, epochs or samples between decays", kTrainCommands)
       .recorded_as([&optimization] {
         const bool by_epochs = optimization.rate_every_epochs > 0;
         return Record{{"lr-step", by_epochs
@@ -87,19 +91,19 @@ void describe_rate_curve(OptionSpec& schedule, Options& options) {
       })
       .key = "every";
   inner
-      .list("--lr-milestones", options.milestones, "N|P%|Nep|Nsa,…",
-            "of multistep: when to apply the factor", kTrainCommands)
+      .list("--lr-milestones", options.milestones, "N|P%|Nep|Nsa,…", "of multistep: when to decay",
+            kTrainCommands)
       .recorded_as([&rate] {
         return Record{{"lr-milestones", milestones_of(rate)}};
       })
       .key = "at";
-  inner.real("--lr-power", rate.power, "of polynomial", kTrainCommands)
-      .decides(Numbers::kRecorded)
+  inner.real("--lr-power", rate.power, "exponent of polynomial", kTrainCommands)
+      .affects(ResultEffect::kRecorded)
       .key = "power";
   inner
       .real("--lr-decay-fraction", rate.decay_fraction,
-            "of wsd: share of the run in which it falls", kTrainCommands)
-      .decides(Numbers::kRecorded)
+            "of wsd: fraction of the run in the decay phase", kTrainCommands)
+      .affects(ResultEffect::kRecorded)
       .key = "fall";
   Table::nest(schedule, std::move(inner));
 }
@@ -107,27 +111,26 @@ void describe_rate_curve(OptionSpec& schedule, Options& options) {
 /// What applies to some tensors, or to each of them.
 void describe_tensors(Table& table, Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
-  OptionSpec& scale = table
-                          .add("--lr-scale", "GLOB=X",
-                               "factor of the learning rate of matching tensors", kTrainCommands)
-                          .recorded_as([&optimization] {
-                            return Record{{"lr-scale", rates_text(optimization.rate_scales, ",")}};
-                          });
+  OptionSpec& scale =
+      table.add("--lr-scale", "GLOB=X", "learning rate factor of matching tensors", kTrainCommands)
+          .recorded_as([&optimization] {
+            return Record{{"lr-scale", rates_text(optimization.rate_scales, ",")}};
+          });
   scale.repeatable = true;
   scale.set = [&optimization](const std::string& v) {
     const auto [glob, value] = split_pair("--lr-scale", v);
     optimization.rate_scales.emplace_back(glob, parse_real("--lr-scale", value));
     PT_CHECK(optimization.rate_scales.back().second >= 0, kUsage,
-             "--lr-scale must not be negative, not {}; to leave tensors alone: --freeze",
+             "--lr-scale must not be negative, not {}; to keep tensors unchanged, use --freeze",
              printable(value));
   };
   scale.get = [&optimization] { return rates_text(optimization.rate_scales, " "); };
   OptionSpec& decay =
       table
           .add("--weight-decay", "X|GLOB=X",
-               fmt::format(
-                   "{}; {} leave biases and norms alone (*=0.01: all tensors); of matching tensors",
-                   defaults_of(&OptimizerRow::weight_decay), names_with_decoupled_decay()),
+               fmt::format("weight decay; default: {}; {} do not decay biases and norms (*=0.01: "
+                           "decay all tensors); GLOB=X: of matching tensors",
+                           defaults_of(&OptimizerRow::weight_decay), names_with_decoupled_decay()),
                kTrainCommands)
           .recorded_as([&optimization] {
             return Record{{"weight-decay", fmt::format("{}", optimization.optimizer.weight_decay)},
@@ -147,12 +150,12 @@ void describe_tensors(Table& table, Options& options) {
     return options.weight_decay + (options.weight_decay.empty() || tensors.empty() ? "" : " ") +
            tensors;
   };
-  OptionSpec& average =
-      table
-          .real("--ema", optimization.optimizer.average_decay,
-                "decay of a moving average of the weights, which is evaluated and written; 0: off",
-                kTrainCommands)
-          .decides(Numbers::kRecorded);
+  OptionSpec& average = table
+                            .real("--ema", optimization.optimizer.average_decay,
+                                  "decay of an exponential moving average of the weights, which is "
+                                  "validated and exported; 0: off",
+                                  kTrainCommands)
+                            .affects(ResultEffect::kRecorded);
   average.set = [&optimization](const std::string& v) {
     const double value = parse_real("--ema", v);
     PT_CHECK(value >= 0 && value < 1, kUsage, "--ema takes a decay from 0 to below 1, not {}",
@@ -164,7 +167,7 @@ void describe_tensors(Table& table, Options& options) {
 void describe_validation(Table& table, OptimizationConfig& optimization) {
   OptionSpec& validate =
       table.add("--val-every", "N|Nep|never", "steps or epochs between validations", "train")
-          .decides(Numbers::kNone);
+          .affects(ResultEffect::kNone);
   validate.aliases = {"--eval-every"};
   validate.set = [&optimization](const std::string& v) {
     const SaveEvery every = SaveEvery::parse(v);
@@ -181,13 +184,14 @@ void describe_validation(Table& table, OptimizationConfig& optimization) {
   };
   table
       .integer("--patience", optimization.patience, 0,
-               "validations without a better one that end the run; 0: never", "train")
-      .decides(Numbers::kNone)
+               "early stopping: validations without improvement before the run ends; 0: never",
+               "train")
+      .affects(ResultEffect::kNone)
       .aliases = {"--early-stopping"};
   OptionSpec& best = table
                          .add("--best-metric", "loss|accuracy|perplexity|r2|topK",
-                              "of validations: which model is the best", "train")
-                         .decides(Numbers::kNone);
+                              "validation metric that selects the best model", "train")
+                         .affects(ResultEffect::kNone);
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
   best.get = [&optimization] { return optimization.best_metric; };
 }
@@ -198,23 +202,24 @@ void describe_optimization(Table& table, Options& options) {
   table.group = "Optimise";
   OptimizationConfig& optimization = options.run.optimization;
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
-      .decides(Numbers::kOfRun)
+      .affects(ResultEffect::kDerived)
       .in_short_help = true;
-  table.integer("--max-steps", optimization.max_steps, 0, "updates, instead of --epochs", "train")
-      .decides(Numbers::kOfRun)
+  table.integer("--max-steps", optimization.max_steps, 0, "steps, instead of --epochs", "train")
+      .affects(ResultEffect::kDerived)
       .aliases = {"--max-iters"};
-  table.integer("--batch-size", optimization.batch_size, 1, "samples per update", kRunCommands)
-      .decides(Numbers::kOfRun)
+  table.integer("--batch-size", optimization.batch_size, 1, "samples per step", kRunCommands)
+      .affects(ResultEffect::kDerived)
       .aliases = {"-b", "--global-batch-size"};
   table.specs.back().in_short_help = true;
   OptionSpec& optimizer = table
                               .choice("--optimizer", options.optimizer, optimizer_names(),
                                       optimizer_help(), kTrainCommands)
-                              .decides(Numbers::kOfRun);
+                              .affects(ResultEffect::kDerived);
   optimizer.in_short_help = true;
   describe_optimizer(optimizer, options);
   table
-      .late_real("--lr", options.lr, "learning rate; " + defaults_of(&OptimizerRow::learning_rate),
+      .late_real("--lr", options.lr,
+                 "learning rate; default: " + defaults_of(&OptimizerRow::learning_rate),
                  kTrainCommands)
       .recorded_as([&optimization] { return in_force("lr", optimization.learning_rate.peak); })
       .aliases = {"--learning-rate"};
@@ -224,8 +229,8 @@ void describe_optimization(Table& table, Options& options) {
                              .add("--lr-schedule",
                                   "constant|cosine|linear|step|multistep|exponential|polynomial|"
                                   "inverse-sqrt|wsd|onecycle",
-                                  "of the learning rate over the whole run", kTrainCommands)
-                             .decides(Numbers::kRecorded);
+                                  "learning rate schedule over the whole run", kTrainCommands)
+                             .affects(ResultEffect::kRecorded);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
     optimization.learning_rate.kind = learning_rate_named(v);
@@ -234,7 +239,8 @@ void describe_optimization(Table& table, Options& options) {
   describe_rate_curve(schedule, options);
   table
       .text("--warmup", options.warmup, "N|P%|Nep|Nsa",
-            "of the learning rate: steps, share of the run, epochs, samples", kTrainCommands)
+            "learning rate warm-up: steps, percentage of the run, epochs or samples",
+            kTrainCommands)
       .recorded_as([&optimization] {
         return Record{
             {"warmup", fmt::format("{}{}", optimization.warmup,
@@ -242,25 +248,26 @@ void describe_optimization(Table& table, Options& options) {
       })
       .aliases = {"--warmup-steps"};
   table
-      .real("--clip-norm", optimization.clip_norm, "largest global gradient norm; 0: off",
+      .real("--clip-norm", optimization.clip_norm, "clip gradients to this global norm; 0: off",
             kTrainCommands)
-      .decides(Numbers::kRecorded)
+      .affects(ResultEffect::kRecorded)
       .aliases = {"--max-grad-norm", "--grad-clip"};
   table
-      .integer("--seed", optimization.seed, 0, "of order, masks, held-out samples and new weights",
+      .integer("--seed", optimization.seed, 0,
+               "seed of sample order, dropout masks, validation split and initial weights",
                "train profile plan simulate eval verify new data")
-      .decides(Numbers::kRecorded)
+      .affects(ResultEffect::kRecorded)
       .in_short_help = true;
   describe_validation(table, optimization);
   table
-      .choice_of<OnNonfinite>("--on-nan", optimization.on_nonfinite,
-                              {{"stop", OnNonfinite::kStop},
-                               {"skip", OnNonfinite::kSkip},
-                               {"ignore", OnNonfinite::kIgnore}},
-                              "what to do when the loss is not finite; skip: leave out steps of "
-                              "which some gradient is not",
-                              kTrainCommands)
-      .decides(Numbers::kUnrecorded);
+      .choice_of<OnNonfinite>(
+          "--on-nan", optimization.on_nonfinite,
+          {{"stop", OnNonfinite::kStop},
+           {"skip", OnNonfinite::kSkip},
+           {"ignore", OnNonfinite::kIgnore}},
+          "what to do when the loss is not finite; skip: skip steps whose gradients are not finite",
+          kTrainCommands)
+      .affects(ResultEffect::kUnrecorded);
 }
 
 }  // namespace pipetrain

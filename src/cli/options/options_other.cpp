@@ -8,54 +8,62 @@ void describe_planning(Table& table, Options& options) {
   table.group = "Command";
   table.path("--follow", options.follow, PathUse::kRead, "RUN",
              "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
-  table.integer("--top-k", options.top_k, 1,
-                "also how often the right class is among the k likeliest", "eval");
+  table.integer("--top-k", options.top_k, 1, "also report the top-k accuracy", "eval");
   table.path("--confusion", options.confusion, PathUse::kWrite, "FILE|-",
-             "which class was taken for which, as CSV: a row for each label", "eval");
+             "write the confusion matrix as CSV, one row per label", "eval");
   table.choice("--to", options.to, {"npz", "csv", "jsonl"},
-               "form of the outputs; by the name of --output, else jsonl", "predict");
-  table.text("--assert", options.assertion, "'accuracy>=0.97'", "exit with 8 when it does not hold",
-             "eval");
+               "output format; default: by the extension of --output, else jsonl", "predict");
+  table.text("--assert", options.assertion, "'accuracy>=0.97'",
+             "exit with code 8 if the condition fails", "eval");
   table.real("--jitter", options.jitter,
-             "how far times scatter, as a share: gives the step's p50 and p95", "simulate");
+             "random variation of times, as a fraction; gives the p50 and p95 of the step",
+             "simulate");
   table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
-  table.path("--svg", options.svg, PathUse::kWrite, "FILE", "a figure of the predicted step",
-             "plan schedule");
-  table.path("--dot", options.dot, PathUse::kWrite, "FILE", "the cut chain, for Graphviz", "plan");
+  table.path("--svg", options.svg, PathUse::kWrite, "FILE",
+             "write a timeline of the predicted step as SVG", "plan schedule");
+  table.path("--dot", options.dot, PathUse::kWrite, "FILE", "write the stages as a Graphviz graph",
+             "plan");
   table.text("--times", options.times, "F,B|F,I,W",
-             "seconds of forward and backward (input, weight) of a micro-batch; 1,2", "schedule");
-  table.text("--latency", options.latency, "T", "of a transfer between devices; 0", "schedule");
+             "seconds per micro-batch: forward, backward; or forward, input gradient, weight "
+             "gradient; default: 1,2",
+             "schedule");
+  table.text("--latency", options.latency, "T", "seconds of a transfer between devices; default: 0",
+             "schedule");
   table.path("--costs", options.costs, PathUse::kRead, "FILE",
-             "times of every stage and link, a pipetrain.costs/1 document, instead", "schedule");
+             "times of every stage and link (a pipetrain.costs/1 document), instead of --times and "
+             "--latency",
+             "schedule");
   table.path("--csv", options.csv, PathUse::kWrite, "FILE|-",
-             "compute steps as PyTorch's pipelining reads them", "schedule");
+             "write the compute steps as CSV for torch.distributed.pipelining", "schedule");
   table.path("--curves", options.curves, PathUse::kWrite, "FILE|-",
-             "the curves as CSV, instead of the page", "report");
+             "write the curves as CSV, instead of the page", "report");
   OptionSpec& budget =
-      table.add("--budget", "TIME", "for searching and measuring: 60s, 10min", "tune");
+      table.add("--budget", "TIME", "time limit for search and measurement: 60s, 10min", "tune");
   budget.set = [&options](const std::string& v) {
     parse_duration("--budget", v);
     options.budget = v;
   };
   budget.get = [&options] { return options.budget; };
   table.flag("--allow-numeric", options.allow_numeric,
-             "also try what changes what is trained: micro-batches, replicas, bf16, asynchronous "
-             "schedules",
+             "also try settings that change the results: micro-batches, replicas, bf16, "
+             "asynchronous schedules",
              "tune");
-  table.integer("--causes", options.causes, 1, "most causes to print", "trace");
-  table.flag("--measure", options.measure, "measure memory, links and arithmetic for the planner",
+  table.integer("--causes", options.causes, 1, "number of causes to print", "trace");
+  table.flag("--measure", options.measure, "measure memory, links and FLOP/s for the planner",
              "doctor");
   table.path("--pipedream-profile", options.pipedream_profile, PathUse::kRead, "graph.txt",
-             "plan a network that PipeDream's profiler measured, instead of a model", "plan");
+             "plan from a profile of PipeDream's profiler, instead of a model", "plan");
   table.choice("--compat", options.compat, {"pipedream"},
-               "also what PipeDream's planner makes of its profile", "plan");
-  table.real("--bandwidth", options.bandwidth, "bytes per second between devices, of such a plan",
-             "plan");
+               "compare with the plan of PipeDream's planner", "plan");
+  table.real("--bandwidth", options.bandwidth,
+             "bytes per second between devices, for --pipedream-profile", "plan");
   table.text("--activation-compression", options.activation_compression, "X",
-             "PipeDream's ratio; absent: activations travel for free in its model", "plan");
-  table.flag("--fewer-machines", options.fewer_machines, "PipeDream's planner may leave some idle",
+             "PipeDream's activation compression ratio; default: its cost model ignores activation "
+             "transfers",
              "plan");
-  table.flag("--params", options.show_params, "list every tensor: trained or not, and why",
+  table.flag("--fewer-machines", options.fewer_machines,
+             "let PipeDream's planner leave machines unused", "plan");
+  table.flag("--params", options.show_params, "list every tensor, whether it is trained, and why",
              "inspect");
   table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
              "inspect");
@@ -65,20 +73,22 @@ void describe_planning(Table& table, Options& options) {
 
 void describe_new(Table& table, Options& options) {
   table.group = "New";
-  table.numbers = Numbers::kNone;
+  table.effect = ResultEffect::kNone;
   table.integer("--image", options.image, 1, "height and width of the images", "new data");
-  table.integer("--channels", options.channels, 1, "of the images", "new data");
-  table.integer("--classes", options.classes, 2, "of a classifier", "new");
-  table.integer("--width", options.width, 1, "of the layers; of a figure, in columns",
-                "new schedule");
+  table.integer("--channels", options.channels, 1, "channels of the images", "new data");
+  table.integer("--classes", options.classes, 2, "number of classes", "new");
+  table.integer("--width", options.width, 1,
+                "width of the layers; of schedule: columns of the timeline", "new schedule");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
       "--layers"};
-  table.integer("--heads", options.heads, 1, "of each attention", "new");
-  table.integer("--samples", options.samples, 1, "to make", "data");
-  table.integer("--vocab", options.vocab, 2, "of a language model", "new");
-  table.integer("--context", options.context, 2, "tokens of a language model", "new");
+  table.integer("--heads", options.heads, 1, "attention heads", "new");
+  table.integer("--samples", options.samples, 1, "number of samples", "data");
+  table.integer("--vocab", options.vocab, 2, "vocabulary size of a language model", "new");
+  table.integer("--context", options.context, 2, "context length of a language model, in tokens",
+                "new");
   table.choice("--weights", options.weights, {"auto", "random", "none"},
-               "none: a file for planning that takes no disk; auto: none above 450 million numbers",
+               "none: a file for planning only, which takes no disk space; auto: none above 450 "
+               "million parameters",
                "new");
 }
 

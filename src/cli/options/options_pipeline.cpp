@@ -11,19 +11,19 @@ namespace {
 /// What some schedules ask for: with them in one value, alone for `pipetrain schedule`.
 void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipeline) {
   const auto rows = [&pipeline](Table& to, const char* commands) {
-    to.integer("--virtual-stages", pipeline.chunks, 1,
-               "stages of each device in interleaved schedules", commands)
-        .decides(Numbers::kOfRun);
+    to.integer("--virtual-stages", pipeline.chunks, 1, "stages per device in interleaved schedules",
+               commands)
+        .affects(ResultEffect::kDerived);
     to.integer("--memory-units", pipeline.memory_units, 0,
-               "of zb: micro-batches that a device may hold; 0: one a stage", commands)
-        .decides(Numbers::kNone);
+               "of zb: most micro-batches that a device may hold; 0: one per stage", commands)
+        .affects(ResultEffect::kNone);
   };
   Table inner;
   rows(inner, kPlanCommands);
   inner
       .real("--warm-up-tolerance", pipeline.warm_up_tolerance,
-            "of 1f1b-auto: speed given up for memory, as a share", kPlanCommands)
-      .decides(Numbers::kNone);
+            "of 1f1b-auto: fraction of the speed to give up for memory", kPlanCommands)
+      .affects(ResultEffect::kNone);
   Table::nest(schedule, std::move(inner));
   rows(table, "schedule");
 }
@@ -31,24 +31,23 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
 void describe_devices(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   table
-      .integer(
-          "--gpus", options.gpus, 1,
-          "stages, one a device; with --device cpu that many CPU stages; mpirun spreads them over "
-          "processes",
-          "train profile plan simulate eval predict verify schedule")
-      .decides(Numbers::kOfRun)
+      .integer("--gpus", options.gpus, 1,
+               "number of stages, one per device; with --device cpu that many CPU stages; mpirun "
+               "distributes them over processes",
+               "train profile plan simulate eval predict verify schedule")
+      .affects(ResultEffect::kDerived)
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
-              "what the stages run on", kModelCommands)
-      .decides(Numbers::kOfRun)
+              "device type of the stages", kModelCommands)
+      .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";
-  OptionSpec& ids = table
-                        .add("--gpu-ids", "N,N,…",
-                             "which GPUs, one a device; one may stand several times (0,0,0,0)",
-                             "train eval profile plan")
-                        .decides(Numbers::kOfRun);
+  OptionSpec& ids =
+      table
+          .add("--gpu-ids", "N,N,…", "GPUs to use, one per device; a GPU may be repeated (0,0,0,0)",
+               "train eval profile plan")
+          .affects(ResultEffect::kDerived);
   ids.set = [&pipeline](const std::string& v) {
     pipeline.gpu_ids.clear();
     for (std::size_t begin = 0; begin <= v.size();) {
@@ -61,15 +60,15 @@ void describe_devices(Table& table, Options& options) {
   ids.get = [&pipeline] { return fmt::format("{}", fmt::join(pipeline.gpu_ids, ",")); };
   table
       .choice("--edge", pipeline.edge, {"auto", "copy", "nccl"},
-              "how GPUs hand values to each other; auto: by copies where they reach each other",
+              "how to transfer between GPUs; auto: direct copies where possible, else NCCL",
               "train eval")
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
   table
       .flag("--deterministic", pipeline.deterministic,
-            "the same bits in every run on GPUs, too: what alone could change them, sums by NCCL "
-            "over more than two replicas, is not done",
+            "bit-identical results in every run on GPUs too: no NCCL sums over more than two "
+            "replicas, which alone could change them",
             "train")
-      .decides(Numbers::kUnrecorded);
+      .affects(ResultEffect::kUnrecorded);
 }
 
 /// Memory and time that stages may take, and where their times come from.
@@ -78,27 +77,28 @@ void describe_limits(Table& table, PipelineConfig& pipeline) {
       table
           .add("--gpu-memory", "SIZE", "memory limit of each stage, for example 4GiB; 0: none",
                kPlanCommands)
-          .decides(Numbers::kNone);
+          .affects(ResultEffect::kNone);
   memory.set = [&pipeline](const std::string& v) {
     pipeline.memory_limit_bytes = static_cast<std::size_t>(parse_memory("--gpu-memory", v));
   };
   memory.get = [&pipeline] { return fmt::format("{}", pipeline.memory_limit_bytes); };
   OptionSpec& profile = table
                             .path("--profile", pipeline.profile_path, PathUse::kRead, "FILE",
-                                  "a profile.json instead of measuring", kPlanCommands)
-                            .decides(Numbers::kNone);
+                                  "use this profile.json instead of measuring", kPlanCommands)
+                            .affects(ResultEffect::kNone);
   Table profile_settings;
   profile_settings
-      .flag("--cache", pipeline.profile_cache, "remember measured kernels", kPlanCommands)
-      .decides(Numbers::kNone);
+      .flag("--cache", pipeline.profile_cache, "cache kernel measurements", kPlanCommands)
+      .affects(ResultEffect::kNone);
   Table::nest(profile, std::move(profile_settings));
-  table.flag("--cache", pipeline.profile_cache, "remember measured kernels",
+  table.flag("--cache", pipeline.profile_cache, "cache kernel measurements",
              "profile eval predict");
   OptionSpec& timeout =
       table
-          .add("--comm-timeout", "SECONDS", "without any progress: stop and say who waits for whom",
+          .add("--comm-timeout", "SECONDS",
+               "stop after so long without progress, and report which device waits for which",
                "train eval")
-          .decides(Numbers::kNone);
+          .affects(ResultEffect::kNone);
   timeout.set = [&pipeline](const std::string& v) {
     const double seconds =
         parse_real("--comm-timeout", !v.empty() && v.back() == 's' ? v.substr(0, v.size() - 1) : v);
@@ -118,8 +118,9 @@ void describe_pipeline(Table& table, Options& options) {
   OptionSpec& schedule =
       table
           .add("--schedule", "NAME|FILE|auto",
-               "see: pipetrain schedule list; auto: what the simulator finds best", kPlanCommands)
-          .decides(Numbers::kOfRun);
+               "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation",
+               kPlanCommands)
+          .affects(ResultEffect::kDerived);
   schedule.in_short_help = true;
   schedule.path = PathUse::kRead;
   schedule.names_file = names_schedule_file;
@@ -129,12 +130,12 @@ void describe_pipeline(Table& table, Options& options) {
   };
   schedule.get = [&pipeline] { return pipeline.schedule; };
   describe_schedule(table, schedule, pipeline);
-  OptionSpec& replicas = table
-                             .add("--replicas", "N,N,…|auto",
-                                  "devices of each stage, which share its micro-batches; auto: as "
-                                  "the planner finds best",
-                                  kScheduleCommands)
-                             .decides(Numbers::kOfRun);
+  OptionSpec& replicas =
+      table
+          .add("--replicas", "N,N,…|auto",
+               "devices per stage, which share its micro-batches; auto: chosen by the planner",
+               kScheduleCommands)
+          .affects(ResultEffect::kDerived);
   replicas.set = [&pipeline](const std::string& v) {
     pipeline.replicas.clear();
     pipeline.plan_replicas = v == "auto";
@@ -151,42 +152,42 @@ void describe_pipeline(Table& table, Options& options) {
   };
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
-            "devices and links; what doctor --measure found by default", kPlanCommands)
-      .decides(Numbers::kNone);
+            "devices and links; default: as measured by doctor --measure", kPlanCommands)
+      .affects(ResultEffect::kNone);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
-                 "per update; auto: up to 8 of 8 samples or more",
+                 "micro-batches per step; auto: up to 8, of at least 8 samples each",
                  "train profile plan simulate eval predict verify schedule")
-      .decides(Numbers::kOfRun)
+      .affects(ResultEffect::kDerived)
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table
       .automatic("--micro-batch-size", pipeline.micro_batch_size,
-                 "samples, instead of --micro-batches", kRunCommands)
-      .decides(Numbers::kOfRun);
+                 "samples per micro-batch, instead of --micro-batches", kRunCommands)
+      .affects(ResultEffect::kDerived);
   OptionSpec& threads = table
                             .automatic("--threads", pipeline.threads,
-                                       "of each CPU stage; auto: cores / stages", kRunCommands,
+                                       "threads per CPU stage; auto: cores / stages", kRunCommands,
                                        /*most=*/1024)
-                            .decides(Numbers::kOfRun);
+                            .affects(ResultEffect::kDerived);
   Table thread_settings;
-  thread_settings.flag("--pin", pipeline.pin, "give each CPU stage cores of its own", kRunCommands)
-      .decides(Numbers::kNone);
+  thread_settings.flag("--pin", pipeline.pin, "pin each CPU stage to its own cores", kRunCommands)
+      .affects(ResultEffect::kNone);
   Table::nest(threads, std::move(thread_settings));
   table
-      .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "a plan.json to follow",
+      .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "use this plan.json",
             "train plan simulate")
-      .decides(Numbers::kOfRun);
+      .affects(ResultEffect::kDerived);
   table
-      .list("--split", pipeline.split, "NODE,NODE",
-            "nodes at which stages begin, instead of planning", "train plan simulate")
-      .decides(Numbers::kOfRun);
+      .list("--split", pipeline.split, "NODE,NODE", "nodes where stages begin, instead of planning",
+            "train plan simulate")
+      .affects(ResultEffect::kDerived);
   table
       .choice_of<Recompute>(
           "--recompute", pipeline.recompute,
           {{"none", Recompute::kNone}, {"all", Recompute::kAll}, {"auto", Recompute::kAuto}},
-          "run the forward again instead of keeping activations", kPlanCommands)
-      .decides(Numbers::kNone)
+          "recompute the forward pass instead of storing activations", kPlanCommands)
+      .affects(ResultEffect::kNone)
       .aliases = {"--gradient-checkpointing"};
   describe_limits(table, pipeline);
 }

@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether an option belongs to what is trained and how, and not to where results go.
+/// Whether an option affects what is trained and how, and not where results go.
 bool is_kept(const OptionSpec& spec) {
   if (spec.path == PathUse::kWrite) return false;
-  // What a run begins with has been done when it goes on.
+  // Initialisation is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
   return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep" ||
@@ -31,7 +31,7 @@ bool has(const std::vector<Setting>& settings, const std::string& name) {
   });
 }
 
-/// An option given now puts others of a checkpoint out of force.
+/// Options given now override these of a checkpoint.
 bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
   static const std::map<std::string, std::vector<std::string>> rivals = {
       {"--max-steps", {"--epochs"}},
@@ -62,11 +62,11 @@ Specs train_options() {
   return specs;
 }
 
-/// Whether a value of an option names a file, and not one of the words that it knows.
+/// Whether a value of an option is a path, and not one of its keywords.
 bool names_file(const OptionSpec& spec, const std::string& value) {
-  const std::vector<std::string> words = spec.words();
+  const std::vector<std::string> keywords = spec.keywords();
   if (spec.path == PathUse::kNone || value.empty() || value == "-" ||
-      std::find(words.begin(), words.end(), value) != words.end())
+      std::find(keywords.begin(), keywords.end(), value) != keywords.end())
     return false;
   if (spec.names_file) return spec.names_file(value);
   std::error_code error;
@@ -75,7 +75,7 @@ bool names_file(const OptionSpec& spec, const std::string& value) {
          fs::exists(value, error);
 }
 
-/// Paths are kept so that they can be followed from elsewhere.
+/// Paths are recorded as absolute ones.
 std::string followable(const OptionSpec& spec, const std::string& value) {
   const auto [path, rest] = spec.split_value(value);
   std::error_code error;
@@ -93,8 +93,8 @@ fs::path run_of(const fs::path& checkpoint) {
   return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
 }
 
-/// Whether a path leads into a folder, whatever links there are on the way, and to nothing but
-/// files of its own there. A pattern may meet links, so it is none.
+/// Whether a path, with symbolic links resolved, leads to a regular file inside a folder. Globs are
+/// refused, as they may match links.
 bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error);
@@ -119,12 +119,13 @@ std::string as_option(const Setting& setting) {
   return printable(setting.first + "=" + setting.second);
 }
 
-/// Refuses settings that no run saves: they would decide where this one writes, or are unknown.
+/// Refuses settings that no run saves: unknown ones, and those that set where the run writes.
 void check_kept(const FoundCheckpoint& found, const Specs& specs) {
   for (const auto& [name, value] : found.checkpoint.run.settings) {
     const auto spec = specs.find(name);
     PT_CHECK(spec != specs.end(), kData,
-             "{}: settings: \"{}\" is no setting that this version of pipetrain knows",
+             "{}: settings: unknown setting \"{}\"; was the file written by another version of "
+             "pipetrain?",
              manifest_of(found), printable(name));
     PT_CHECK(is_kept(spec->second), kData,
              "{}: settings: {} is not taken from a checkpoint; give it on the command line if you "
@@ -133,7 +134,7 @@ void check_kept(const FoundCheckpoint& found, const Specs& specs) {
   }
 }
 
-/// Refuses to read files elsewhere because somebody else's checkpoint names them.
+/// Refuses to read files outside the run folder that another user's checkpoint names.
 void check_paths(const FoundCheckpoint& found, const Specs& specs,
                  const std::vector<Setting>& taken, const std::string& command) {
   if (found.checkpoint.is_own) return;
@@ -145,12 +146,12 @@ void check_paths(const FoundCheckpoint& found, const Specs& specs,
       outside += " " + as_option({name, value});
   }
   PT_CHECK(outside.empty(), kUsage,
-           "{} was not written by you on this machine, and names files outside of its run's "
-           "folder; give those again that are to be read:{}",
+           "{} was not written by you on this machine, and refers to files outside its run folder; "
+           "to read them, give these options again:{}",
            manifest_of(found), outside);
 }
 
-/// How what is written to an entry of a folder would get out of the folder; empty: not at all.
+/// How a write to an entry of a folder could end up outside of the folder; empty: it cannot.
 std::string_view way_out(const fs::directory_entry& entry) {
   std::error_code ignored;
   if (entry.is_symlink(ignored)) return "a symbolic link";
@@ -159,7 +160,7 @@ std::string_view way_out(const fs::directory_entry& entry) {
   return {};
 }
 
-/// Refuses to go on in a checkpoint's own folder where what is written would get elsewhere.
+/// Refuses to resume in a checkpoint's own folder if writes there would end up elsewhere.
 void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
   std::error_code error;
   if (!fs::equivalent(run, run_of(found.path), error)) return;
@@ -172,8 +173,8 @@ void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
       if (way.empty() || (found.checkpoint.is_own && (is_checkpoint || way == "a hard link")))
         continue;
       PT_FAIL(kUsage,
-              "{} is {}, through which the run would write elsewhere; put a file of its own in its "
-              "place, or give another --run-dir",
+              "{} is {}, so the run would write outside its folder; replace it by a regular file, "
+              "or give another --run-dir",
               printable(i->path().string()), way);
     }
   }
@@ -213,14 +214,13 @@ std::optional<FoundCheckpoint> checkpoint_to_resume(const Options& options) {
     found = newest_checkpoint(run / "checkpoints");
     PT_CHECK(found || options.resume == "auto", kUsage,
              "--resume: there is no checkpoint in \"{}\"; give --resume=PATH, or --resume=auto to "
-             "start afresh where there "
-             "is none",
+             "start a new run",
              printable(run.string()));
   }
   if (!found) return {};
   for (const std::string& reason : found->refused) log_warning("resume", "{}", reason);
   if (!found->refused.empty())
-    log_warning("resume", "going back to the checkpoint before: {}",
+    log_warning("resume", "falling back to the previous checkpoint: {}",
                 printable(found->path.string()));
   return found;
 }
@@ -233,7 +233,7 @@ fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) 
     const bool newest = checkpoints.filename() == "checkpoints" &&
                         all.size() > found.refused.size() &&
                         all[found.refused.size()].filename() == found.path.filename();
-    // A run that begins anew inside another one would delete what came after.
+    // A new run inside the folder of an old one would delete its later checkpoints.
     if (!newest) return {};
     folder = fs::proximate(checkpoints.parent_path());
   }
@@ -250,12 +250,12 @@ void take_over(const FoundCheckpoint& found, const std::string& command, Options
   const std::vector<std::string> arguments = options.arguments;
   const std::vector<Setting> given = options.given;
   settings.insert(settings.end(), given.begin(), given.end());
-  options = with_context(
-      [&] { return fmt::format("taking over the settings of {}", manifest_of(found)); },
-      [&] { return options_of("train", settings); });
+  options =
+      with_context([&] { return fmt::format("applying the settings of {}", manifest_of(found)); },
+                   [&] { return options_of("train", settings); });
   options.given = given;
   options.arguments = arguments;
-  // Numbers of asynchronous schedules depend on where the model is cut, so it is cut there again.
+  // Results of asynchronous schedules depend on the cuts, so the cuts are kept.
   const bool same_layout = !has(given, "--gpus") && !has(given, "--schedule") &&
                            !has(given, "--replicas") && !has(given, "--split") &&
                            !has(given, "--plan");
@@ -269,7 +269,7 @@ std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwo
   const auto kept = [&](const std::string& name, const std::string& value) {
     return Setting(name, followable(specs.at(name), value));
   };
-  // What was left to the program is kept as it was decided.
+  // Automatic choices are kept.
   std::vector<Setting> settings = {kept("--model", options.run.model.path),
                                    kept("--schedule", options.run.pipeline.schedule),
                                    {"--threads", fmt::format("{}", network.threads())}};

@@ -55,20 +55,19 @@ std::string table_of(const MachineMeasurement& measured) {
   const auto row = [&](const char* what, const std::string& alone, const std::string& together) {
     out += fmt::format("{:<28}{:>14}{:>20}\n", what, alone, n > 1 ? together : std::string());
   };
-  row("copy, memory to memory", rate_text(measured.copy_bytes_per_second_alone),
+  row("memory copy", rate_text(measured.copy_bytes_per_second_alone),
       rate_text(measured.copy_bytes_per_second));
-  row("matrix product, float32",
-      fmt::format("{:.1f} Gflop/s", measured.flops_per_second_alone / 1e9),
+  row("matmul, float32", fmt::format("{:.1f} Gflop/s", measured.flops_per_second_alone / 1e9),
       fmt::format("{:.1f} Gflop/s", measured.flops_per_second / 1e9));
-  if (n == 1) return out + "one core: there is no link between stages to measure\n";
+  if (n == 1) return out + "one core: no link between stages to measure\n";
   const auto line = [&](const char* what, const std::string& value) {
     out += fmt::format("{:<28}{:>14}\n", what, value);
   };
-  line("hand-over to a stage", seconds_text(measured.hand_over_seconds));
-  line("copy from another stage", rate_text(measured.between_threads_bytes_per_second));
+  line("latency between stages", seconds_text(measured.hand_over_seconds));
+  line("bandwidth between stages", rate_text(measured.between_threads_bytes_per_second));
   line(fmt::format("all-reduce of {}", bytes_text(measured.all_reduce_bytes)).c_str(),
        seconds_text(measured.all_reduce_seconds));
-  line("  as links of a ring", rate_text(measured.all_reduce_ring_bytes_per_second));
+  line("  per link of a ring", rate_text(measured.all_reduce_ring_bytes_per_second));
   return out;
 }
 
@@ -143,10 +142,11 @@ int measure_and_report(bool json, const std::string& output) {
   if (json) {
     text = document_text("pipetrain.measurement/1", json_of(measured, file));
   } else {
-    text = table_of(measured) +
-           (file.empty() ? "no folder to keep it in: give one with -o\n"
-                         : fmt::format("wrote {}{}\n", file,
-                                       output.empty() ? ", which plans take from now on" : ""));
+    text =
+        table_of(measured) +
+        (file.empty() ? "no folder for the topology file: give one with -o\n"
+                      : fmt::format("wrote {}{}\n", file,
+                                    output.empty() ? ", which the planner uses from now on" : ""));
   }
   std::fputs(text.c_str(), stdout);
   return 0;

@@ -1,5 +1,5 @@
-// pipetrain doctor --measure: what this machine's memory and threads do, as a table and as the
-// topology that the planner takes from then on.
+// pipetrain doctor --measure: measures this machine's memory and threads, prints a table and writes
+// the topology that the planner then uses.
 #pragma once
 
 #include <string>
@@ -22,12 +22,12 @@ struct MachineMeasurement {
   std::size_t memory_bytes = 0;  // of the machine
 };
 
-/// Takes a few seconds. Another program that is busy meanwhile is in the numbers.
+/// Takes a few seconds. Other busy programs distort the results.
 MachineMeasurement measure_machine();
 
-/// One device for each core, joined by one level: its latency is the hand-over, its bandwidth the
-/// copy from another stage. Memory is shared evenly. (A sum over all threads is slower than links
-/// of that bandwidth would make it: plans with replicas are a little too hopeful.)
+/// One device for each core, joined by one level: with the measured latency and bandwidth between
+/// stages. Memory is shared evenly. (An all-reduce over all threads is slower than links of that
+/// bandwidth suggest: plans with replicas are slightly optimistic.)
 Topology topology_of(const MachineMeasurement& measurement);
 
 /// Measures, writes the topology to `output` (measured_topology_path() if empty) and prints a

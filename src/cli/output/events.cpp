@@ -52,7 +52,7 @@ struct EventLog::Line {
 
 namespace {
 
-/// Cuts a file behind its last whole line: who was killed may have left half of one.
+/// Truncates a file after its last complete line: a killed run may have left a partial one.
 void drop_half_line(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return;
@@ -62,7 +62,7 @@ void drop_half_line(const std::string& path) {
   std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
 }
 
-/// Writes all of a line or, where the file is our own, nothing; errno says why not.
+/// Writes a whole line or, in a regular file, nothing; errno has the reason.
 bool write_line(int descriptor, std::string_view text, bool own) {
   struct stat before {};
   const bool can_undo = own && ::fstat(descriptor, &before) == 0 && S_ISREG(before.st_mode);
@@ -71,7 +71,7 @@ bool write_line(int descriptor, std::string_view text, bool own) {
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) {
       const int reason = errno;
-      // Half a line would spoil all that follow it.
+      // A partial line would corrupt the next one.
       if (can_undo) [[maybe_unused]]
         const int undone = ::ftruncate(descriptor, before.st_size);
       errno = reason;
@@ -91,7 +91,7 @@ EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds
     return;
   }
   path_ = path;
-  // What a pipe has taken cannot be cut.
+  // A pipe cannot be truncated.
   if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
   descriptor_ = ::open(path.c_str(),
                        O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
@@ -107,15 +107,16 @@ void EventLog::write(Line& line) {
   if (gone_) return;
   line.json["seq"] = sequence_++;
   line.json["t"] = wall_seconds();
-  line.json["el"] = steady_seconds() - start_;  // whatever becomes of the clock
+  line.json["el"] = steady_seconds() - start_;  // monotonic
   const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   if (write_line(descriptor_, text, !path_.empty())) return;
-  // Hours of training must not end because a reader went away or a disk is full.
+  // A closed pipe or a full disk must not end the training.
   gone_ = errno == EPIPE;
   if (gone_) {
-    log_warning("events", "the reader of --metrics is gone; training goes on without it");
+    log_warning("events",
+                "the reader of --metrics has closed the pipe; training continues without it");
   } else if (!std::exchange(warned_, true)) {
-    log_warning("events", "cannot write {}: {}; training goes on, and events will be missing there",
+    log_warning("events", "cannot write {}: {}; training continues, but events will be missing",
                 path_.empty() ? "standard output" : printable(path_), std::strerror(errno));
   }
 }

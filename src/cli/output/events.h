@@ -11,10 +11,10 @@ namespace pipetrain {
 
 class EventLog {
  public:
-  /// Writes to a file, or to standard output for "-". `append`: behind what a run has left there
-  /// that is taken up again; half a line at its end goes. Error (kResource) when the file cannot be
-  /// opened. A line that finds no room is left out whole (its number is missing), and those after
-  /// it are tried again.
+  /// Writes to a file, or to standard output for "-". `append`: after the events of the resumed
+  /// run; a partial line at the end is removed. Error (kResource) when the file cannot be opened. A
+  /// line that does not fit on the disk is dropped as a whole (its number is missing), and later
+  /// ones are tried again.
   explicit EventLog(const std::string& path, bool append = false);
   ~EventLog();
   EventLog(const EventLog&) = delete;

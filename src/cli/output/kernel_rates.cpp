@@ -83,8 +83,8 @@ std::string kernel_rates_table(const Profile& profile, const TrainingGraph& trai
     count += row.count;
   }
   line("all", "", count, seconds, flops);
-  return out + fmt::format("peak: {:.1f} Gflop/s, a large matrix product on {} thread{}\n",
-                           peak / 1e9, profile.threads, profile.threads == 1 ? "" : "s");
+  return out + fmt::format("peak: {:.1f} Gflop/s, a large matmul on {} thread{}\n", peak / 1e9,
+                           profile.threads, profile.threads == 1 ? "" : "s");
 }
 
 std::string roofline_table(const Profile& profile, const TrainingGraph& training,
@@ -117,8 +117,8 @@ std::string roofline_table(const Profile& profile, const TrainingGraph& training
   }
   line("all", "", all.count, all, all_least);
   return out + fmt::format(
-                   "roofline: {:.0f} GB/s and {:.1f} Tflop/s, a large element-wise operation "
-                   "and a large matrix product on {}\n",
+                   "roofline: {:.0f} GB/s and {:.1f} Tflop/s, a large element-wise operation and a "
+                   "large matmul on {}\n",
                    roof.bytes_per_second / 1e9, roof.flops_per_second / 1e12, roof.name);
 }
 

@@ -9,7 +9,7 @@ namespace pipetrain {
 struct Curve {
   std::string name;
   std::vector<double> x, y;  // the same length; points that are not finite interrupt the curve
-  bool faint = false;        // behind the others
+  bool faint = false;        // drawn in the background
 };
 
 struct LineChart {

@@ -17,7 +17,7 @@ std::string npz_text(const std::vector<std::pair<std::string, HostTensor>>& arra
 /// A row of values as JSON: nested as its shape is; what is not finite becomes null.
 std::string json_values(const Tensor& values, std::size_t row);
 
-/// A row of all outputs as CSV without its line end; "nan" and "inf" stand as they are.
+/// A row of all outputs as CSV without its line end; "nan" and "inf" are written as such.
 std::string csv_values(const std::vector<HostTensor>& outputs, std::size_t row);
 /// A text as a field of a CSV row: in quotation marks where it has to be (RFC 4180).
 std::string csv_text(const std::string& text);

@@ -54,7 +54,7 @@ std::string joined_fields(const std::vector<LineField>& fields, int most_rank) {
   return text;
 }
 
-/// A bar of so many columns, in eighths of one.
+/// A bar of that many columns, in eighths of a column.
 std::string share_bar(double share, std::size_t columns) {
   static constexpr std::array<const char*, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const auto eighths = static_cast<std::size_t>(

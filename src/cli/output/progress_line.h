@@ -1,4 +1,4 @@
-// A step of a run as a line of text, and its stages as bars: what fits into so many columns.
+// A step of a run as a line of text, and its stages as bars, fitted to a number of columns.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ std::string duration_text(double seconds);
 std::size_t columns_of(std::string_view text);
 
 /// A step as one line. `eta_seconds`: until the end of the run, negative where unknown. `width`:
-/// the least important fields are left out until so many columns suffice; 0: everything is said.
+/// the least important fields are dropped until the line fits; 0: all fields.
 std::string progress_line(const StepReport& report, double eta_seconds, std::size_t width);
 
-/// Shares of time that devices compute, as bars with percentages; as one character each where there
-/// is no room for more, the first ones where there is none for that. Empty for fewer than two.
+/// Busy time of the devices, as bars with percentages; as one character each if there is no room
+/// for bars; the first ones if there is no room for all. Empty for fewer than two.
 std::string stage_bars(const std::vector<double>& busy, std::size_t width, bool color);
 
 }  // namespace pipetrain

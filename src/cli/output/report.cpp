@@ -68,7 +68,7 @@ bool any_finite(const std::vector<double>& values) {
 }
 
 std::string head(const RecordedRun& run) {
-  std::string state = "goes on, or was killed";
+  std::string state = "running, or killed";
   if (run.ended) state = run.status == "ok" ? "finished" : run.status;
   std::string out = fmt::format(
       "<h1>{}</h1>\n<p class=\"soft\">{} · {} parameters, {} operators · {} · {} samples · "
@@ -87,10 +87,10 @@ std::string tiles(const RecordedRun& run) {
   if (!run.steps.empty()) out += tile("training loss", shown("{:.4g}", run.steps.back().loss));
   if (!run.validations.empty()) {
     const StepRecord& last = run.validations.back();
-    out += tile("held-out loss", shown("{:.4g}", last.loss));
-    if (std::isfinite(last.accuracy)) out += tile("held-out accuracy", percent(last.accuracy));
+    out += tile("validation loss", shown("{:.4g}", last.loss));
+    if (std::isfinite(last.accuracy)) out += tile("validation accuracy", percent(last.accuracy));
     if (std::isfinite(last.perplexity))
-      out += tile("held-out perplexity", shown("{:.4g}", last.perplexity));
+      out += tile("validation perplexity", shown("{:.4g}", last.perplexity));
   }
   if (run.ended) {
     out += tile("step", time_of(run.steady_step_ms));
@@ -115,10 +115,10 @@ std::string charts(const RecordedRun& run) {
   if (long_run) {
     // The colours go by position: the smooth curve takes the place of the first.
     chart.curves.front().faint = true;
-    chart.curves.push_back({"held out", validations, column(run.validations, &StepRecord::loss)});
-    chart.curves.push_back({"training, smooth", steps, smoothed(loss, 0.95)});
+    chart.curves.push_back({"validation", validations, column(run.validations, &StepRecord::loss)});
+    chart.curves.push_back({"training, smoothed", steps, smoothed(loss, 0.95)});
   } else {
-    chart.curves.push_back({"held out", validations, column(run.validations, &StepRecord::loss)});
+    chart.curves.push_back({"validation", validations, column(run.validations, &StepRecord::loss)});
   }
   if (run.validations.empty()) chart.curves[1].name.clear();
   out += line_chart(chart);
@@ -128,11 +128,11 @@ std::string charts(const RecordedRun& run) {
     out += line_chart({"accuracy",
                        "step",
                        {{"training", steps, long_run ? smoothed(accuracy, 0.95) : accuracy},
-                        {run.validations.empty() ? "" : "held out", validations,
+                        {run.validations.empty() ? "" : "validation", validations,
                          column(run.validations, &StepRecord::accuracy)}}});
   }
   std::vector<double> predicted(steps.size(), run.predicted_step_ms);
-  out += line_chart({"milliseconds a step",
+  out += line_chart({"ms per step",
                      "step",
                      {{"measured", steps, column(run.steps, &StepRecord::step_ms)},
                       {"predicted", steps, predicted},
@@ -153,7 +153,7 @@ std::string charts(const RecordedRun& run) {
   return out + "</div>\n";
 }
 
-/// The mean share of the steps in which each stage worked, without the first few.
+/// The mean busy time of each stage as a fraction of the step, without the first few steps.
 std::vector<double> mean_busy(const RecordedRun& run) {
   std::vector<double> sums(run.stages.size(), 0);
   std::size_t count = 0;
@@ -177,9 +177,9 @@ std::string stages(const RecordedRun& run) {
   for (const StageRecord& stage : run.stages) most = std::max(most, stage.memory_bytes);
   const std::vector<double> busy = mean_busy(run);
   std::string out =
-      "<h2>Stages</h2>\n<div class=\"wide\"><table><tr><th>stage<th>from<th>to"
-      "<th class=\"num\">parameters<th class=\"num\">forward<th class=\"num\">backward"
-      "<th class=\"num\">at work<th class=\"num\">memory<th></tr>\n";
+      "<h2>Stages</h2>\n<div class=\"wide\"><table><tr><th>stage<th>from<th>to<th "
+      "class=\"num\">parameters<th class=\"num\">forward<th class=\"num\">backward<th "
+      "class=\"num\">busy<th class=\"num\">memory<th></tr>\n";
   for (std::size_t s = 0; s < run.stages.size(); ++s) {
     const StageRecord& stage = run.stages[s];
     out += fmt::format(
@@ -240,7 +240,7 @@ std::string settings(const std::vector<std::pair<std::string, std::string>>& cha
   return out + "</table>\n";
 }
 
-/// What the run's options say beside the defaults of this version.
+/// The settings of the run that differ from the defaults of this version.
 std::vector<std::pair<std::string, std::string>> changed_settings(const RecordedRun& run) {
   Options defaults;
   std::map<std::string, std::string> usual;
@@ -288,12 +288,12 @@ std::string curves_csv(const RecordedRun& run) {
   };
   for (const StepRecord& step : run.steps) {
     const auto found = validations.find(step.step);
-    const StepRecord* held_out = found != validations.end() ? found->second : nullptr;
+    const StepRecord* validation = found != validations.end() ? found->second : nullptr;
     out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", step.step, cell(step.epoch),
                        cell(step.loss), cell(step.accuracy), cell(step.lr), cell(step.grad_norm),
                        cell(step.step_ms), cell(step.data_ms), cell(step.samples_per_s),
-                       cell(step.bubble), held_out ? cell(held_out->loss) : "",
-                       held_out ? cell(held_out->accuracy) : "");
+                       cell(step.bubble), validation ? cell(validation->loss) : "",
+                       validation ? cell(validation->accuracy) : "");
   }
   return out;
 }

@@ -1,4 +1,4 @@
-// pipetrain report: a run as one HTML page that needs nothing else (no script, font or network).
+// pipetrain report: writes a run as one self-contained HTML page (no script, font or network).
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct ReportOptions {
   std::string curves;  // file or - for the curves as CSV, without the page unless it is asked for
 };
 
-/// Writes what is asked for and returns the exit code. Throws Error(kUsage) where there is no run.
+/// Writes the requested files and returns the exit code. Throws Error(kUsage) if there is no run.
 int report_command(const ReportOptions& options);
 
 /// The page. `changed`: the settings to list, name and value. `trace`: predicted and measured steps
@@ -26,7 +26,7 @@ std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
                         const std::optional<TraceFile>& trace);
 
-/// One line a step: step, epoch, losses, accuracies, rate, times; empty where nothing is known.
+/// One line per step: step, epoch, losses, accuracies, rate, times; empty where nothing is known.
 std::string curves_csv(const RecordedRun& run);
 
 }  // namespace pipetrain

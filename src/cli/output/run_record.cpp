@@ -101,7 +101,8 @@ void take(const EventJson& event, RecordedRun& run) {
 
 void read_events(const std::filesystem::path& path, RecordedRun& run) {
   std::ifstream file(path);
-  PT_CHECK(file.good(), kUsage, "cannot read \"{}\"; give the folder of a run, as in runs/latest",
+  PT_CHECK(file.good(), kUsage,
+           "cannot read \"{}\"; give the folder of a run, for example runs/latest",
            printable(path.string()));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
@@ -110,16 +111,16 @@ void read_events(const std::filesystem::path& path, RecordedRun& run) {
     const EventJson event = EventJson::parse(line, nullptr, /*allow_exceptions=*/false);
     if (event.is_discarded() && last) break;
     PT_CHECK(event.is_object() && event.contains("event"), kUsage,
-             "\"{}\", line {}: no event of a run", printable(path.string()), number);
+             "\"{}\", line {}: not an event of a run", printable(path.string()), number);
     PT_CHECK(number > 1 || text(event, "schema") == "pipetrain.events/1", kUsage,
              "\"{}\" does not begin with a run_start of pipetrain.events/1",
              printable(path.string()));
     take(event, run);
   }
-  PT_CHECK(!run.name.empty(), kUsage, "\"{}\" holds no run", printable(path.string()));
+  PT_CHECK(!run.name.empty(), kUsage, "\"{}\" contains no run", printable(path.string()));
 }
 
-void read_plan_words(const std::filesystem::path& path, RecordedRun& run) {
+void read_cut_reasons(const std::filesystem::path& path, RecordedRun& run) {
   const Document document = Document::read(path, "pipetrain.plan/1");
   if (!document.root().has("cut_reasons")) return;
   const DocumentField reasons = document.root().at("cut_reasons");
@@ -151,7 +152,7 @@ RecordedRun read_run(const std::filesystem::path& path) {
   RecordedRun run;
   if (folder) check_is_file(path / "events.jsonl");
   read_events(folder ? path / "events.jsonl" : path, run);
-  if (std::filesystem::exists(beside / "plan.json")) read_plan_words(beside / "plan.json", run);
+  if (std::filesystem::exists(beside / "plan.json")) read_cut_reasons(beside / "plan.json", run);
   if (std::filesystem::exists(beside / "profile.json")) read_kernels(beside / "profile.json", run);
   return run;
 }

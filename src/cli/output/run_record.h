@@ -1,4 +1,4 @@
-// What a run folder says about a run that has ended, or still goes on: its events, plan, profile.
+// Reads the record of a run, finished or not, from its folder: events, plan, profile.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct RecordedRun {
 };
 
 /// Reads RUN/events.jsonl (or the events file itself), and plan.json and profile.json beside it
-/// where they are. A last line that is cut short, as in a run that goes on or was killed, is left
-/// out. Throws Error(kUsage) that names file and line where it is something else.
+/// where they are. A partial last line, as in a running or killed run, is ignored. Throws
+/// Error(kUsage) with file and line for other damage.
 RecordedRun read_run(const std::filesystem::path& path);
 
 }  // namespace pipetrain

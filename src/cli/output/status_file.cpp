@@ -18,8 +18,8 @@ namespace pipetrain {
 
 StatusFile::StatusFile(std::string path) : path_(std::move(path)) {
   PT_CHECK(!is_special(path_), kUsage,
-           "--status-file: \"{}\" is a device or a pipe, and the file is replaced every second; "
-           "name a file, or read --metrics",
+           "--status-file: \"{}\" is a device or a pipe, but the file is replaced every second; "
+           "give a regular file, or read --metrics",
            printable(path_));
 }
 
@@ -58,14 +58,14 @@ void StatusFile::write(const std::string& state, int exit_code) {
     body["eta_s"] = each * static_cast<double>(last_.total_steps - last_.step);
   }
   body["checkpoint"] = checkpoint_.empty() ? Json() : Json(as_document_string(checkpoint_));
-  // Not synced, unlike files that must outlive the machine: this one is for those who watch.
+  // Not synced: it only matters while the run lasts.
   const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
   std::ofstream out(temporary, std::ios::binary);
   out << document_text("pipetrain.status/1", body);
   out.close();
   if (out && std::rename(temporary.c_str(), path_.c_str()) == 0) return;
   std::remove(temporary.c_str());
-  log_warning("status", "--status-file: cannot write \"{}\"; training goes on without it",
+  log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
               printable(path_));
   path_.clear();
 }

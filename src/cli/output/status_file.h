@@ -1,5 +1,5 @@
-// --status-file: where a run stands, as one JSON document that is replaced as a whole, once a
-// second at most.
+// --status-file: the progress of a run as a JSON document, replaced atomically at most once a
+// second.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kWarmSteps = 4;  // the first ones page in memory and fill caches
+constexpr std::int64_t kWarmSteps = 4;  // the first ones warm up memory and caches
 constexpr std::size_t kMostExplained = 8;
 
 std::int64_t step_number(std::string_view text, const std::string& all) {
@@ -51,7 +51,7 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
     differences_.back().measured_bubble -=
         result.worked_in_waits / (static_cast<double>(result.events.size()) * result.seconds);
   }
-  // An asynchronous round holds many steps: it is shown whole.
+  // An asynchronous round has many steps and is recorded as a whole.
   const bool wanted =
       network_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
   if (!writer_ || !wanted) return;

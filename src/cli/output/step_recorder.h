@@ -1,5 +1,5 @@
-// Keeps what some rounds of a run measured: for a trace file, and to explain at the end where the
-// time went.
+// Records the measurements of some rounds of a run, for a trace file and for the explanation at the
+// end.
 #pragma once
 
 #include <cstdint>

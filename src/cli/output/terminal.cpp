@@ -74,8 +74,8 @@ void Progress::average(const StepReport& report) {
     busy_[s] += 0.2 * (report.stage_busy[s] - busy_[s]);
 }
 
-/// By the clock, so that validations and checkpoints count; the first step, which is start-up, does
-/// not.
+/// By wall-clock time, so that validations and checkpoints count; the first step, which is
+/// start-up, does not.
 double Progress::remaining_seconds(const StepReport& report) const {
   const std::int64_t done = report.step - first_;
   if (first_ == 0 || done < 1) return -1;
@@ -148,7 +148,7 @@ std::string plan_table(const PlannedNetwork& network) {
   out += fmt::format("predicted step {} · bubble {:.1f} % · {:.1f} % above ideal balance",
                      seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
   if (plan.stages.size() > 1 && step > 0)
-    out += fmt::format(" · one stage would take {} · speed-up {:.2f}x", seconds_text(alone),
+    out += fmt::format(" · single-stage baseline {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);
   if (network.shares_cores()) {
     out += fmt::format(" · {} devices share {}", network.devices(),

@@ -1,4 +1,4 @@
-// What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere.
+// Progress output: a live line on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <string>
@@ -8,21 +8,20 @@
 
 namespace pipetrain {
 
-/// Whether what is written to a descriptor may be coloured: a terminal that can, and nobody who
-/// said no (NO_COLOR).
+/// Whether output to a descriptor may be coloured: a capable terminal, and NO_COLOR is not set.
 bool colours_suit(int descriptor);
 
 class Progress {
  public:
-  /// `seconds`: after which the run ends in any case; 0: never.
+  /// `seconds`: the time limit of the run; 0: none.
   Progress(int log_every, bool quiet, double seconds);
   void step(const StepReport& report);
-  /// What the devices did in a round without a drain, which no step of it can tell.
+  /// The busy time of the devices in an asynchronous round, which single steps do not have.
   void utilisation(const std::vector<double>& busy) { busy_ = busy; }
   void evaluation(const EvaluationReport& report);
-  /// A line of status that was asked for, whatever the cadence.
+  /// A status line on request, regardless of --log-every.
   void status(const StepReport& report);
-  /// Takes the live lines away: something else is going to be written.
+  /// Clears the live lines before other output.
   void clear();
   /// Ends live lines.
   void finish();

@@ -11,7 +11,7 @@ namespace pipetrain {
 
 namespace {
 
-/// A thread that puts work into a stream does not know what it takes; the profile does.
+/// A thread that only enqueues work on a stream does not know its duration; the profile does.
 KernelTimes profiled_times(const PlannedNetwork& network, int units) {
   const TrainingGraph& training = network.graph();
   KernelTimes out;
@@ -85,7 +85,7 @@ std::string TimeAccount::text() const {
     out +=
         fmt::format("{} {:.1f} % · ", name_of(static_cast<KernelKind>(k)), shares.kernels[k] * 100);
   }
-  return out + fmt::format("optimizer {:.1f} % · waiting {:.1f} %", shares.optimizer * 100,
+  return out + fmt::format("optimizer {:.1f} % · idle {:.1f} %", shares.optimizer * 100,
                            shares.wait * 100);
 }
 

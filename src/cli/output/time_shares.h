@@ -1,4 +1,4 @@
-// Where the time of the steps of a run went: kernels by kind, the optimizer, waiting.
+// Where the time of the steps of a run went: kernels by kind, the optimizer, idle.
 #pragma once
 
 #include <array>
@@ -14,18 +14,18 @@ namespace pipetrain {
 struct TimeShares {
   std::array<double, kKernelKinds> kernels{};
   double optimizer = 0;
-  double wait = 0;  // for other stages, data and what is between instructions
+  double wait = 0;  // waiting for other stages and data, and overhead between instructions
 };
 
-/// Adds up what rounds measure. The first round is kept apart: it pages in memory.
+/// Adds up the measurements of rounds. The first round is counted separately: it includes warm-up.
 class TimeAccount {
  public:
   /// After a round has run. Takes the kernels' times out of the run's runtime; the profile of a
   /// network with one stage that was only estimated becomes that of its first round.
   void round(PipelineRun& run, const Program& program, const RoundResult& result);
-  /// Of all rounds but the first; of that one where there is no other.
+  /// Of all rounds except the first; of the first if there is no other.
   TimeShares shares() const;
-  /// "products 81.0 % · element-wise 9.1 % · …"; empty before the first round.
+  /// "matmul/conv 81.0 % · element-wise 9.1 % · …"; empty before the first round.
   std::string text() const;
 
  private:

@@ -23,7 +23,7 @@ namespace pipetrain {
 
 namespace {
 
-// How many of the samples that were left out are named.
+// How many of the skipped samples are listed.
 constexpr std::size_t kShownBadSamples = 3;
 
 std::string quoted(const RawColumn& column) {
@@ -47,9 +47,9 @@ class Binder {
     }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
-             "--augment changes images, and no input of the model takes one");
+             "--augment needs an image input, which the model does not have");
     PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
-             "--normalize by channels is for images, and no input of the model takes one");
+             "--normalize per channel needs an image input, which the model does not have");
     auto dataset =
         std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
     out_.dataset = without_bad_rows(std::move(dataset));
@@ -99,7 +99,7 @@ class Binder {
                              pixels ? static_cast<float>(255 / scale.divisor) : 0));
   }
 
-  // Rows that are made when they are asked for.
+  // Rows decoded on the fly.
   void bind_rows(std::size_t index, const RawColumn& raw) {
     const ModelInput& input = spec_.inputs[index];
     PixelScale scale;
@@ -116,7 +116,7 @@ class Binder {
     auto source = match_.inputs[index].fields == 0
                       ? raw.source->bind(input.sample_shape, options_.image, scale, how)
                       : nullptr;
-    PT_CHECK(source, kData, "{} \"{}\" of {} cannot become the input \"{}\" {}",
+    PT_CHECK(source, kData, "{} \"{}\" of {} do not fit the input \"{}\" {}",
              images ? "images" : "rows", printable(raw.name), printable(raw.file),
              printable(input.name), input.sample_shape.text());
     const Column column{input.name, input.dtype, input.sample_shape};
@@ -125,7 +125,7 @@ class Binder {
     if (options_.on_bad_sample == BadSample::kSkip) look_for_bad_rows(raw);
   }
 
-  // Only what leaves bad samples out needs to know them all before step 1.
+  // All bad samples must be known before step 1 only if they are skipped.
   void look_for_bad_rows(const RawColumn& raw) {
     for (std::size_t row = 0; row < raw.rows(); ++row) {
       try {
@@ -165,7 +165,7 @@ class Binder {
     std::string out =
         scale.divisor == 1 ? ", not scaled" : fmt::format(", divided by {}", scale.divisor);
     if (scale.by_channel()) {
-      out += fmt::format(", less {}, over {}", fmt::join(scale.mean, " "),
+      out += fmt::format(", minus {}, divided by {}", fmt::join(scale.mean, " "),
                          fmt::join(scale.deviation, " "));
     }
     return out;
@@ -194,8 +194,8 @@ class Binder {
                place(), list_columns(split_.columns), label.name);
       const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
       PT_CHECK(inputs, kData,
-               "{} has no labels, and images that are changed on the way cannot be their own; "
-               "put them into an array: pipetrain data convert",
+               "{} has no labels, and images decoded on the fly cannot be their own labels; store "
+               "them as an array: pipetrain data convert",
                place());
       *source = *inputs;
       note_column("labels", column, "the input itself, as the data have none");
@@ -226,15 +226,15 @@ class Binder {
 
   void bind_shifted(const LabelSpec& label) {
     PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling, kModel,
-             "labels that are the next tokens need a first input of tokens");
+             "next-token labels need tokens as the first input");
     const auto* array = dynamic_cast<const ArraySource*>(sources_[0].get());
-    PT_CHECK(array, kData, "\"{}\" of {} are no tokens",
+    PT_CHECK(array, kData, "\"{}\" of {} are not tokens",
              printable(split_.columns[match_.inputs[0].column].name), place());
     const ArraySource& tokens = *array;
     const RawColumn& raw = split_.columns[match_.inputs[0].column];
     const Column column{label.name, label.dtype, label.sample_shape};
     PT_CHECK(label.sample_shape.count() == static_cast<std::int64_t>(tokens.count), kData,
-             "labels that are the next tokens need shape {}, the loss wants {}",
+             "next-token labels have shape {}, but the loss expects {}",
              spec_.inputs[0].sample_shape.text(), label.sample_shape.text());
     if (bind_given_next_tokens(label, tokens)) return;
     check(raw, tokens, allowed_in(label), "label", "");
@@ -242,7 +242,8 @@ class Binder {
                 /*spare_token=*/raw.sample_shape().count() == label.sample_shape.count() + 1);
   }
 
-  // Data may bring labels: already moved (x, y pairs), or equal to the inputs with some ignored.
+  // The data may have labels: already shifted (x, y pairs), or equal to the inputs with some
+  // ignored.
   bool bind_given_next_tokens(const LabelSpec& label, const ArraySource& tokens) {
     if (!match_.label) return false;
     const RawColumn& raw = split_.columns[*match_.label];
@@ -261,12 +262,12 @@ class Binder {
       same = wanted[i] == label.ignore_index || wanted[i] == ids[id];
     }
     if (same) {
-      add_shifted(label, given, fmt::format("{}, moved by one token", quoted(raw)),
+      add_shifted(label, given, fmt::format("{}, shifted by one token", quoted(raw)),
                   /*spare_token=*/false);
       return true;
     }
     const Column column{label.name, label.dtype, label.sample_shape};
-    note_column("labels", column, fmt::format("from {}, taken as the next tokens", quoted(raw)));
+    note_column("labels", column, fmt::format("from {}, used as the next tokens", quoted(raw)));
     add(column, std::make_unique<ArraySource>(given));
     return true;
   }
@@ -315,11 +316,11 @@ class Binder {
     if (have == want || spare_token) return "";
     PT_CHECK(
         have.count() == want.count(), kData,
-        "array {} of {} has {} value{} a sample; {} \"{}\" wants {} = {}{}", quoted(raw),
+        "array {} of {} has {} value{} per sample; {} \"{}\" expects {} = {}{}", quoted(raw),
         printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
         want.text(), want.count(),
         have.count() + 1 == want.count() && !raw.lines.empty()
-            ? "; the last column was taken for labels: --label-column none where there are none"
+            ? "; the last column was used as labels: --label-column none if there are no labels"
             : "");
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
@@ -366,7 +367,7 @@ class Binder {
               : fmt::format("value {} of {} \"{}\" {}{}", element.value, kind, printable(name),
                             element.reason.starts_with("out") ? "" : "is ", element.reason);
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
-      PT_CHECK(skip, kData, "{} (--on-bad-sample skip leaves such samples out)", message);
+      PT_CHECK(skip, kData, "{} (--on-bad-sample skip skips such samples)", message);
       bad_rows_.emplace(element.row, message);
     }
   }
@@ -431,7 +432,7 @@ class Binder {
     for (std::size_t row = 0; row < samples_; ++row) {
       if (!bad_rows_.contains(row)) good.push_back(row);
     }
-    std::string note = fmt::format("{} bad samples left out", bad_rows_.size());
+    std::string note = fmt::format("{} bad samples skipped", bad_rows_.size());
     std::size_t shown = 0;
     for (const auto& [row, message] : bad_rows_) {
       if (shown++ == kShownBadSamples) break;

@@ -15,10 +15,10 @@
 
 namespace pipetrain {
 
-/// How numbers are scaled on their way into a float input.
+/// How values are scaled for a float input.
 struct Normalization {
   enum class Kind {
-    kAuto,  // uint8 is divided by 255, anything else is left alone
+    kAuto,  // uint8 is divided by 255, other types are unchanged
     kNone,
     kMax,     // divided by the largest magnitude in the training data
     kDivide,  // divided by `divisor`

@@ -11,7 +11,7 @@ namespace pipetrain {
 
 namespace {
 
-// The input that the stream feeds: the first of whole numbers that has no known filling.
+// The input for the stream: the first integer input without a known filling.
 const ModelInput* find_token_input(const DataSpec& spec) {
   for (const ModelInput& input : spec.inputs) {
     if (!known_filling(input) && !is_float(input.dtype)) return &input;
@@ -37,7 +37,7 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
     const bool guessed = shard.header_bytes == 0 && shard.dtype != DType::kUint8;
     PT_FAIL(kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
             printable(shard.file), at,
-            guessed ? " (--token-dtype u16 or u32 says how wide a token is)" : "");
+            guessed ? " (--token-dtype u16 or u32 sets the token type)" : "");
   }
 }
 
@@ -49,13 +49,13 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
   const std::string file = from == "-" ? "standard input" : printable(from);
   const ModelInput* input = find_token_input(spec);
   PT_CHECK(input && input->sample_shape.rank() == 1 && input->sample_shape[0] > 0, kData,
-           "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens); "
-           "--format says what it is instead, such as csv or jsonl",
+           "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens); if "
+           "it is something else, give --format, such as csv or jsonl",
            file);
   const bool shifted = spec.label && spec.label->shifted_input;
   PT_CHECK(!spec.label || shifted, kData,
-           "\"{}\" is a stream of tokens without labels: it can train a model that predicts the "
-           "next token, and this loss wants labels {} {}",
+           "\"{}\" is a stream of tokens without labels, for models that predict the next token, "
+           "but this loss expects labels {} {}",
            file, name_of(spec.label->dtype), spec.label->sample_shape.text());
   check_ids(*shards, spec, *input);
 
@@ -90,8 +90,8 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
   if (shifted) {
     const Column column{spec.label->name, spec.label->dtype, spec.label->sample_shape};
     PT_CHECK(column.sample_shape == input->sample_shape, kData,
-             "labels that are the next tokens have shape {}, the loss wants {}",
-             input->sample_shape.text(), column.sample_shape.text());
+             "next-token labels have shape {}, but the loss expects {}", input->sample_shape.text(),
+             column.sample_shape.text());
     add("labels", column, "the next tokens", std::make_unique<TokenSource>(shards, length, 1, 1));
   }
   return std::make_shared<ColumnsDataset>(samples, std::move(columns), std::move(sources));

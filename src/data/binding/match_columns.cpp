@@ -107,12 +107,11 @@ class Matcher {
       const ModelInput& input = spec_.inputs[i];
       if (found_[i]) continue;
       out_.inputs[i].filling = known_filling(input);
-      PT_CHECK(
-          out_.inputs[i].filling, kData,
-          "the data have nothing for the input \"{}\" {} {}: the arrays are {} (--bind {}=ARRAY "
-          "chooses one)",
-          printable(input.name), name_of(input.dtype), input.sample_shape.text(),
-          list_columns(columns_), printable(input.name));
+      PT_CHECK(out_.inputs[i].filling, kData,
+               "the data have no array for the input \"{}\" {} {}: the arrays are {} (choose one "
+               "with --bind {}=ARRAY)",
+               printable(input.name), name_of(input.dtype), input.sample_shape.text(),
+               list_columns(columns_), printable(input.name));
     }
   }
 

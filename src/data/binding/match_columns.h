@@ -1,4 +1,4 @@
-// Which array feeds which input: by the user's word, by name, then by position.
+// Which array feeds which input: by --bind, by name, then by position.
 #pragma once
 
 #include <optional>

@@ -36,7 +36,7 @@ std::string read_all(int descriptor, const std::string& path) {
   return out;
 }
 
-// What a pipe holds can be read once, and is looked at several times.
+// A pipe can be read only once, but its content is needed several times.
 const FileBytes& standard_input() {
   static const FileBytes content(read_all(STDIN_FILENO, "standard input"));
   return content;

@@ -48,8 +48,8 @@ class FileBytes {
 bool is_gzip(std::span<const std::byte> bytes);
 bool is_xz(std::span<const std::byte> bytes);
 
-/// Inflates a whole gzip or xz file; `name` stands in errors (kData). With `most`, not more than
-/// about as many bytes, and what comes after them may be damaged.
+/// Inflates a whole gzip or xz file; `name` is for errors (kData). With `most`, not more than about
+/// as many bytes, and what comes after them may be damaged.
 std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& name,
                          std::size_t most = SIZE_MAX);
 std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name,

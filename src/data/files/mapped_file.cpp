@@ -49,7 +49,7 @@ void put_zeros_in_place(int number, siginfo_t* info, void*) {
     return;
   }
   ::sigaction(number, &former_bus_action, nullptr);
-  if (info->si_code <= 0) ::raise(number);  // sent by a process; a fault comes again by itself
+  if (info->si_code <= 0) ::raise(number);  // sent by a process; a real fault is raised again
 }
 
 void install_handler() {

@@ -1,5 +1,5 @@
-// A file that is mapped to be read. What is cut off it meanwhile would end the program with SIGBUS:
-// here it reads as zeros, and whoever has read asks afterwards whether that has happened.
+// A memory-mapped file for reading. Where it is truncated meanwhile, it reads as zeros instead of
+// ending the program with SIGBUS; readers check afterwards whether that has happened.
 #pragma once
 
 #include <sys/stat.h>

@@ -17,7 +17,7 @@ std::string_view field(std::string_view header, std::size_t begin, std::size_t l
   return text.substr(0, text.find('\0'));
 }
 
-// Octal digits, or GNU's big-endian number behind a byte of 0x80.
+// Octal digits, or GNU's big-endian number after a byte of 0x80.
 std::optional<std::uint64_t> tar_number(std::string_view text) {
   if (!text.empty() && static_cast<unsigned char>(text[0]) == 0x80) {
     std::uint64_t out = 0;

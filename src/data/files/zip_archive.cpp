@@ -16,7 +16,7 @@ constexpr std::uint32_t kDirectoryHeader = 0x02014b50;
 constexpr std::uint32_t kEndOfDirectory = 0x06054b50;
 constexpr std::uint32_t kEndOfDirectory64 = 0x06064b50;
 constexpr std::uint32_t kLocator64 = 0x07064b50;
-constexpr std::uint32_t kIn64 = 0xffffffff;  // the value stands in a ZIP64 field instead
+constexpr std::uint32_t kIn64 = 0xffffffff;  // the value is in a ZIP64 field instead
 
 constexpr std::size_t kEndBytes = 22;
 constexpr std::size_t kLocatorBytes = 20;

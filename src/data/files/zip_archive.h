@@ -23,7 +23,7 @@ struct ZipEntry {
 
 class ZipArchive {
  public:
-  /// Reads the central directory. `name` stands in errors (kData).
+  /// Reads the central directory. `name` is for errors (kData).
   ZipArchive(FileBytes content, std::string name);
   const std::vector<ZipEntry>& entries() const { return entries_; }
   /// The entry's bytes, checked against its size and CRC-32; not copied if stored.

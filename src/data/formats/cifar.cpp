@@ -100,7 +100,7 @@ RawData read_cifar(const std::string& path, CifarKind kind) {
            printable(path));
   if (train.empty()) std::swap(train, test);
   out.train = read_files(train, kind);
-  if (!test.empty()) out.held_out = read_files(test, kind);
+  if (!test.empty()) out.validation = read_files(test, kind);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Tables of numbers as text: RFC 4180's quoting, numbers read without regard to the locale.
+// CSV: quoting of RFC 4180, numbers independent of the locale.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class RecordReader {
   }
 
  private:
-  // Takes one field and what ends it; returns whether the record goes on.
+  // Takes one field and its delimiter; returns whether the record continues.
   bool take_field(std::vector<std::string_view>& fields) {
     std::size_t begin = 0;
     while (begin < rest_.size() && rest_[begin] == ' ') ++begin;
@@ -79,7 +79,7 @@ class RecordReader {
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     return more;
   }
-  // rest_ stands after the opening quote; "" inside stands for one quote.
+  // rest_ is after the opening quote; "" inside is an escaped quote.
   std::string_view take_quoted() {
     std::string out;
     while (true) {
@@ -102,7 +102,7 @@ class RecordReader {
   const std::string& name_;
   std::uint32_t line_ = 0;
   std::uint32_t record_line_ = 0;
-  std::list<std::string> unquoted_;  // what quoted fields of this record stand for
+  std::list<std::string> unquoted_;  // unescaped quoted fields of this record
 };
 
 std::optional<double> number(std::string_view text) {
@@ -120,7 +120,7 @@ std::optional<double> number(std::string_view text) {
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
 
-// The first of , tab ; space that stands outside quotes in the first line that is no comment.
+// The first of , tab ; space outside quotes in the first line that is not a comment.
 char guess_delimiter(std::string_view text) {
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -168,7 +168,7 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
     }
     PT_CHECK(columns > 1, kData,
              "{} has one column, which cannot be inputs and labels at once (--label-column none "
-             "takes it as input)",
+             "uses it as input)",
              name);
     notes.push_back("labels from the last column (--label-column NAME or NUMBER to change)");
     return columns - 1;
@@ -188,7 +188,7 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
   return static_cast<std::size_t>(position);
 }
 
-// The numbers of words, in byte order.
+// Numbers classes by their names, in byte order.
 struct Classes {
   std::vector<std::string> words;  // one per row
   std::vector<std::string> names;
@@ -296,7 +296,7 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
     add_labels(classes.numbers());
     out.columns.back().class_names = classes.names;
   } else if (std::ranges::all_of(labels, is_whole)) {
-    // The type tells whoever chooses a loss that these may be classes.
+    // An integer type tells the choice of the loss that these may be classes.
     add_labels(std::vector<std::int64_t>(labels.begin(), labels.end()));
   } else {
     add_labels(labels);
@@ -306,7 +306,7 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
 
 bool looks_like_table(std::string_view head, bool is_whole_text) {
   const char delimiter = guess_delimiter(head);
-  if (delimiter == ' ') return false;  // as words stand
+  if (delimiter == ' ') return false;  // may be text
   std::size_t width = 0, rows = 0, lines = 0;
   while (!head.empty()) {
     const std::size_t end = std::min(head.find('\n'), head.size());
@@ -333,7 +333,7 @@ bool looks_like_table(std::string_view head, bool is_whole_text) {
 
 RawData read_csv(const std::string& path, const CsvOptions& options) {
   RawData out{path, "", {}, {}, {}};
-  std::string train = path, held_out;
+  std::string train = path, validation;
   if (fs::is_directory(path)) {
     train.clear();
     for (const std::string& file : list_files(path)) {
@@ -343,8 +343,8 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
                stem == fmt::format("{}.tsv", word) || stem == fmt::format("{}.tsv.gz", word);
       };
       if (is("train")) train = file;
-      if (is("val") || is("valid") || is("validation") || (is("test") && held_out.empty())) {
-        held_out = file;
+      if (is("val") || is("valid") || is("validation") || (is("test") && validation.empty())) {
+        validation = file;
       }
     }
     PT_CHECK(!train.empty(), kData, "\"{}\" has no train.csv", printable(path));
@@ -359,9 +359,9 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
   };
   out.train = read(train, out.notes);
   std::vector<std::string> ignored;
-  if (!held_out.empty()) out.held_out = read(held_out, ignored);
+  if (!validation.empty()) out.validation = read(validation, ignored);
   const bool header = !out.train.columns.empty() && !out.train.columns[0].field_names.empty();
-  out.format = fmt::format("table of numbers (CSV{})", header ? ", with a header" : ", no header");
+  out.format = fmt::format("CSV{}", header ? ", with a header" : ", without a header");
   return out;
 }
 

@@ -126,9 +126,9 @@ RawData read_idx(const std::string& path) {
   for (const std::string& file : list_files(path)) {
     const std::string name = fs::path(file).filename().string();
     if (name.find("images") == std::string::npos) continue;
-    const bool held_out =
+    const bool validation =
         name.find("t10k") != std::string::npos || name.find("test") != std::string::npos;
-    std::string& slot = held_out ? test : train;
+    std::string& slot = validation ? test : train;
     if (slot.empty()) slot = file;  // the plain file sorts before its .gz
   }
   PT_CHECK(!train.empty() || !test.empty(), kData,
@@ -136,7 +136,7 @@ RawData read_idx(const std::string& path) {
            printable(path));
   if (train.empty()) std::swap(train, test);
   out.train = read_pair(train, out.notes);
-  if (!test.empty()) out.held_out = read_pair(test, out.notes);
+  if (!test.empty()) out.validation = read_pair(test, out.notes);
   return out;
 }
 

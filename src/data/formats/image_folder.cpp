@@ -56,7 +56,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
   for (const auto& [name, path] : folders_in(folder)) {
     const std::vector<std::string> below = images_below(path);
     if (below.empty()) {
-      notes.push_back(fmt::format("folder \"{}\" has no images and is no class", printable(name)));
+      notes.push_back(fmt::format("folder \"{}\" has no images and is ignored", printable(name)));
       continue;
     }
     labels.insert(labels.end(), below.size(), static_cast<std::int64_t>(classes.size()));
@@ -65,7 +65,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
   }
   const bool flat = classes.empty();
   if (flat) files = images_below(folder);
-  PT_CHECK(!files.empty(), kData, "\"{}\" has no images: PNG, JPEG, BMP and PPM are read",
+  PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, BMP, PPM",
            printable(folder.string()));
   RawSplit out;
   const std::string name = folder.string();
@@ -78,7 +78,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
                          {},
                          make_image_rows(std::make_shared<ImageFiles>(std::move(files)))});
   if (flat) {
-    notes.push_back("no folders with names of classes, so no labels");
+    notes.push_back("no class folders, so no labels");
     return out;
   }
   const Shape rows{static_cast<std::int64_t>(labels.size())};
@@ -141,7 +141,7 @@ RawData read_image_folder(const std::string& path) {
   out.train = read_folder(*train, out.notes);
   if (!validation) validation = test;
   if (validation && has_images(validation->string())) {
-    out.held_out = read_folder(*validation, out.notes);
+    out.validation = read_folder(*validation, out.notes);
   }
   return out;
 }

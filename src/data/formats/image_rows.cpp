@@ -10,7 +10,7 @@ namespace pipetrain {
 
 namespace {
 
-// Where an image goes in the wanted size, and which part of it.
+// Where an image goes in the target size, and which part of it.
 struct Placing {
   ImageBox box;
   std::size_t top = 0, left = 0, height = 0, width = 0;
@@ -115,8 +115,8 @@ class ImageRows final : public RowSource {
       }
     }
     if (!shape) return nullptr;
-    constexpr std::string_view kFits[] = {"the middle cut out", "stretched", "padded with zeros"};
-    how = fmt::format(", decoded to {} x {} x {}; of another size: {}", shape->channels,
+    constexpr std::string_view kFits[] = {"center-cropped", "stretched", "padded with zeros"};
+    how = fmt::format(", decoded to {} x {} x {}; other sizes are {}", shape->channels,
                       shape->height, shape->width, kFits[static_cast<std::size_t>(options.fit)]);
     return std::make_unique<DecodedImages>(store_, *shape, options, scale);
   }

@@ -1,5 +1,4 @@
-// Rows that are encoded images: in files of their own, or parts of an archive. They are opened
-// and decoded when they are asked for.
+// Rows that are encoded images, in their own files or in an archive, decoded on the fly.
 #pragma once
 
 #include <memory>

@@ -40,7 +40,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool string(string_t& value) override {
     if (pass()) return true;
-    if (depth_ > 0) return complain(fmt::format("\"{}\" has words in a list", printable(key_)));
+    if (depth_ > 0) return complain(fmt::format("\"{}\" has strings in a list", printable(key_)));
     current_->add(std::string_view(value));
     return finish_value(Shape{});
   }
@@ -74,12 +74,12 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool start_array(std::size_t) override {
-    if (objects_ != 1 || !current_) return objects_ > 0 || complain("it is no object");
+    if (objects_ != 1 || !current_) return objects_ > 0 || complain("not a JSON object");
     if (depth_ > 0 && counts_[depth_ - 1] > 0 && depth_ < kMostAxes && extents_[depth_] < 0) {
       return complain(fmt::format("\"{}\" mixes numbers and lists", printable(key_)));
     }
     if (depth_ > 0) ++counts_[depth_ - 1];
-    if (depth_ == kMostAxes) return complain("lists in lists in lists");
+    if (depth_ == kMostAxes) return complain("lists are nested too deeply");
     counts_[depth_] = 0;
     if (depth_ == 0) std::fill_n(extents_, kMostAxes, -1);
     ++depth_;
@@ -102,7 +102,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    return complain(fmt::format("no JSON from character {} on", position));
+    return complain(fmt::format("invalid JSON at character {}", position));
   }
 
   bool is_object() const { return top_; }
@@ -121,7 +121,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   template <class Value>
   bool number(Value value) {
-    if (objects_ == 0) return complain("it is no object");
+    if (objects_ == 0) return complain("not a JSON object");
     if (depth_ > 0) {
       // A number beside a list, or lists of several depths.
       if (depth_ < kMostAxes && extents_[depth_] >= 0)
@@ -164,13 +164,13 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
       const bool good = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
       const auto place = [&] { return fmt::format("{} line {}", printable(file), number); };
       PT_CHECK(good, kData, "{}: {}", place(), handler.problem);
-      PT_CHECK(handler.is_object(), kData, "{}: it is no object", place());
-      PT_CHECK(rows.size() <= 256, kData, "{}: more than 256 names", place());
+      PT_CHECK(handler.is_object(), kData, "{}: not a JSON object", place());
+      PT_CHECK(rows.size() <= 256, kData, "{}: more than 256 keys", place());
       lines.push_back(number);
       // A first line's value that was passed over (a nested object) leaves no row.
       if (lines.size() == 1) {
         std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
-        PT_CHECK(!rows.empty(), kData, "{}: it has no numbers and no words", place());
+        PT_CHECK(!rows.empty(), kData, "{}: no numbers and no strings", place());
       }
       for (const RaggedRows& each : rows) {
         PT_CHECK(each.rows() == lines.size(), kData,
@@ -188,7 +188,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
 
 std::optional<std::int64_t> label_in_json(std::string_view text, const std::string& name) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  PT_CHECK(!json.is_discarded(), kData, "{} is no JSON", name);
+  PT_CHECK(!json.is_discarded(), kData, "{} is not JSON", name);
   for (const char* key : {"label", "cls", "class", "y"}) {
     if (json.is_object() && json.contains(key) && json[key].is_number_integer()) {
       return json[key].get<std::int64_t>();
@@ -199,7 +199,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
 
 RawData read_jsonl(const std::string& path) {
   RawData out{path, "JSON Lines", {}, {}, {}};
-  std::vector<std::string> train, held_out;
+  std::vector<std::string> train, validation;
   const bool folder = std::filesystem::is_directory(path);
   const std::vector<std::string> files = list_files(path);
   for (const std::string& file : files) {
@@ -207,12 +207,12 @@ RawData read_jsonl(const std::string& path) {
     if (folder && name.find(".jsonl") == std::string::npos) continue;
     const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
                                             name.find("test") != std::string::npos);
-    (other ? held_out : train).push_back(file);
+    (other ? validation : train).push_back(file);
   }
-  if (train.empty()) std::swap(train, held_out);
+  if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
   out.train = read_files(train, path, out.notes);
-  if (!held_out.empty()) out.held_out = read_files(held_out, path, out.notes);
+  if (!validation.empty()) out.validation = read_files(validation, path, out.notes);
   return out;
 }
 

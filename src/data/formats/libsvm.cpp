@@ -12,7 +12,7 @@ namespace pipetrain {
 
 namespace {
 
-// A wider row would be an index that is none.
+// A larger index is an error.
 constexpr std::uint32_t kMostColumns = 1u << 28;
 
 std::string_view next_word(std::string_view& line) {
@@ -60,8 +60,8 @@ SvmFile parse_svm(std::string_view rest, const std::string& file) {
                kData, "{}: \"{}\" is not index:value", place(), printable(std::string(word)));
       PT_CHECK(index < kMostColumns, kData, "{}: index {} is out of range 0..{}", place(), index,
                kMostColumns - 1);
-      PT_CHECK(index > before, kData, "{}: index {} follows {}; they must grow", place(), index,
-               before);
+      PT_CHECK(index > before, kData, "{}: index {} follows {}; indices must increase", place(),
+               index, before);
       before = index;
       out.rows.positions.push_back(index);
       out.rows.values.push_back(number_at);
@@ -87,7 +87,7 @@ RawSplit to_split(SvmFile file, bool from_one, std::vector<std::string>& notes) 
   const bool whole = std::ranges::all_of(
       file.labels, [](double v) { return v == std::floor(v) && std::abs(v) < 1e15; });
   if (signs) {
-    notes.push_back("labels -1 and 1 are classes 0 and 1");
+    notes.push_back("labels -1 and 1 become classes 0 and 1");
     for (double& label : file.labels) label = label > 0 ? 1 : 0;
   }
   const Shape shape{static_cast<std::int64_t>(file.labels.size())};

@@ -1,4 +1,4 @@
-// Data sets that are made, not measured, for first steps and tests without any download.
+// Generated data sets, for first steps and tests without a download.
 #pragma once
 
 #include <cstddef>

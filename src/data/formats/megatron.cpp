@@ -33,16 +33,15 @@ TokenShard read_pair(const fs::path& index_path, std::size_t& sequences) {
   const FileBytes index = FileBytes::open(index_file);
   const auto bytes = index.bytes();
   const std::string shown = printable(index_file);
-  PT_CHECK(is_megatron_index(bytes), kData, "\"{}\" is no index of Megatron's", shown);
+  PT_CHECK(is_megatron_index(bytes), kData, "\"{}\" is not a Megatron index", shown);
   PT_CHECK(bytes.size() >= kIndexHeader, kData, "\"{}\" is truncated", shown);
   const std::uint64_t version = little_endian(bytes.subspan(9, 8));
-  PT_CHECK(version == 1, kData, "\"{}\" is of version {}, which is not known", shown, version);
+  PT_CHECK(version == 1, kData, "\"{}\" has the unsupported version {}", shown, version);
   TokenShard out;
   out.file = data_path.string();
   out.dtype = dtype_of_code(little_endian(bytes.subspan(17, 1)));
   PT_CHECK(out.dtype != DType::kUndefined && !is_float(out.dtype), kData,
-           "\"{}\" is of tokens of type {}, which is not known", shown,
-           little_endian(bytes.subspan(17, 1)));
+           "\"{}\" has the unsupported token type {}", shown, little_endian(bytes.subspan(17, 1)));
   const std::uint64_t count = little_endian(bytes.subspan(18, 8));
   const std::uint64_t documents = little_endian(bytes.subspan(26, 8));
   const std::uint64_t rest = bytes.size() - kIndexHeader;
@@ -104,7 +103,7 @@ RawData read_megatron(const std::string& path) {
     }
   }
   PT_CHECK(!indices.empty(), kData, "\"{}\" has no *.idx", printable(path));
-  std::vector<TokenShard> train, held_out;
+  std::vector<TokenShard> train, validation;
   std::size_t all = 0;
   for (const std::string& index : indices) {
     std::size_t sequences = 0;
@@ -113,16 +112,16 @@ RawData read_megatron(const std::string& path) {
     const std::string name = fs::path(index).filename().string();
     const bool other = indices.size() > 1 && (name.find("val") != std::string::npos ||
                                               name.find("test") != std::string::npos);
-    (other ? held_out : train).push_back(std::move(shard));
+    (other ? validation : train).push_back(std::move(shard));
   }
-  if (train.empty()) std::swap(train, held_out);
+  if (train.empty()) std::swap(train, validation);
   out.format = fmt::format("Megatron tokens, {}", name_of(train.front().dtype));
   out.notes.push_back(fmt::format("{} sequences, read as one stream", all));
   const auto to_split = [](std::vector<TokenShard> shards) {
     return RawSplit{{}, std::make_shared<const std::vector<TokenShard>>(std::move(shards))};
   };
   out.train = to_split(std::move(train));
-  if (!held_out.empty()) out.held_out = to_split(std::move(held_out));
+  if (!validation.empty()) out.validation = to_split(std::move(validation));
   return out;
 }
 

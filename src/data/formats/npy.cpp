@@ -62,8 +62,8 @@ class Literal {
     return Shape(std::move(dims));
   }
   [[noreturn]] void fail() const {
-    PT_FAIL(kData, "\"{}\" is not a NumPy array that can be read: its header breaks off at \"{}\"",
-            name_, printable(rest_));
+    PT_FAIL(kData, "\"{}\" is not a readable NumPy array: its header is malformed at \"{}\"", name_,
+            printable(rest_));
   }
 
  private:

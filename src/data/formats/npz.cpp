@@ -57,7 +57,7 @@ class ArrayParts {
       out_.notes.push_back("of its validation and test parts, the validation part is used");
     }
     out_.train.columns = std::move(train);
-    out_.held_out.columns = std::move(!validation.empty() ? validation : test);
+    out_.validation.columns = std::move(!validation.empty() ? validation : test);
     return std::move(out_);
   }
 

@@ -111,7 +111,7 @@ std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Features by name; nothing if the bytes are no such message.
+// Features by name; nothing if the bytes are not such a message.
 std::optional<std::map<std::string, Feature>> read_example(Bytes bytes) {
   std::map<std::string, Feature> out;
   Message example(bytes);
@@ -158,14 +158,14 @@ class ExampleColumns {
       PT_CHECK(all.size() - at >= 12, kData, "{} is truncated", place);
       const Bytes head = all.subspan(at, 12);
       PT_CHECK(masked_checksum(head.first(8)) == little_endian(head.subspan(8, 4)), kData,
-               "{} is damaged: its length has another checksum", place);
+               "{} is damaged: the checksum of its length is wrong", place);
       const std::uint64_t length = little_endian(head.first(8));
       at += 12;
       PT_CHECK(all.size() - at >= 4 && length <= all.size() - at - 4, kData, "{} is truncated",
                place);
       const Bytes data = all.subspan(at, length);
       PT_CHECK(masked_checksum(data) == little_endian(all.subspan(at + length, 4)), kData,
-               "{} is damaged: it has another checksum", place);
+               "{} is damaged: its checksum is wrong", place);
       add_record(content, data, place);
       at += length + 4;
     }
@@ -209,7 +209,7 @@ class ExampleColumns {
  private:
   void add_record(const FileBytes& file, Bytes data, const std::string& place) {
     const auto example = read_example(data);
-    PT_CHECK(example, kData, "{} is no tf.train.Example", place);
+    PT_CHECK(example, kData, "{} is not a tf.train.Example", place);
     for (const auto& [name, feature] : *example) {
       if (unused_.contains(name)) continue;
       if (feature.bytes.size() == 1) {
@@ -226,7 +226,7 @@ class ExampleColumns {
       const auto rows = raw_.find(name);
       if (rows != raw_.end() && rows->second.size() != records_ * size) {
         raw_.erase(rows);
-        unused_.emplace(name, fmt::format("record {} has another number", records_ - 1));
+        unused_.emplace(name, fmt::format("record {} has another number of values", records_ - 1));
       }
     }
     for (const auto& [name, store] : images_) {
@@ -235,7 +235,7 @@ class ExampleColumns {
     }
   }
 
-  // A feature that some records lack is no column.
+  // A feature that some records lack is not a column.
   template <class Rows, class Count>
   void leave_out_incomplete(std::map<std::string, Rows>& all, Count&& count) {
     for (auto each = all.begin(); each != all.end();) {
@@ -243,7 +243,8 @@ class ExampleColumns {
         ++each;
         continue;
       }
-      unused_.emplace(each->first, fmt::format("record {} has another number", records_ - 1));
+      unused_.emplace(each->first,
+                      fmt::format("record {} has another number of values", records_ - 1));
       each = all.erase(each);
     }
   }
@@ -262,7 +263,7 @@ class ExampleColumns {
     if (rows.empty()) raw_size_[name] = bytes.size();
     if (bytes.size() != raw_size_[name] || bytes.empty()) {
       raw_.erase(name);
-      unused_.emplace(name, "bytes of several lengths that are no images");
+      unused_.emplace(name, "bytes of several lengths that are not images");
       return;
     }
     for (const std::byte byte : bytes) rows.push_back(std::to_integer<std::uint8_t>(byte));
@@ -305,7 +306,7 @@ bool is_tfrecord(std::span<const std::byte> bytes) {
 
 RawData read_tfrecord(const std::string& path) {
   RawData out{path, "TFRecord", {}, {}, {}};
-  ExampleColumns train, held_out;
+  ExampleColumns train, validation;
   bool has_train = false, has_other = false;
   const bool folder = std::filesystem::is_directory(path);
   const std::vector<std::string> files = list_files(path);
@@ -314,12 +315,12 @@ RawData read_tfrecord(const std::string& path) {
     if (folder && name.find("tfrecord") == std::string::npos) continue;
     const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
                                             name.find("test") != std::string::npos);
-    (other ? held_out : train).add_file(file);
+    (other ? validation : train).add_file(file);
     (other ? has_other : has_train) = true;
   }
-  if (!has_train) std::swap(train, held_out);
+  if (!has_train) std::swap(train, validation);
   out.train = train.result(path, out.notes);
-  if (has_train && has_other) out.held_out = held_out.result(path, out.notes);
+  if (has_train && has_other) out.validation = validation.result(path, out.notes);
   return out;
 }
 

@@ -44,8 +44,7 @@ TokenShard open_shard(const std::string& file, DType headerless_dtype) {
   }
   const std::uint32_t magic = word(bytes, 0), version = word(bytes, 1), count = word(bytes, 2);
   PT_CHECK(version == (magic == kMagic16 ? 1 : 7), kData,
-           "\"{}\" is an llm.c token file of version {}, which is not known", printable(file),
-           version);
+           "\"{}\" is an llm.c token file of the unsupported version {}", printable(file), version);
   shard.dtype = magic == kMagic16 ? DType::kUint16 : DType::kUint32;
   shard.header_bytes = kHeaderBytes;
   const std::uint64_t want = kHeaderBytes + std::uint64_t{count} * size_of(shard.dtype);
@@ -60,7 +59,7 @@ RawSplit to_split(std::vector<TokenShard> shards) {
   return {{}, std::make_shared<const std::vector<TokenShard>>(std::move(shards))};
 }
 
-bool is_held_out(const std::string& file) {
+bool is_validation(const std::string& file) {
   const std::string name = fs::path(file).filename().string();
   return name.find("val") != std::string::npos || name.find("test") != std::string::npos;
 }
@@ -73,15 +72,15 @@ bool is_llmc_tokens(std::span<const std::byte> bytes) {
 
 RawData read_tokens(const std::string& path, DType headerless_dtype) {
   RawData out{path, "", {}, {}, {}};
-  std::vector<TokenShard> train, held_out;
+  std::vector<TokenShard> train, validation;
   for (const std::string& file : list_files(path)) {
     if (fs::is_directory(path) && !file.ends_with(".bin")) continue;
     TokenShard shard = open_shard(file, headerless_dtype);
-    (is_held_out(file) ? held_out : train).push_back(std::move(shard));
+    (is_validation(file) ? validation : train).push_back(std::move(shard));
   }
-  PT_CHECK(!train.empty() || !held_out.empty(), kData, "\"{}\" has no token files (*.bin)",
+  PT_CHECK(!train.empty() || !validation.empty(), kData, "\"{}\" has no token files (*.bin)",
            printable(path));
-  if (train.empty()) std::swap(train, held_out);
+  if (train.empty()) std::swap(train, validation);
   const TokenShard& first = train.front();
   out.format = fmt::format("{} tokens, {}", first.header_bytes ? "llm.c" : "headerless",
                            name_of(first.dtype));
@@ -90,7 +89,7 @@ RawData read_tokens(const std::string& path, DType headerless_dtype) {
                                     name_of(first.dtype)));
   }
   out.train = to_split(std::move(train));
-  out.held_out = to_split(std::move(held_out));
+  out.validation = to_split(std::move(validation));
   return out;
 }
 

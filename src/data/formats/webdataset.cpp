@@ -75,7 +75,7 @@ class SampleParts {
     for (const auto& [part, count] : unused_) {
       notes.push_back(fmt::format("{} members .{} are not used", count, printable(part)));
     }
-    PT_CHECK(!out.columns.empty(), kData, "\"{}\" has nothing that can be read: images, .npy, .cls",
+    PT_CHECK(!out.columns.empty(), kData, "\"{}\" has no supported members: images, .npy, .cls",
              printable(path));
     return out;
   }
@@ -129,7 +129,7 @@ class SampleParts {
     std::int64_t out = 0;
     const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), out);
     PT_CHECK(!number.empty() && error == std::errc() && stop == number.data() + number.size(),
-             kData, "{} is no class number: \"{}\"", name,
+             kData, "{} is not a class number: \"{}\"", name,
              printable(std::string(number.substr(0, 40))));
     return out;
   }
@@ -164,7 +164,7 @@ bool is_shard(std::string_view name) {
 
 RawData read_webdataset(const std::string& path) {
   RawData out{path, "WebDataset (tar)", {}, {}, {}};
-  SampleParts train, held_out;
+  SampleParts train, validation;
   std::size_t train_shards = 0, other_shards = 0;
   const bool folder = fs::is_directory(path);
   const std::vector<std::string> files = list_files(path);
@@ -173,12 +173,12 @@ RawData read_webdataset(const std::string& path) {
     if (folder && !is_shard(name)) continue;
     const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
                                             name.find("test") != std::string::npos);
-    (other ? held_out : train).add_shard(file);
+    (other ? validation : train).add_shard(file);
     ++(other ? other_shards : train_shards);
   }
-  if (train_shards == 0) std::swap(train, held_out);
+  if (train_shards == 0) std::swap(train, validation);
   out.train = train.result(path, out.notes);
-  if (train_shards > 0 && other_shards > 0) out.held_out = held_out.result(path, out.notes);
+  if (train_shards > 0 && other_shards > 0) out.validation = validation.result(path, out.notes);
   return out;
 }
 

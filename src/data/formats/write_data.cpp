@@ -35,7 +35,7 @@ void for_rows(const RawColumn& column, const WriteDataOptions& options, Take&& t
   const Shape shape = written_shape(column, options);
   std::string how;
   const auto source = column.source->bind(shape, options.how, {}, how);
-  PT_CHECK(source, kData, "\"{}\" of {} cannot become {}", printable(column.name),
+  PT_CHECK(source, kData, "\"{}\" of {} does not fit {}", printable(column.name),
            printable(column.file), shape.text());
   for (std::size_t first = 0; first < column.rows(); first += kRowsAtOnce) {
     std::vector<std::size_t> indices;
@@ -69,9 +69,9 @@ std::string write_npz(const RawData& data, const std::string& path,
                          type.text());
     }
   };
-  const bool parts = !data.held_out.empty();
+  const bool parts = !data.validation.empty();
   add(data.train, parts ? "_train" : "");
-  if (parts) add(data.held_out, "_test");
+  if (parts) add(data.validation, "_test");
   writer.commit();
   return out;
 }

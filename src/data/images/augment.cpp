@@ -13,7 +13,7 @@ namespace pipetrain {
 
 namespace {
 
-// Keeps these numbers apart from those of masks and of the order.
+// Separates these random numbers from those of dropout masks and of the sample order.
 constexpr std::uint32_t kAugmentStream = 0x4175676d;
 
 /// Four random words for one operation on one sample.
@@ -136,16 +136,18 @@ struct Augmentation::Named {
 
 const std::vector<Augmentation::Named>& Augmentation::table() {
   static const std::vector<Named> table = {
-      {"flip", Kind::kFlip, 0, 0, 0, false, "half of the images mirrored"},
-      {"vflip", Kind::kFlipVertically, 0, 0, 0, false, "half of them upside down"},
-      {"crop:N", Kind::kCrop, 1, 4096, -1, true, "N zeros around, the old size cut out"},
+      {"flip", Kind::kFlip, 0, 0, 0, false, "mirror half of the images"},
+      {"vflip", Kind::kFlipVertically, 0, 0, 0, false, "mirror half of them vertically"},
+      {"crop:N", Kind::kCrop, 1, 4096, -1, true, "pad with N zeros, then crop to the old size"},
       {"resized-crop:A", Kind::kResizedCrop, 0.01, 1, 0.08, false,
-       "a part of at least the share A, of ratio 3:4 to 4:3"},
-      {"cutout:N", Kind::kCutout, 1, 4096, -1, true, "a square of N pixels set to zero"},
-      {"brightness:X", Kind::kBrightness, 0, 1, -1, false, "times 1-X to 1+X"},
-      {"contrast:X", Kind::kContrast, 0, 1, -1, false, "distance from the mean times 1-X to 1+X"},
-      {"saturation:X", Kind::kSaturation, 0, 1, -1, false, "distance from grey times 1-X to 1+X"},
-      {"noise:X", Kind::kNoise, 0, 10, -1, false, "normal noise of that deviation"},
+       "crop at least the fraction A, with aspect ratio 3:4 to 4:3, and resize"},
+      {"cutout:N", Kind::kCutout, 1, 4096, -1, true, "set a square of N pixels to zero"},
+      {"brightness:X", Kind::kBrightness, 0, 1, -1, false, "multiply by 1-X to 1+X"},
+      {"contrast:X", Kind::kContrast, 0, 1, -1, false,
+       "multiply the distance from the mean by 1-X to 1+X"},
+      {"saturation:X", Kind::kSaturation, 0, 1, -1, false,
+       "multiply the distance from grey by 1-X to 1+X"},
+      {"noise:X", Kind::kNoise, 0, 10, -1, false, "add normal noise of standard deviation X"},
   };
   return table;
 }
@@ -169,22 +171,21 @@ Augmentation Augmentation::parse(std::string_view text) {
     const auto found = std::ranges::find_if(table(), [&](const Named& named) {
       return named.name.substr(0, named.name.find(':')) == name;
     });
-    PT_CHECK(found != table().end(), kUsage, "--augment does not know \"{}\"; there are {}",
+    PT_CHECK(found != table().end(), kUsage, "--augment: unknown operation \"{}\"; one of: {}",
              printable(std::string(name)), names());
     double amount = found->usual;
     if (name.size() < item.size()) {
       const std::string_view number = item.substr(name.size() + 1);
       const auto [end, error] =
           std::from_chars(number.data(), number.data() + number.size(), amount);
-      PT_CHECK(
-          found->usual != 0 && error == std::errc() && end == number.data() + number.size() &&
-              amount >= found->least && amount <= found->most &&
-              (!found->whole || amount == std::floor(amount)),
-          kUsage, "--augment {}: \"{}\" is no number that it takes{}", found->name,
-          printable(std::string(number)),
-          found->usual == 0 ? "" : fmt::format(", which is {} to {}", found->least, found->most));
+      PT_CHECK(found->usual != 0 && error == std::errc() && end == number.data() + number.size() &&
+                   amount >= found->least && amount <= found->most &&
+                   (!found->whole || amount == std::floor(amount)),
+               kUsage, "--augment {}: \"{}\" is out of range{}", found->name,
+               printable(std::string(number)),
+               found->usual == 0 ? "" : fmt::format(", {} to {}", found->least, found->most));
     }
-    PT_CHECK(amount >= 0, kUsage, "--augment {} needs its number, as in {}:{}", name, name,
+    PT_CHECK(amount >= 0, kUsage, "--augment {} needs a number, for example {}:{}", name, name,
              found->whole ? "4" : "0.2");
     out.operations_.push_back({found->kind, amount});
   }

@@ -83,7 +83,7 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name, st
       break;
     case ImageFormat::kNone:
       PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not an image", name);
-      PT_FAIL(kData, "{} is no image that can be read: PNG, JPEG, BMP and PPM can", name);
+      PT_FAIL(kData, "cannot decode {}; supported: PNG, JPEG, BMP, PPM", name);
   }
   return channels == 0 || channels == out.channels ? std::move(out) : with_channels(out, channels);
 }

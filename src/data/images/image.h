@@ -32,7 +32,7 @@ bool has_image_name(std::string_view lower_case_name);
 
 /// Decodes with as many channels as the file has (1, 3 or 4), or with `channels` if that is not 0.
 /// Grey is 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601); opacity is left out or 255; of 16
-/// bits, the upper 8 are taken; JPEG files are turned as their EXIF data say. `name` stands in
+/// bits, the upper 8 are taken; JPEG files are rotated by their EXIF orientation. `name` is for
 /// errors (kData).
 Image decode_image(std::span<const std::byte> bytes, const std::string& name,
                    std::size_t channels = 0, LeastSize least = {});

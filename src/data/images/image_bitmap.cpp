@@ -1,5 +1,4 @@
-// The formats that are bytes behind a header: Windows bitmaps, and the portable grey- and pixmaps
-// of Netpbm (P2, P3, P5, P6).
+// Uncompressed formats: Windows bitmaps, and Netpbm's PGM and PPM (P2, P3, P5, P6).
 #include <algorithm>
 #include <bit>
 #include <cctype>
@@ -31,7 +30,8 @@ BmpHeader read_bmp_header(std::span<const std::byte> bytes, const std::string& n
   BmpHeader header;
   header.pixels_begin = at(bytes, 10, 4);
   header.header_bytes = at(bytes, 14, 4);
-  PT_CHECK(header.header_bytes >= 40, kData, "{} is a BMP file of OS/2, which is not read", name);
+  PT_CHECK(header.header_bytes >= 40, kData, "{} is an OS/2 BMP file, which is not supported",
+           name);
   const auto height = static_cast<std::int32_t>(at(bytes, 22, 4));
   const auto width = static_cast<std::int32_t>(at(bytes, 18, 4));
   header.top_down = height < 0;
@@ -41,10 +41,10 @@ BmpHeader read_bmp_header(std::span<const std::byte> bytes, const std::string& n
   const std::uint64_t compression = at(bytes, 30, 4);
   header.colours = at(bytes, 46, 4);
   PT_CHECK(compression == 0 || (compression == 3 && (header.bits == 32 || header.bits == 16)),
-           kData, "{} is a compressed BMP file, which is not read", name);
+           kData, "{} is a compressed BMP file, which is not supported", name);
   PT_CHECK(header.bits == 1 || header.bits == 4 || header.bits == 8 || header.bits == 16 ||
                header.bits == 24 || header.bits == 32,
-           kData, "{} is a damaged BMP file: {} bits a pixel", name, header.bits);
+           kData, "{} is a damaged BMP file: {} bits per pixel", name, header.bits);
   if (header.bits == 16) {
     header.masks[0] = 0x7c00, header.masks[1] = 0x3e0, header.masks[2] = 0x1f;
   }
@@ -64,10 +64,10 @@ std::uint8_t masked(std::uint32_t value, std::uint32_t mask) {
       (std::uint64_t{(value & mask) >> std::countr_zero(mask)} * 255 + most / 2) / most);
 }
 
-// Words of a Netpbm header or of an ASCII image; '#' begins a comment.
-class PnmWords {
+// Numbers of a Netpbm header or of an ASCII image; '#' begins a comment.
+class PnmReader {
  public:
-  PnmWords(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
+  PnmReader(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
 
   std::uint64_t number() {
     while (!rest_.empty() &&
@@ -87,7 +87,7 @@ class PnmWords {
     rest_.remove_prefix(digits);
     return out;
   }
-  /// What follows the one blank behind the header.
+  /// What follows the single whitespace after the header.
   std::string_view rest() const { return rest_.substr(std::min<std::size_t>(1, rest_.size())); }
 
  private:
@@ -149,17 +149,17 @@ Image decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
 Image decode_pnm(std::span<const std::byte> bytes, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const char kind = text[1];
-  PnmWords words(text.substr(2), name);
+  PnmReader reader(text.substr(2), name);
   Image out;
-  out.width = words.number();
-  out.height = words.number();
-  const std::uint64_t most = words.number();
+  out.width = reader.number();
+  out.height = reader.number();
+  const std::uint64_t most = reader.number();
   PT_CHECK(most > 0 && most < 65536, kData, "{} is a damaged PPM file: its maximum is {}", name,
            most);
   out.channels = kind == '2' || kind == '5' ? 1 : 3;
   const std::size_t size = most > 255 ? 2 : 1;
   const bool binary = kind == '5' || kind == '6';
-  const std::string_view pixels = words.rest();
+  const std::string_view pixels = reader.rest();
   // Before memory is taken: a header alone must not cost any.
   const std::uint64_t row = std::uint64_t{out.width} * out.channels * (binary ? size : 1);
   PT_CHECK(out.width > 0 && out.height > 0 && row <= pixels.size() / out.height, kData,
@@ -167,7 +167,7 @@ Image decode_pnm(std::span<const std::byte> bytes, const std::string& name) {
   allocate_pixels(out, name);
   for (std::size_t i = 0; i < out.pixels.size(); ++i) {
     const auto value = binary ? big_endian(std::as_bytes(std::span(pixels.substr(i * size, size))))
-                              : words.number();
+                              : reader.number();
     PT_CHECK(value <= most, kData, "{} is a damaged PPM file: value {} of {}", name, value, most);
     out.pixels[i] =
         static_cast<std::uint8_t>(most == 255 ? value : (value * 255 + most / 2) / most);

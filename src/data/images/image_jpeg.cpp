@@ -1,9 +1,8 @@
-// JPEG, by libjpeg-turbo.
-// jpeglib.h wants cstdio before it.
-// clang-format off
-#include <cstdio>
+// JPEG, by libjpeg-turbo. jpeglib.h needs cstdio before it. clang-format off
 #include <jerror.h>
 #include <jpeglib.h>
+
+#include <cstdio>
 // clang-format on
 
 #include <algorithm>
@@ -19,7 +18,7 @@ namespace pipetrain {
 
 namespace {
 
-// More scans than this are no photograph but an attack on the reader's time.
+// Files with more scans are attacks on the decoding time.
 constexpr int kMostScans = 256;
 
 struct JpegReader {

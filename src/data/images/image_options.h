@@ -1,4 +1,4 @@
-// How images come to the size, the scale and the variety that a model trains with.
+// How images are resized, scaled and augmented.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace pipetrain {
 
-/// What becomes of an image of another size.
+/// How an image of another size is fitted.
 enum class ImageFit {
-  kCrop,     // scaled to cover the wanted size, the middle cut out
+  kCrop,     // scaled to cover the target size, then center-cropped
   kStretch,  // scaled in each direction
   kPad,      // scaled to lie within it, zeros around
 };

@@ -80,7 +80,7 @@ Image decode_png(std::span<const std::byte> bytes, const std::string& name) {
   const std::size_t row_bytes = out.width * out.channels;
   PT_CHECK(png_get_rowbytes(reader.png, reader.info) == row_bytes &&
                (out.channels == 1 || out.channels == 3 || out.channels == 4),
-           kData, "{} is a PNG file of {} channels, which is not read", name, out.channels);
+           kData, "{} is a PNG file of {} channels, which is not supported", name, out.channels);
   std::vector<png_bytep> rows(out.height);
   for (std::size_t y = 0; y < out.height; ++y) rows[y] = out.pixels.data() + y * row_bytes;
   if (!read_png_pixels(reader.png, reader.info, rows.data())) fail();

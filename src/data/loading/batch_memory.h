@@ -1,5 +1,5 @@
-// Where mini-batches lie: ordinary memory, or such that a device copies from by itself while the
-// host goes on (page-locked, for GPUs). Taken once, used again for one mini-batch after the other.
+// Memory of mini-batches: ordinary, or page-locked for asynchronous copies to GPUs. Allocated once
+// and reused.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace pipetrain {
 
-/// Gives so many bytes of memory, aligned to 64. Called from several threads.
+/// Allocates memory, aligned to 64 bytes. Called from several threads.
 using TakeMemory = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
 
 /// The columns of one mini-batch.
@@ -20,7 +20,7 @@ class BatchMemory {
   /// `take` empty: ordinary memory.
   explicit BatchMemory(TakeMemory take = {}) : take_(std::move(take)) {}
 
-  /// Room for a column. What lay there before is given up, so nobody may still read it.
+  /// Memory of a column. Overwrites the previous content, which must no longer be in use.
   Tensor column(std::size_t index, const TensorType& type) {
     if (blocks_.size() <= index) blocks_.resize(index + 1);
     Block& block = blocks_[index];

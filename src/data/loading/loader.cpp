@@ -77,7 +77,7 @@ void Loader::read_ahead(std::stop_token stop) {
     slot.failure = failure;
     slot.full = true;
     changed_.notify_all();
-    if (failure) taken_step_ = end_step_;  // what comes after it is not wanted
+    if (failure) taken_step_ = end_step_;  // later steps are not needed
   }
 }
 

@@ -74,9 +74,9 @@ std::string detect_in_directory(const std::string& path) {
   };
   if (!files.empty() && std::ranges::all_of(files, is_text)) return "text";
   PT_FAIL(kData,
-          "\"{}\" is a directory of no known kind: looked for MNIST's *-images-idx3-ubyte, CIFAR's "
-          "data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, *.tfrecord, "
-          "*.jsonl, images in folders, and texts; --format names one",
+          "\"{}\" is a directory in an unknown format: looked for MNIST's *-images-idx3-ubyte, "
+          "CIFAR's data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, "
+          "*.tfrecord, *.jsonl, images in folders, and texts; give --format",
           printable(path));
 }
 
@@ -121,7 +121,7 @@ std::string detect_by_content(const std::string& path, const std::string& name) 
   if (image_format(bytes) != ImageFormat::kNone) return "images";
   if (name.find("tfrecord") != std::string::npos) return "tfrecord";
   PT_CHECK(looks_like_text(content.text()), kData,
-           "\"{}\" is of no known format; --format names one of {}", printable(path),
+           "\"{}\" is in an unknown format; give --format, one of {}", printable(path),
            format_names());
   return detect_text(content.text(), name);
 }
@@ -156,7 +156,7 @@ struct Reader {
   std::string_view name;
   RawData (*read)(const std::string& path, const DataOptions& options);
 };
-// What --format can say. A pipe is no file: only what is read as one stream takes it.
+// The values of --format. Only formats that are read as one stream accept a pipe.
 constexpr Reader kReaders[] = {
     {"npz", [](const std::string& path, const DataOptions&) { return read_npz(path); }},
     {"npy", [](const std::string& path, const DataOptions&) { return read_npy(path); }},
@@ -199,7 +199,7 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
   if (out.validation && options.limit)
     out.validation = first_samples(out.validation, options.limit);
   PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
-           "--val-split takes a fraction from 0 up to 1, not {}", options.validation_split);
+           "--val-split takes a fraction from 0 to below 1, not {}", options.validation_split);
   std::size_t rows = options.validation_rows;
   if (!rows && options.validation_split > 0) {
     rows = std::max<std::size_t>(
@@ -211,11 +211,11 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
   DatasetSplit parts = split_dataset(out.train, rows, options.seed);
   out.train = std::move(parts.train);
   out.validation = std::move(parts.validation);
-  out.description += fmt::format("  {} of {} samples held out for validation, chosen by seed {}\n",
+  out.description += fmt::format("  {} of {} samples used for validation, chosen by seed {}\n",
                                  rows, all, options.seed);
 }
 
-// A core in four, as the stages need the others; what a machine of 2 cores has left is one.
+// One core in four, and at least one: the stages need the others.
 int workers_for_images() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
@@ -231,8 +231,9 @@ void describe_samples(OpenedData& out) {
                                  first_sample_range(*out.train, column)));
   }
   out.description += fmt::format("  first sample: {}\n", fmt::join(ranges, ", "));
-  out.description += fmt::format("  {} samples to train on", out.train->size());
-  if (out.validation) out.description += fmt::format(", {} to validate on", out.validation->size());
+  out.description += fmt::format("  {} training samples", out.train->size());
+  if (out.validation)
+    out.description += fmt::format(", {} validation samples", out.validation->size());
 }
 
 }  // namespace
@@ -249,7 +250,7 @@ RawData read_source(const std::string& path, const DataOptions& options) {
     const auto reader = std::ranges::find(kReaders, format, &Reader::name);
     PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
              printable(path));
-    PT_CHECK(reader != std::end(kReaders), kUsage, "--format {} is not known: auto, {}",
+    PT_CHECK(reader != std::end(kReaders), kUsage, "unknown --format {}; one of: auto, {}",
              printable(format), format_names());
     return reader->read(path, options);
   };
@@ -265,7 +266,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.synthetic = true;
     out.format = "synthetic";
     out.train = make_synthetic(spec, samples, options.seed);
-    out.description = "data: synthetic, made from the model's inputs; labels by a fixed rule\n";
+    out.description = "data: synthetic, generated for the model's inputs; labels by a fixed rule\n";
     split_and_limit(options, out);
     describe_samples(out);
     return out;
@@ -295,16 +296,16 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
           out.description +=
               fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
         });
-  } else if (!raw.held_out.empty() && !own_split) {
-    // Competitions hand out test parts without labels; they must not stop the training.
+  } else if (!raw.validation.empty() && !own_split) {
+    // Test parts without labels, as in competitions, must not stop the training.
     try {
-      out.validation = bind_data(raw.held_out, spec, options.bind, &train).dataset;
-      out.description += "  validation on the part that the data set apart themselves\n";
+      out.validation = bind_data(raw.validation, spec, options.bind, &train).dataset;
+      out.description += "  validation on the validation part of the data\n";
     } catch (const Error& error) {
       check_mapped_files();
       if (error.kind() != ErrorKind::kData) throw;
       out.description +=
-          fmt::format("  no validation on the part that the data set apart: {}\n", error.message());
+          fmt::format("  no validation on the validation part of the data: {}\n", error.message());
     }
   }
   split_and_limit(options, out);
@@ -331,7 +332,7 @@ std::string describe(const RawData& raw) {
     }
     for (const RawColumn& column : split.columns) {
       if (column.source) {
-        out += fmt::format("  {}: {} samples of \"{}\" {} {}, made when they are asked for\n", name,
+        out += fmt::format("  {}: {} samples of \"{}\" {} {}, decoded on the fly\n", name,
                            column.rows(), printable(column.name), name_of(column.dtype()),
                            column.sample_shape().text());
         continue;
@@ -346,7 +347,7 @@ std::string describe(const RawData& raw) {
     }
   };
   part("train", raw.train);
-  part("held out", raw.held_out);
+  part("validation", raw.validation);
   add_lines(out, raw.notes);
   return out;
 }

@@ -19,9 +19,9 @@ struct DataOptions {
   /// auto, or a name of format_names().
   std::string format = "auto";
   std::string validation_path;      // empty: validation_split, or what the source sets aside
-  double validation_split = 0;      // fraction of the training data that is held out
+  double validation_split = 0;      // fraction of the training data for validation
   std::size_t validation_rows = 0;  // or a number of samples
-  std::size_t limit = 0;            // use only the first so many samples; 0: all
+  std::size_t limit = 0;            // use only the first samples; 0: all
   std::uint64_t seed = 1;
   std::size_t synthetic_samples = 0;  // 0: 6400
   DType token_dtype = DType::kUndefined;

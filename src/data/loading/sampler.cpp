@@ -14,7 +14,7 @@ Sampler::Sampler(std::size_t samples, SamplerOptions options)
   PT_CHECK(batch > 0, kUsage, "--batch-size must be at least 1");
   PT_CHECK(samples_ > 0, kData, "the data set has no samples");
   PT_CHECK(samples_ >= batch || !options_.drop_last, kData,
-           "the data set has {} samples, less than one batch of {}: --batch-size {} or less, or "
+           "the data set has {} samples, fewer than one batch of {}: --batch-size {} or less, or "
            "--drop-last=false",
            samples_, batch, samples_);
   PT_CHECK(options_.weights.empty() || options_.weights.size() == samples_, kInternal,
@@ -37,7 +37,7 @@ std::size_t Sampler::drawn_index(std::uint64_t epoch, std::uint64_t position) co
                static_cast<std::uint32_t>(epoch), kStream}});
   const std::uint64_t number = std::uint64_t{bits.word[0]} << 21 | bits.word[1] >> 11;
   const double point = static_cast<double>(number) * 0x1p-53 * ends_.back();
-  // The first part that ends behind the point; parts of weight 0 are empty.
+  // The first part that ends after the point; parts of weight 0 are empty.
   return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), point) -
                                   ends_.begin());
 }

@@ -1,4 +1,4 @@
-// Labels that come in another form than class numbers.
+// Converts labels that are not class numbers.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace pipetrain {
 
-/// Class numbers in place of rows like (0, 0, 1, 0); an empty tensor if these are no such rows, or
-/// if the label wants more than one class a sample.
+/// Class numbers for one-hot rows like (0, 0, 1, 0); an empty tensor if the rows are not one-hot,
+/// or if the label needs several classes per sample.
 HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label);
 
 /// Renumbers labels that were words by the training data's words, of which a validation file may

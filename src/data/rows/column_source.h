@@ -17,7 +17,7 @@ class ColumnSource {
   virtual ~ColumnSource() = default;
   /// out: (indices, sample shape…)
   virtual void gather(std::span<const std::size_t> indices, Tensor out) const = 0;
-  /// As samples of a training step, changed at random where that was asked for.
+  /// As samples of a training step, with augmentation if requested.
   virtual void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
                                 Tensor out) const {
     static_cast<void>(step);

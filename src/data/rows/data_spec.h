@@ -1,4 +1,4 @@
-// What a model wants from its data: the caller fills this in from the graph's inputs and its loss.
+// What a model needs from its data: the caller fills this in from the graph's inputs and its loss.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ModelInput {
   std::string name;
   DType dtype = DType::kFloat32;
   Shape sample_shape;
-  /// Rows of the embedding that the ids index: allowed are 0 … upper_bound - 1. -1: no bound.
+  /// Rows of the embedding: token ids must be 0 … upper_bound - 1. -1: no bound.
   std::int64_t upper_bound = -1;
 };
 

@@ -9,7 +9,7 @@ namespace pipetrain {
 
 namespace {
 
-// The shuffle's "epoch" that chooses the held-out samples: no real epoch reaches it.
+// The shuffle's "epoch" that chooses the validation samples: no real epoch reaches it.
 constexpr std::uint64_t kHoldOutEpoch = ~std::uint64_t{0};
 
 }  // namespace
@@ -82,9 +82,10 @@ void SubsetDataset::gather_augmented(std::uint64_t step, std::span<const std::si
 DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
                            std::uint64_t seed) {
   const std::size_t count = whole->size();
-  PT_CHECK(validation_rows > 0 && validation_rows < count, kData,
-           "cannot hold out {} of {} samples for validation: both parts need at least one",
-           validation_rows, count);
+  PT_CHECK(
+      validation_rows > 0 && validation_rows < count, kData,
+      "cannot use {} of {} samples for validation: training and validation need at least one each",
+      validation_rows, count);
   std::vector<std::uint8_t> held_out(count);
   for (std::size_t i = 0; i < validation_rows; ++i) {
     held_out[shuffled_index(seed, kHoldOutEpoch, count, i)] = 1;

@@ -33,7 +33,7 @@ class Dataset {
   /// Writes samples `indices` of a column one after the other. out: (indices, sample shape…)
   virtual void gather(std::span<const std::size_t> indices, std::size_t column,
                       Tensor out) const = 0;
-  /// As samples of a training step: changed at random, by the step, where that was asked for.
+  /// As samples of a training step, augmented depending on the step if requested.
   virtual void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
                                 std::size_t column, Tensor out) const {
     static_cast<void>(step);
@@ -70,8 +70,8 @@ struct DatasetSplit {
   std::shared_ptr<const Dataset> validation;
 };
 
-/// Holds out `validation_rows` samples chosen by the seed alone; both parts keep the file's order.
-/// Error kData unless both parts have a sample.
+/// Splits off `validation_rows` samples, chosen by the seed alone; both parts keep the file's
+/// order. Error kData unless both parts have a sample.
 DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
                            std::uint64_t seed);
 

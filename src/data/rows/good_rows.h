@@ -1,4 +1,4 @@
-// What is left of a data set when bad samples are left out, and which of its rows that are.
+// A data set without its bad samples.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class GoodRows final : public SubsetDataset {
  public:
   GoodRows(std::shared_ptr<const Dataset> whole, std::vector<std::size_t> rows)
       : SubsetDataset(std::move(whole), rows), rows_(std::move(rows)) {}
-  /// The row of the source behind each sample.
+  /// The source row of each sample.
   const std::vector<std::size_t>& rows() const { return rows_; }
 
  private:

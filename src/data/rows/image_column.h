@@ -18,7 +18,7 @@ struct ImageShape {
   std::size_t width = 0;
   bool channels_last = false;
 };
-/// None if the shape is no image of 1, 3 or 4 channels.
+/// None if the shape is not an image of 1, 3 or 4 channels.
 std::optional<ImageShape> image_shape_of(const Shape& sample_shape);
 
 class ImageColumn : public ColumnSource {

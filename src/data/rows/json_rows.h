@@ -9,7 +9,7 @@
 namespace pipetrain {
 
 /// The class number under "label", "cls", "class" or "y" of an object, if there is one. Error
-/// kData, naming the file, for what is no JSON.
+/// kData, naming the file, for invalid JSON.
 std::optional<std::int64_t> label_in_json(std::string_view text, const std::string& name);
 
 }  // namespace pipetrain

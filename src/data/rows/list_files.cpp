@@ -1,4 +1,4 @@
-// Files behind a path, a glob or a directory.
+// Lists the files of a path, a glob or a directory.
 #include <fnmatch.h>
 
 #include <algorithm>

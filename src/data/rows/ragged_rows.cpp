@@ -43,7 +43,7 @@ void RaggedRows::add(std::string_view word) {
 std::string RaggedRows::end_row(const Shape& shape) {
   const bool words = kind_ == Kind::kWord;
   if (!words_.empty() && (!words || !whole_.empty() || !real_.empty())) {
-    return fmt::format("\"{}\" is a word in some rows and a number in others", printable(name_));
+    return fmt::format("\"{}\" is a string in some rows and a number in others", printable(name_));
   }
   if (rows() == 0) shape_ = shape;
   const auto inner = [](const Shape& each) {
@@ -119,8 +119,8 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
       !all[0].same_length()) {
     const auto bad = std::ranges::find_if(
         all[0].whole_, [](std::int64_t id) { return id < 0 || id > UINT32_MAX; });
-    PT_CHECK(bad == all[0].whole_.end(), kData, "\"{}\" has {}, which is no token", printable(file),
-             bad == all[0].whole_.end() ? 0 : *bad);
+    PT_CHECK(bad == all[0].whole_.end(), kData, "\"{}\" has {}, which is not a token",
+             printable(file), bad == all[0].whole_.end() ? 0 : *bad);
     const std::vector<std::uint32_t> ids(all[0].whole_.begin(), all[0].whole_.end());
     notes.push_back(
         fmt::format("rows of several lengths, read as one stream of {} tokens", ids.size()));
@@ -134,7 +134,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     if (each.kind_ == Kind::kWord) {
       if (role != ColumnRole::kLabel) {
         notes.push_back(
-            fmt::format("\"{}\" is left out: words that are no labels", printable(each.name_)));
+            fmt::format("\"{}\" is left out: strings that are not labels", printable(each.name_)));
         continue;
       }
       column.class_names = each.words_;
@@ -160,12 +160,11 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
              "\"{}\": \"{}\" has rows of several lengths, up to {}", printable(file),
              printable(each.name_), most);
     PT_CHECK(same || most * each.rows() <= 64 * each.whole_.size() + (std::size_t{1} << 26), kData,
-             "\"{}\": the rows of \"{}\" are of too different lengths to be filled up, up to {}",
+             "\"{}\": the lengths of the rows of \"{}\" differ too much for padding, up to {}",
              printable(file), printable(each.name_), most);
     if (!same) {
-      notes.push_back(fmt::format("rows of \"{}\" are filled up to {} with {}",
-                                  printable(each.name_), most,
-                                  role == ColumnRole::kLabel ? kIgnored : 0));
+      notes.push_back(fmt::format("rows of \"{}\" are padded to {} with {}", printable(each.name_),
+                                  most, role == ColumnRole::kLabel ? kIgnored : 0));
     }
     column.values = each.values(most, role == ColumnRole::kLabel ? kIgnored : 0);
     each = {};  // memory

@@ -24,7 +24,7 @@ class RaggedRows {
   /// Ends a row. `shape`: () for a single value; only its first extent may differ from the first
   /// row's. Returns what is wrong, or nothing.
   std::string end_row(const Shape& shape);
-  /// Whether no array can be made of them: real numbers in rows of several lengths.
+  /// Whether they cannot become an array: real numbers in rows of different lengths.
   bool are_ragged_reals() const { return kind_ == Kind::kReal && !same_length(); }
 
  private:

@@ -1,5 +1,5 @@
-// What a reader found in a file, before anybody asked what the model wants: named arrays with one
-// row per sample, or one long stream of tokens.
+// The content of a data file before it is bound to a model: named arrays with one row per sample,
+// or a stream of tokens.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ struct RawColumn {
   ColumnRole role = ColumnRole::kUnknown;
   /// For a matrix read from a table: the header's name of each column of the matrix.
   std::vector<std::string> field_names;
-  /// For labels that were words: the words, in the order of their numbers.
+  /// For labels that were names: the names, in the order of the class numbers.
   std::vector<std::string> class_names;
   /// For text files: the line of each row; empty where rows are just counted.
   std::vector<std::uint32_t> lines;
-  /// Rows that are made when they are asked for (row_source.h).
+  /// Rows that are decoded on the fly (row_source.h).
   std::shared_ptr<const RowSource> source = nullptr;
 
   std::size_t rows() const;
@@ -65,7 +65,7 @@ struct RawData {
   std::string format;
   RawSplit train;
   /// The part that the source itself sets aside (x_test, t10k-images, val.bin); may be empty.
-  RawSplit held_out;
+  RawSplit validation;
   /// Choices that the reader made, one sentence each.
   std::vector<std::string> notes;
 };

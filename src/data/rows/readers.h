@@ -57,7 +57,7 @@ struct CsvOptions {
   /// ',' ';' '\t'; 0 lets the first line decide.
   char delimiter = 0;
   enum class Header { kAuto, kYes, kNo } header = Header::kAuto;
-  /// What is not a number becomes nan, to be found and left out later, and is no error.
+  /// Values that are not numbers become NaN, to be skipped later, instead of an error.
   bool bad_cells_as_nan = false;
 };
 /// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label

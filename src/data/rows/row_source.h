@@ -1,5 +1,4 @@
-// Rows that are not kept as an array but made when they are asked for: images, decoded from their
-// files, and sparse rows.
+// Rows that are not stored as an array but decoded on the fly: images, and sparse rows.
 #pragma once
 
 #include <cstddef>

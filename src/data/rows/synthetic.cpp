@@ -110,7 +110,7 @@ class SyntheticDataset : public Dataset {
     return label.sample_shape == input.sample_shape && !ids ? Teacher::kSame : Teacher::kLinear;
   }
 
-  // The hidden class of a sample; labels are a function of it, and inputs lean towards it.
+  // The hidden class of a sample; labels are a function of it, and inputs correlate with it.
   std::uint32_t class_of(std::size_t index) const {
     return uniform_below(draw(seed_, kClass, index, 0).word[0],
                          static_cast<std::uint32_t>(classes()));

@@ -1,5 +1,5 @@
-// Data made up from what the model wants, for benchmarks and the bare command. A fixed random
-// teacher decides the labels, so that a model which learns brings the loss down.
+// Synthetic data generated for the model's inputs, for benchmarks and runs without data. The labels
+// follow a fixed random rule, so that training reduces the loss.
 #pragma once
 
 #include <cstdint>

@@ -102,9 +102,9 @@ TEST(OptionTable, EveryOptionOfTrainSaysWhatNumbersHaveToDoWithIt) {
   const auto check = [&](const OptionSpec& spec) {
     if (!spec.applies_to("train")) return;
     ++rows;
-    EXPECT_NE(spec.numbers, Numbers::kUnsaid)
+    EXPECT_NE(spec.effect, ResultEffect::kUnclassified)
         << spec.name << ": say in its row whether a run that goes on may be given another value";
-    EXPECT_TRUE(!spec.record || spec.numbers == Numbers::kRecorded) << spec.name;
+    EXPECT_TRUE(!spec.record || spec.effect == ResultEffect::kRecorded) << spec.name;
   };
   for (const OptionSpec& spec : describe_options(options)) {
     check(spec);
@@ -116,7 +116,7 @@ TEST(OptionTable, EveryOptionOfTrainSaysWhatNumbersHaveToDoWithIt) {
 TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   const auto record = [](const std::vector<std::string>& arguments) {
     std::map<std::string, std::string> all;
-    for (const auto& [name, value] : recorded_numbers(parse_options("train", arguments)))
+    for (const auto& [name, value] : recorded_settings(parse_options("train", arguments)))
       EXPECT_TRUE(all.emplace(name, value).second) << name << " is recorded twice";
     return all;
   };

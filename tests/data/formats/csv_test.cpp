@@ -150,7 +150,7 @@ TEST_F(CsvFiles, GzipAndDirectories) {
   write("test.csv", "5,6\n");
   const RawData raw = read_csv(directory(), {});
   EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 3}));
-  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), Doubles{6});
+  EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{6});
 }
 
 }  // namespace

@@ -330,12 +330,12 @@ TEST_F(Formats, WrongJsonNamesTheLine) {
       {"{\"x\": null}\n", "null"},
       {"{\"x\": 1}\n{\"x\": \"a\"}\n", "word"},
       {"{\"x\": \"a\"}\n{\"x\": 0.5}\n", "word"},
-      {"{\"x\": [\"a\"]}\n", "words in a list"},
+      {"{\"x\": [\"a\"]}\n", "strings in a list"},
       {"{\"x\": [1]}\n[1]\n", "line 2: it is no object"},
       {"{\"x\": [1]}\n3\n", "line 2: it is no object"},
       {"{\"x\": 1, \"x\": 2}\n", "twice"},
       {"{\"x\": [1.5, 2]}\n{\"x\": [1]}\n", "several lengths"},
-      {"{\"x\": [[[[[[[1]]]]]]]}\n", "lists in lists"},
+      {"{\"x\": [[[[[[[1]]]]]]]}\n", "nested too deeply"},
       {"{\"x\": [{\"a\": 1}]}\n", "objects in a list"},
       {"{}\n", "no numbers"},
   };
@@ -378,10 +378,11 @@ TEST_F(Formats, LibSvm) {
   EXPECT_EQ(values(*data.train, 1), (Doubles{1, 0, 0}));
   expect_contains(data.description, "indices count from 1");
   expect_contains(opened(write("z.svm", "2 0:1\n"), wants({1}, 3)).description, "count from 0");
-  expect_contains(data_error([&] { opened(path("a.txt2"), wants({2}, 2)); }), "cannot become");
+  expect_contains(data_error([&] { opened(path("a.txt2"), wants({2}, 2)); }), "do not fit");
   const std::pair<const char*, const char*> bad[] = {
-      {"1 1:2\n1 1:x\n", "line 2"},        {"a 1:2\n", "label"},    {"1 2:1 2:1\n", "must grow"},
-      {"1 999999999:1\n", "out of range"}, {"1 1:nan\n", "line 1"}, {"1 1:2\n1 3\n", "line 2"},
+      {"1 1:2\n1 1:x\n", "line 2"},     {"a 1:2\n", "label"},
+      {"1 2:1 2:1\n", "must increase"}, {"1 999999999:1\n", "out of range"},
+      {"1 1:nan\n", "line 1"},          {"1 1:2\n1 3\n", "line 2"},
   };
   DataOptions options;
   options.format = "libsvm";
@@ -394,12 +395,12 @@ TEST_F(Formats, LibSvm) {
 TEST_F(Formats, WritesWhatItReads) {
   RawData raw;
   raw.train = make_glyphs(5, 3, 28);
-  raw.held_out = make_glyphs(2, 4, 28);
+  raw.validation = make_glyphs(2, 4, 28);
   write_data(raw, path("g.npz"), {});
   const RawData again = read_source(path("g.npz"), {});
   EXPECT_EQ(again.train.columns[0].values.to_doubles(), raw.train.columns[0].values.to_doubles());
-  EXPECT_EQ(again.held_out.columns[1].values.to_doubles(),
-            raw.held_out.columns[1].values.to_doubles());
+  EXPECT_EQ(again.validation.columns[1].values.to_doubles(),
+            raw.validation.columns[1].values.to_doubles());
   raw.train = make_spirals(6, 1);
   write_data(raw, path("s.csv"), {});
   const RawData points = read_source(path("s.csv"), {});

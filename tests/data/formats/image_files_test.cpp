@@ -27,8 +27,8 @@ TEST_F(Idx, DirectoryWithTheUsualNames) {
   EXPECT_EQ(raw.train.columns[0].values.type().text(), "uint8 (2, 1, 3)");
   EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{0, 1, 2, 3, 4, 255}));
   EXPECT_EQ(raw.train.columns[1].values.to_doubles(), (Doubles{5, 9}));
-  ASSERT_EQ(raw.held_out.columns.size(), 2u);
-  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), Doubles{3});
+  ASSERT_EQ(raw.validation.columns.size(), 2u);
+  EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{3});
 }
 
 TEST_F(Idx, AFileWithItsLabelsBesideIt) {
@@ -86,7 +86,7 @@ TEST_F(Cifar, Ten) {
   EXPECT_EQ(pixels[0], 1);
   EXPECT_EQ(pixels[1024], 2);
   EXPECT_EQ(pixels[3072 + 2048], 6);
-  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), Doubles{0});
+  EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{0});
 }
 
 TEST_F(Cifar, HundredTakesTheFineLabels) {
@@ -97,7 +97,7 @@ TEST_F(Cifar, HundredTakesTheFineLabels) {
   ASSERT_EQ(recognise_cifar(directory()), CifarKind::kCifar100);
   const RawData raw = read_cifar(directory(), CifarKind::kCifar100);
   EXPECT_EQ(raw.train.columns[1].values.to_doubles(), Doubles{0x13});
-  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), Doubles{0x31});
+  EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{0x31});
 }
 
 TEST_F(Cifar, TruncatedIsAnError) {

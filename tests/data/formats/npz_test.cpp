@@ -92,7 +92,7 @@ TEST_F(Npz, StoredArchive) {
   EXPECT_EQ(y.role, ColumnRole::kLabel);
   EXPECT_EQ(y.values.dtype(), DType::kInt64);
   EXPECT_EQ(y.values.to_doubles(), (Doubles{1, 0}));
-  EXPECT_TRUE(raw.held_out.empty());
+  EXPECT_TRUE(raw.validation.empty());
 }
 
 TEST_F(Npz, DeflatedArchiveWithTrainAndTestParts) {
@@ -103,10 +103,10 @@ TEST_F(Npz, DeflatedArchiveWithTrainAndTestParts) {
   EXPECT_EQ(raw.train.columns[0].values.to_doubles(), want);
   EXPECT_EQ(raw.train.columns[0].values.shape(), (Shape{2, 3, 4}));
   EXPECT_EQ(raw.train.columns[1].values.to_doubles(), (Doubles{3, 1}));
-  ASSERT_EQ(raw.held_out.columns.size(), 2u);
-  EXPECT_EQ(raw.held_out.columns[0].name, "x");
-  EXPECT_EQ(raw.held_out.columns[0].values.to_doubles(), Doubles(12, 1));
-  EXPECT_EQ(raw.held_out.columns[1].values.to_doubles(), (Doubles{2}));
+  ASSERT_EQ(raw.validation.columns.size(), 2u);
+  EXPECT_EQ(raw.validation.columns[0].name, "x");
+  EXPECT_EQ(raw.validation.columns[0].values.to_doubles(), Doubles(12, 1));
+  EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), (Doubles{2}));
 }
 
 TEST_F(Npz, TheValidationPartComesBeforeTheTestPart) {
@@ -119,7 +119,7 @@ TEST_F(Npz, TheValidationPartComesBeforeTheTestPart) {
   writer.commit();
   const RawData raw = read_npz(path("v.npz"));
   EXPECT_EQ(raw.train.columns.at(0).values.to_doubles(), Doubles{1});
-  EXPECT_EQ(raw.held_out.columns.at(0).values.to_doubles(), Doubles{3});
+  EXPECT_EQ(raw.validation.columns.at(0).values.to_doubles(), Doubles{3});
 }
 
 TEST_F(Npz, EveryTruncationIsAnError) {
@@ -238,13 +238,13 @@ TEST(Npy, WrongHeadersAreErrors) {
   expect_contains(error(simple("<f4", "(1,)", std::string(8, '\0'))), "needs 4 bytes, it has 8");
   expect_contains(error(simple("<f4", "(4611686018427387904, 4)", "")), "impossible");
   expect_contains(error(simple("<f4", "(0, 4611686018427387904, 4)", "")), "impossible");
-  expect_contains(error(simple("<f4", "(99999999999999999999,)", "")), "breaks off");
-  expect_contains(error(simple("<f4", "(-1,)", "")), "breaks off");
-  expect_contains(error(simple("<f4", "(3", "")), "breaks off");
+  expect_contains(error(simple("<f4", "(99999999999999999999,)", "")), "is malformed");
+  expect_contains(error(simple("<f4", "(-1,)", "")), "is malformed");
+  expect_contains(error(simple("<f4", "(3", "")), "is malformed");
   expect_contains(error(simple("<c8", "(1,)", std::string(8, '\0'))), "type \"<c8\"");
   expect_contains(error(npy("{'descr': [('a', '<f4')], 'shape': (1,)}", "")), "records");
   expect_contains(error(npy("{'shape': (1,)}", "")), "no type");
-  expect_contains(error(npy("{'descr': '<f4", "")), "breaks off");
+  expect_contains(error(npy("{'descr': '<f4", "")), "is malformed");
   expect_contains(error("\x93NUMPY" + std::string("\x09\x00", 2) + little(2, 4) + "{}"),
                   "version 9");
   expect_contains(error("\x93NUMPY" + std::string("\x02\x00", 2) + little(0xffffffff, 4) + "{}"),

@@ -57,8 +57,8 @@ TEST_F(Tokens, FourByteFilesAndShards) {
     ASSERT_EQ(data->size(), 2u);  // 3 tokens of the first shard, 3 of the second
     EXPECT_EQ(values(*data, 0), (Doubles{1, 2, 5, 6}));
     EXPECT_EQ(values(*data, 1), (Doubles{2, 3, 6, 7}));
-    ASSERT_TRUE(raw.held_out.shards);
-    EXPECT_EQ(raw.held_out.shards->front().tokens(), 3u);
+    ASSERT_TRUE(raw.validation.shards);
+    EXPECT_EQ(raw.validation.shards->front().tokens(), 3u);
   }
 }
 

@@ -35,7 +35,7 @@ TEST_F(OpenData, TableIntoAnImageModel) {
   EXPECT_EQ(values(*got.train, 0, {5}), (Doubles{5, 10}));
   EXPECT_EQ(values(*got.train, 1), (Doubles{0, 1, 2, 0, 1, 2}));
   EXPECT_EQ(got.validation, nullptr);
-  expect_contains(got.description, "table of numbers (CSV, no header)");
+  expect_contains(got.description, "CSV (CSV, no header)");
   expect_contains(got.description, "reshaped, not scaled");
   expect_contains(got.description, "classes 0..2");
   expect_contains(got.description, "6 samples to train on");
@@ -43,7 +43,7 @@ TEST_F(OpenData, TableIntoAnImageModel) {
 
 TEST_F(OpenData, RecognisesEveryFormat) {
   const auto format = [&](const std::string& path) { return read_source(path, {}).format; };
-  EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "table of numbers (CSV, no header)");
+  EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "CSV (CSV, no header)");
   EXPECT_EQ(format(write("a.txt", "text")), "text, one token per byte");
   EXPECT_EQ(format(write("README", "text")), "text, one token per byte");
   const std::string row = "1, 2.5,-3e2\n";
@@ -52,7 +52,7 @@ TEST_F(OpenData, RecognisesEveryFormat) {
   const std::vector<std::string> tables = {
       row, row + "4,5,6", "a,b,c\n" + row, "1.5;2;iris\n2;3;rose\n", wide, wide + "\n" + wide};
   for (const std::string& content : tables)
-    EXPECT_EQ(format(write("stream", content)).substr(0, 16), "table of numbers") << content;
+    EXPECT_EQ(format(write("stream", content)).substr(0, 3), "CSV") << content;
   const std::vector<std::string> texts = {
       "Yes, it is.\nNo, you are.\n", "1\n2\n",       "a,b,c\n",
       "12,34\nto be, or not\n",      "1,2\n3,4,5\n", "1 2\n3 4\n"};
@@ -66,7 +66,7 @@ TEST_F(OpenData, RecognisesEveryFormat) {
                                          little(header.size(), 2) + header + "a")),
             "NumPy array (npy)");
   EXPECT_EQ(format(write("dir/train.csv", "1,2\n").substr(0, path("dir").size())),
-            "table of numbers (CSV, no header)");
+            "CSV (CSV, no header)");
 }
 
 TEST_F(OpenData, DirectoriesOfArraysAndOfTexts) {
@@ -107,12 +107,12 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
   expect_contains(error(path("absent.npz")), "no data file");
   expect_contains(error("/dev/zero"), "a device");
   expect_contains(error(write("empty", "")), "empty");
-  expect_contains(error(write("odd", std::string("\x7f\0\1ELF", 6))), "no known format");
-  expect_contains(error(write("a.png", std::string("\x89PNG\0", 5))), "no known format");
+  expect_contains(error(write("odd", std::string("\x7f\0\1ELF", 6))), "unknown format");
+  expect_contains(error(write("a.png", std::string("\x89PNG\0", 5))), "unknown format");
   write("folder/cats/1.jpg", "x");
-  expect_contains(error(path("folder")), "no image that can be read");
+  expect_contains(error(path("folder")), "cannot decode");
   write("other/a.xyz", std::string("\0", 1));
-  expect_contains(error(path("other")), "no known kind");
+  expect_contains(error(path("other")), "unknown format");
   DataOptions options;
   options.format = "hdf5";
   expect_contains(data_error([&] { read_source("x", options); }, ErrorKind::kUsage),
@@ -146,7 +146,7 @@ TEST_F(OpenData, ValidationByFractionRowsFileOrTheDataThemselves) {
   write("both/test.csv", "1,2\n");  // a competition's test part: no labels
   const OpenedData without = open_data(at(path("both")), spec);
   EXPECT_EQ(without.validation, nullptr);
-  expect_contains(without.description, "no validation on the part");
+  expect_contains(without.description, "no validation on the validation part");
 }
 
 TEST_F(OpenData, ErrorsInValidationDataSaySo) {
