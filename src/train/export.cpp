@@ -91,14 +91,14 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   return out;
 }
 
-std::string follow_training(const OnnxModel& model, RunConfig& config) {
+std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   std::string taken;
   const auto take = [&](const char* key, const char* option, std::string_view by_rule, bool is_open,
                         const auto& set) {
-    const auto found = model.metadata.find(key);
-    if (!is_open || found == model.metadata.end() || found->second == by_rule) return;
+    const auto found = metadata.find(key);
+    if (!is_open || found == metadata.end() || found->second == by_rule) return;
     with_context(
-        [&] { return fmt::format("reading \"{}\" in {}", key, printable(model.path.string())); },
+        [&] { return fmt::format("reading the model's metadata \"{}\"", key); },
         [&] { set(found->second); });
     taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", option, printable(found->second));
   };

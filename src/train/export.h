@@ -39,7 +39,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
                                const OnnxMetadata& before);
 /// Takes the loss, the label column and the normalization that a model was trained with where the
 /// configuration leaves them open. Returns a sentence that says which; empty: none.
-std::string follow_training(const OnnxModel& model, RunConfig& config);
+std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);
 /// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output

@@ -153,7 +153,7 @@ void Network::open_data_and_graph(const Network* same_data) {
     sample_shapes_ = same_data->sample_shapes_;
   } else if (config_.data.path != "synthetic") {
     if (mode_ == RunMode::kEvaluate) {
-      if (const std::string taken = follow_training(model_.file, config_); !taken.empty())
+      if (const std::string taken = follow_training(model_.file.metadata, config_); !taken.empty())
         log_info("eval", "note     {}", taken);
       loss_ = config_.model.loss;
     }

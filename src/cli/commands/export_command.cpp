@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
-#include "train/export.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -29,30 +29,6 @@ FoundCheckpoint read_steadily(const fs::path& from) {
       if (attempt == kAttempts || error.kind() != ErrorKind::kData) throw;
     }
   }
-}
-
-/// Lines of a file; empty if it does not exist.
-std::vector<std::string> lines_of(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
-
-/// What the checkpoint and its run's folder say of the training.
-TrainingDescription training_of(const Options& options, const FoundCheckpoint& found) {
-  const RunConfig& config = options.run;
-  const RunRecord& run = found.checkpoint.run;
-  TrainingDescription out;
-  out.synthetic = config.data.path == "synthetic";
-  out.class_names = lines_of(found.path.parent_path().parent_path() / "classes.txt");
-  out.loss = run.value("loss");
-  out.loss_output = config.model.loss.output;
-  out.ignore_index = config.model.loss.ignore_index;
-  out.label_column = config.data.csv.label_column;
-  const std::string scale = run.value("normalize");
-  out.normalization = scale.empty() ? config.data.bind.normalization.text() : scale;
-  return out;
 }
 
 }  // namespace
@@ -90,7 +66,7 @@ int export_command(Options& options) {
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);
   const OnnxMetadata metadata =
-      describe_training(found.checkpoint.step > 0, training_of(options, found), model.file.metadata);
+      describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
   for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
     log_info("export", "note     {}", change);
   if (to_stdout) {

@@ -165,7 +165,7 @@ int predict_command(Options& options) {
   const OnnxModel model = read_onnx(options.run.model.path);
   CsvOptions& table = options.run.data.csv;
   table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
-  if (const std::string taken = follow_training(model, options.run); !taken.empty())
+  if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
     log_info("predict", "note     {}", taken);
   const RawData raw = read_source(options.run.data.path, options.run.data);
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
