@@ -3,6 +3,7 @@
 import json
 import unittest
 
+from labels_test import linear
 from program import DATA, MODEL, Case, events
 
 SMALL = ["-m", MODEL, "--data", DATA, "--limit", "200", "--device", "cpu", "--threads", "1"]
@@ -125,7 +126,7 @@ class Evaluation(Results):
 
     def test_it_knows_the_loss(self):
         data = self.write("t.csv", "".join(f"{i / 60:.2f},{i * 7 % 60 / 60:.2f},0.5,0.25,{i / 7:.3f}\n" for i in range(60)))
-        self.succeed("new", "mlp", "--image", "2", "--channels", "1", "--classes", "1", "-o", "mlp.onnx")
+        self.write("mlp.onnx", linear(4, 1))
         self.succeed("train", "mlp.onnx", "--data", data, "--loss", "l1", "--device", "cpu", "--max-steps", "3", "-o", "out.onnx", "--run-dir", "run", "-q")
         losses = [self.succeed("eval", "out.onnx", "--data", data, "--device", "cpu", *loss)[0] for loss in ([], ["--loss", "l1"], ["--loss", "mse"])]
         self.assertEqual(losses[0], losses[1])

@@ -47,10 +47,6 @@ void describe_checkpoints(Table& table, Options& options) {
             : static_cast<int>(std::min<std::int64_t>(1 << 30, parse_integer("--keep", v, 2)));
   };
   keep.get = [&options] { return options.keep == 0 ? "all" : fmt::format("{}", options.keep); };
-  table.choice("--save", options.save, {"best", "last"},
-               "which model --output and RUN/trained.onnx are where there is validation; the other "
-               "one is RUN/last.onnx or RUN/best.onnx",
-               "train");
   table.choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
                "when a checkpoint cannot be written; warn: continue, but stop after the third "
                "failure in a row",

@@ -20,8 +20,7 @@ bool is_kept(const OptionSpec& spec) {
   // Initialisation is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
-  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep" ||
-         spec.name == "--save";
+  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
 }
 
 /// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
