@@ -133,10 +133,11 @@ constexpr double kTable3[2][3] = {{1, 1.7, 2.7}, {1, 1.8, 3.3}};  // AmoebaNet, 
 void print_gpipe(const std::filesystem::path& data) {
   fmt::print(
       "## GPipe, Table 2: throughput on TPUs, relative to 2 partitions and 1 micro-batch\n\n"
-      "Published / predicted for Transformer-48: 48 equal layers, a backward pass of two forwards, "
-      "all activations computed again, transfers free, the\nsame mini-batch everywhere. What "
-      "remains is the schedule.\n\n"
-      "| micro-batches | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "Published / **predicted** for Transformer-48: 48 equal layers, a backward pass of two "
+      "forwards, full recomputation, free\n"
+      "transfers and the same mini-batch everywhere, so only the schedule matters.\n\n"
+      "| micro-batches | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   const double unit = seconds_of(equal_stages(2), 1);
   for (const Throughput& row : kTable2) {
     fmt::print("| {} |", row.micro_batches);
@@ -147,11 +148,14 @@ void print_gpipe(const std::filesystem::path& data) {
     fmt::print("\n");
   }
   fmt::print(
-      "\nPublished / predicted for AmoebaNet-D (18, 256). Nobody has published its layers' times: "
-      "PipeDream's profile of NASNet-A large stands in, of the\nsame family, with 18 normal cells "
-      "as well. First with GPipe's own cut (whole cells, by the sum of the forwards), then, after "
-      "the bar, with pipetrain's\n(between any two layers).\n\n"
-      "| micro-batches | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "\n"
+      "Published / **predicted** for AmoebaNet-D (18, 256). Its layer times are not published; "
+      "PipeDream's profile of NASNet-A\n"
+      "large stands in, which also has 18 normal cells. Predicted with GPipe's cut (whole cells, "
+      "by forward time) and, after\n"
+      "the bar, with pipetrain's (between any two layers).\n\n"
+      "| micro-batches | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   const PipeDreamProfile nasnet = read_pipedream_profile(data / "nasnetalarge/graph.txt");
   std::vector<Stages> theirs, ours;
   for (const int count : kPartitions) {
@@ -169,8 +173,11 @@ void print_gpipe(const std::filesystem::path& data) {
     fmt::print("\n");
   }
   fmt::print(
-      "\nTable 3, GPUs without fast links, 32 micro-batches, relative to K = 2; published / "
-      "predicted without any transfers:\n\n| | K = 2 | K = 4 | K = 8 |\n|---|---|---|---|\n");
+      "\n"
+      "Table 3, GPUs without fast links, 32 micro-batches, relative to K = 2; published / "
+      "**predicted** without transfers:\n\n"
+      "| | K = 2 | K = 4 | K = 8 |\n"
+      "|---|---|---|---|\n");
   for (int row = 0; row < 2; ++row) {
     const auto seconds = [&](int k) {
       return seconds_of(row == 0 ? theirs[at(k)] : equal_stages(kPartitions[k]), 32);
@@ -382,21 +389,21 @@ void print_pipedream(const std::filesystem::path& data, const std::filesystem::p
         "|\n|---|---|---|---:|---:|---:|---:|---:|---:|\n");
   };
   fmt::print(
-      "\n## PipeDream, Table 1: epoch time, speed-up over data parallelism\n\n"
-      "Inputs: the profiles that PipeDream's authors published (`tests/data/pipedream/`) and their "
-      "clusters as files (`topologies/`), with the bandwidths\nthat the vendors promise. "
-      "Columns:\n\n"
-      "- *PipeDream's model*: the best plan of its own optimizer (`--compat pipedream`) over data "
-      "parallelism, both in its own cost model;\n"
-      "- *our model*: the published configuration with the best cut for it, over data parallelism, "
-      "both in the planner's model: transfers and all-reduce\n  are added to compute;\n"
-      "- *simulated*: the same two, simulated instruction by instruction with PipeDream's "
-      "schedule, "
-      "where transfers overlap compute;\n"
-      "- *all-reduce hidden*: the simulated configuration against a data parallelism whose "
-      "all-reduce overlaps the backward pass perfectly;\n"
-      "- *our plan*: the best plan of pipetrain's planner and its configuration (devices of each "
-      "stage), in its model.\n\n");
+      "\n"
+      "## PipeDream, Table 1: epoch time, speed-up over data parallelism\n\n"
+      "Inputs: the profiles that PipeDream's authors published (`tests/data/pipedream/`) and "
+      "their clusters (`topologies/`) with\n"
+      "the vendors' bandwidths. Columns:\n\n"
+      "- *PipeDream's model*: the best plan of its own optimizer (`--compat pipedream`) over "
+      "data parallelism, both in its own cost model;\n"
+      "- *our model*: the published configuration with its best cut over data parallelism, both "
+      "in the planner's model, where\n"
+      "  transfers and all-reduce are added to compute;\n"
+      "- *simulated*: the same two, simulated with PipeDream's schedule, where transfers overlap "
+      "compute;\n"
+      "- *all-reduce hidden*: simulated, against data parallelism whose all-reduce overlaps the "
+      "backward pass perfectly;\n"
+      "- *our plan*: pipetrain's best plan, in its own model, with the devices of each stage.\n\n");
   header();
   const auto profile_of = [&](const Setting& setting) {
     return read_pipedream_profile(data / setting.profile / "graph.txt");
@@ -409,9 +416,10 @@ void print_pipedream(const std::filesystem::path& data, const std::filesystem::p
     print_row(setting, predict(setting, profile_of(setting), topology_of(setting)), "");
   }
   fmt::print(
-      "\n`*` as remembered from the paper by a reader, not checked against it. AWD-LM and S2VT are "
-      "missing: their profiles were not published.\n\nThe rows that differ most, with other "
-      "inputs:\n\n");
+      "\n"
+      "`*` quoted from memory, not checked against the paper. The profiles of AWD-LM and S2VT "
+      "were not published.\n\n"
+      "The rows that differ most, with other inputs:\n\n");
   header();
   for (const std::size_t i : {std::size_t{0}, std::size_t{4}}) {
     const Setting& setting = settings[i];

@@ -155,7 +155,7 @@ def turns_table(found):
     for form in forms:
         head += [f"{form} ms", "times as fast"]
     return "\n## One stage and 2 stages × 1 thread, 8 micro-batches, in turn\n\n" + table(head, rows) + \
-        "\nMedian steps; times as fast by the sums of all steps, and in the median turn.\n"
+        "\nMedian step times; times as fast by the total time of all steps, and in the median turn.\n"
 
 
 def tax_table(found):
@@ -167,7 +167,7 @@ def tax_table(found):
             rows.append([f"{title_of(row['model'])}, {label}"] + [
                 "–" if count not in times else milliseconds(times[1]) if count == 1
                 else f"{milliseconds(times[count])} = {times[count] / times[1]:.2f}" for count in counts])
-    return "\n## Micro-batch tax: compute of a step over that of one micro-batch, 1 thread, ms\n\n" + table(
+    return "\n## Micro-batch overhead: a step's time and that over one micro-batch's, 1 thread, ms\n\n" + table(
         ["model (batch), micro-batches:", *map(str, counts)], rows)
 
 
@@ -175,9 +175,9 @@ def time_table(found):
     kinds = list(found["time"][0]["shares"])
     rows = [[f"{title_of(row['model'])}, {on_threads(row['threads'])}", milliseconds(row["step_ms"])]
             + [f"{100 * row['shares'].get(kind, 0):.1f}" for kind in kinds] for row in found["time"]]
-    return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "step ms", *kinds], rows) + \
-        "\nMeasured in the steady steps of a training run. products: convolutions, matrix products, recurrences, attention. rows: " \
-        "normalisation, softmax, pooling, reductions, lookups. waiting: for data, and between instructions.\n" + rates_table(found)
+    return "\n## Where the time of a step goes, %\n\n" + table(["model (batch)", "ms/step", *kinds], rows) + \
+        "\nMeasured in the steady steps of a training run. matmul/conv: with recurrences and attention. norm/softmax: with pooling, " \
+        "reductions and lookups. idle: waiting for data, and between instructions.\n" + rates_table(found)
 
 
 def rate_text(rate, peak):
@@ -194,9 +194,9 @@ def rates_table(found):
         kernels = [f"{one['op']} {one['name']} ({one['part']}) {milliseconds(one['ms'])} ms"
                    + (f", {rate_text(one['rate'], row['peak'])}" if one["rate"] else "") for one in row["slowest"]]
         slowest.append(f"- {title}: " + "; ".join(kernels))
-    return "\n## How fast kernels are, GFLOP/s and share of a large product's\n\n" + \
-        table(["model (batch)", "large product", *parts], rows) + \
-        "\nAll products of a part together, measured kernel by kernel; above 100 % is Winograd, which multiplies less. The slowest:\n\n" + \
+    return "\n## How fast kernels are, GFLOP/s and share of a large matmul's\n\n" + \
+        table(["model (batch)", "large matmul", *parts], rows) + \
+        "\nAll kernels of a pass together, measured kernel by kernel; above 100 % is Winograd, which multiplies less. The slowest:\n\n" + \
         "\n".join(slowest) + "\n"
 
 

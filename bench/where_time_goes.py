@@ -1,5 +1,5 @@
 """Where the time of pipetrain's step goes: a training run says how its steady steps divide among kinds of kernels, the
-optimizer and waiting; `pipetrain profile` says how fast single kernels are next to a large matrix product."""
+optimizer and idle time; `pipetrain profile` says how fast single kernels are next to a large matrix product."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from pipetrain_run import pipetrain, run, training_flags
 # Operators whose operations are multiplications and additions, by the first words of their names.
 PRODUCTS = ("MatMul", "Conv", "Lstm", "LSTM", "Gru", "GRU", "Rnn", "RNN", "Recurrent", "Attention", "Einsum")
 PARTS = ("forward", "input gradient", "weight gradient")
-# What `train` prints: "shares   products 81.0 % · element-wise 9.1 % · …".
-SHARE = re.compile(r"([a-z-]+) ([0-9.]+) %")
+# What `train` prints: "shares   matmul/conv 81.0 % · element-wise 9.1 % · …".
+SHARE = re.compile(r"([a-z/-]+) ([0-9.]+) %")
 PEAK = re.compile(r"^peak: ([0-9.]+) Gflop/s", re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh -e
-# ResNet-18 for CIFAR-10 with the settings of TensorFlow's CIFAR-10 example: batches of 128, momentum 0.9, weight decay 2e-4, a rate of 0.1 that falls
-# tenfold after 82 and after 123 epochs, random crops and mirror images. DATA is the folder with data_batch_1.bin … and test_batch.bin of
-# CIFAR-10's binary version.
+# ResNet-18 on CIFAR-10 with the settings of TensorFlow's CIFAR-10 example: batch size 128, momentum 0.9, weight decay 2e-4, learning rate 0.1,
+# divided by 10 after 82 and 123 epochs, random crops and flips. DATA is the folder with data_batch_1.bin … and test_batch.bin of
+# the binary version of CIFAR-10.
 cd "$(dirname "$0")/.."
 : "${PIPETRAIN:=build/pipetrain}" "${DATA:=cifar-10-batches-bin}" "${EPOCHS:=160}" "${STAGES:=4}" "${OUT:=runs/examples}" "${WIDTH:=64}"
 mkdir -p "$OUT"

@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# A digit classifier over several stages, then its accuracy. EPOCHS, STAGES and PIPETRAIN change how.
+# Trains a digit classifier in several pipeline stages and evaluates it. EPOCHS, STAGES and PIPETRAIN override the defaults.
 cd "$(dirname "$0")/.."
 : "${PIPETRAIN:=build/pipetrain}" "${EPOCHS:=20}" "${STAGES:=4}" "${OUT:=runs/examples}"
 mkdir -p "$OUT"

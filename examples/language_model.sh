@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# A small GPT on text, byte by byte.
+# Trains a small byte-level GPT on text.
 cd "$(dirname "$0")/.."
 : "${PIPETRAIN:=build/pipetrain}" "${STEPS:=300}" "${TEXT:=README.md}" "${OUT:=runs/examples}"
 mkdir -p "$OUT"

@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# Takes a model of ten digits and makes one of five of them: a new last layer, the rest at a tenth of the rate.
+# Fine-tunes a ten-digit model for five digits: a new last layer, the rest with a tenth of the learning rate.
 cd "$(dirname "$0")/.."
 : "${PIPETRAIN:=build/pipetrain}" "${EPOCHS:=5}" "${OUT:=runs/examples}"
 mkdir -p "$OUT"

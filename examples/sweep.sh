@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# One run for each learning rate; a run that diverges (exit code 6) is passed over. Needs jq for the table.
+# One run per learning rate; runs that diverge (exit code 6) are skipped. The table needs jq.
 cd "$(dirname "$0")/.."
 : "${PIPETRAIN:=build/pipetrain}" "${EPOCHS:=3}" "${RATES:=1e-4 1e-3 1e-2}" "${OUT:=runs/examples}"
 for lr in $RATES; do

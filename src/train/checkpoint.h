@@ -6,10 +6,10 @@
 //     best                 likewise, where there is validation
 //     step-000400/         appears as a whole: written as .step-000400.PID.tmp, synced, renamed
 //       weights.safetensors     parameters and running statistics by their names in the model
-//       optimizer.safetensors   what the optimizer remembers: "mean/NAME", "mean_square/NAME", …
-//       stashed.safetensors     asynchronous schedules: older weights that batches in flight read,
-//       "VERSION/NAME" manifest.json           written last: all else, and checksums of everything,
-//       its own included, and the signature of its user (base/user_key.h)
+//       optimizer.safetensors   optimizer state: "mean/NAME", "mean_square/NAME", …
+//       stashed.safetensors     older weights of batches in flight (asynchronous schedules only)
+//       manifest.json           written last: everything else, checksums of all files and its own,
+//                               and the signature of its user (base/user_key.h)
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct Checkpoint {
   RunRecord run;
   bool is_own = false;  // on reading: written by a run of this user on this machine
   std::string reason;   // "every", "best", "signal", "final", …
-  std::int64_t step =
-      0;  // completed mini-batches: also the position in the data and the dropout masks
+  /// Completed mini-batches: also the position in the data and the dropout masks.
+  std::int64_t step = 0;
   std::int64_t total_steps = 0;
   std::int64_t batches_per_epoch = 0;
   double learning_rate = 0;  // of the last update

@@ -27,8 +27,8 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
     plan.notes.emplace_back(
         "GPU times are estimated from FLOPs and bytes, not measured; pipetrain profile measures "
         "them");
-  std::set<std::string>
-      makes;  // of this process's GPUs: opening another's would allocate memory there
+  // Of this process's GPUs: opening another's would allocate memory there.
+  std::set<std::string> makes;
   for (int device = 0; profile.backend == "device" && network.leads() && device < std::ssize(gpus);
        ++device) {
     if (network.is_here(device))

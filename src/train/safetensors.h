@@ -1,8 +1,8 @@
 // Files of named tensors in Hugging Face's safetensors format, which any tool can read:
 //
 //   8 bytes   length of the header, little-endian
-//   header    {"NAME": {"dtype": "F32", "shape": [8, 6], "data_offsets": [0, 192]}, …}, padded with
-//   blanks data      the tensors one after the other, row-major, little-endian, without gaps
+//   header    {"NAME": {"dtype": "F32", "shape": [8, 6], "data_offsets": [0, 192]}, …} and blanks
+//   data      the tensors one after the other, row-major, little-endian, without gaps
 //
 // Equal tensors give equal bytes: they are sorted by name.
 #pragma once

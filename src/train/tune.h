@@ -39,8 +39,8 @@ struct TuneCandidate {
 };
 
 struct TuneResult {
-  std::vector<TuneCandidate>
-      candidates;  // in the order of measurement; the first is the run as given
+  /// In the order of measurement; the first is the run as given.
+  std::vector<TuneCandidate> candidates;
   int best = 0;
   std::size_t considered = 0;  // configurations that were simulated and fit
   double seconds = 0;

@@ -226,7 +226,7 @@ class Saving(Checkpoints):
         one = [*SMALL, "--batch-size", "320", "--epochs", "12"]
         _, err = self.succeed("train", *one, "--run-dir", "run")
         self.assertEqual(self.names(), ["latest", "step-000012"])
-        self.assertRegex(err, r"(?m)saves    1 checkpoint · \d+\.\d\d % of the time")
+        self.assertRegex(err, r"(?m)saves    1 checkpoint · blocked training \d+\.\d\d % of the time")
         self.succeed("train", *one, "--run-dir", "each", "--save-every", "1ep", "--keep", "all")
         self.assertEqual(len(self.names("each")), 13)
         self.assertEqual(self.last_event("run_end", "each")["checkpoints"], 12)
@@ -276,7 +276,7 @@ class Saving(Checkpoints):
         (self.folder / "run").mkdir()
         self.write("run/checkpoints", "in the way of the folder")
         _, err = self.succeed("train", *SMALL, "--epochs", "2", "--save-every", "1ep", "--run-dir", "run", "--overwrite")
-        self.assertIn("warning: no checkpoint", err)
+        self.assertIn("warning: checkpoint not saved", err)
         code, _, err = self.run_program("train", *SMALL, "--epochs", "9", "--save-every", "1ep", "--run-dir", "run", "--overwrite")
         self.assertEqual(code, 5, err)
         self.assertIn("3 checkpoints in a row", err)
@@ -296,7 +296,7 @@ class Saving(Checkpoints):
     def test_a_file_that_cannot_grow_leaves_no_half_line_and_no_half_file(self):
         limit = 30000  # bytes: room for some events, for no checkpoint and for no model
         err = self.refused("resource", "train", *SMALL, "--epochs", "20", "--run-dir", "run", "--save-every", "100",
-                           says=["no checkpoint", "events will be missing", "trained.onnx"],
+                           says=["checkpoint not saved", "events will be missing", "trained.onnx"],
                            before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         self.assertEqual(err.count("events.jsonl"), 1)
         records = events((self.folder / "run/events.jsonl").read_text())

@@ -17,7 +17,7 @@ class Command(Case):
     def test_make_inspect_convert(self):
         self.succeed("data", "make", "glyphs", "--samples", "40", "-o", "g.npz")
         out, _ = self.succeed("data", "inspect", "g.npz")
-        for part in ["NumPy archive", "train: 40 samples", "held out: 8 samples", "uint8 (28, 28)", "(labels)"]:
+        for part in ["NumPy archive", "train: 40 samples", "validation: 8 samples", "uint8 (28, 28)", "(labels)"]:
             self.assertIn(part, out)
         first = (self.folder / "g.npz").read_bytes()
         self.refused("usage", "data", "make", "glyphs", "-o", "g.npz", says="--overwrite")

@@ -11,7 +11,7 @@ from program import DATA, MODEL, Case, events, parse
 class Measure(Case):
     def test_it_writes_a_topology_beside_the_cache(self):
         out, _ = self.succeed("doctor", "--measure")
-        for what in ["memory copy", "matrix product", "topology.json"]:
+        for what in ["memory copy", "matmul", "topology.json"]:
             self.assertIn(what, out)
         with open(f"{self.cache}/topology.json") as file:
             topology = json.load(file)

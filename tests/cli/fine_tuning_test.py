@@ -229,7 +229,7 @@ class FineTuning(Case):
         self.assertEqual(end["steps"], 24)  # one epoch of 8 steps to be the best, two without a better one
         self.refused("usage", "train", *SGD, "--patience", "2", says=["--patience", "--val-split"])
         self.refused("usage", "train", *SGD, "--val-split", "0.2", "--best-metric", "r2", says=["--best-metric r2", "classifier"])
-        self.assertIn("no better loss in 2 validations", err)
+        self.assertIn("no improvement of loss for 2 validations", err)
         self.assertTrue((self.folder / "run/checkpoints/best").exists())
 
     def test_validation_may_come_in_steps(self):
@@ -282,8 +282,8 @@ class FineTuning(Case):
             self.assertEqual(self.sha(f"{name}.data"), self.sha("trained.onnx.data"))
         outs = [self.succeed("eval", name, "--data", DATA, "--device", "cpu", "--json")[0] for name in ["trained.onnx", "one/trained.onnx"]]
         self.assertEqual(json.loads(outs[0])["loss"], json.loads(outs[1])["loss"])
-        self.refused("usage", "export", "--from", "two", "-o", "-", says=["--output -", "other files"])
-        self.refused("usage", "train", "-m", "trained.onnx", "--data", DATA, "--max-steps", "1", "--device", "cpu", "-o", "-", says="other files")
+        self.refused("usage", "export", "--from", "two", "-o", "-", says=["--output -", "external weights"])
+        self.refused("usage", "train", "-m", "trained.onnx", "--data", DATA, "--max-steps", "1", "--device", "cpu", "-o", "-", says="external weights")
 
     def test_new_weights_are_a_function_of_the_seed(self):
         for run, seed in [("a", 1), ("b", 1), ("c", 2)]:

@@ -116,7 +116,7 @@ class Processes(Case):
         run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
         code, _, err = self.run_in(1, *run, ":", "-n", "1", "env", "PIPETRAIN_VECTORS=AVX2", PROGRAM, *run)
         self.assertEqual(code, EXIT["resource"], err)
-        self.assertIn("process 1 computes with AVX2, process 0 with AVX-512", err)
+        self.assertIn("process 1 uses AVX2, but process 0 uses AVX-512", err)
         self.train_in(2, *run, environment={"PIPETRAIN_VECTORS": "AVX2"})
 
     def test_a_run_goes_on_in_any_number_of_processes(self):
@@ -177,7 +177,7 @@ class Processes(Case):
                 ("model", "no-such.onnx", [*RUN, "-m", "no-such.onnx", "--stages", "2"]),
                 ("usage", "--no-such-flag", [*RUN, "-m", MODEL, "--no-such-flag", "--stages", "2"]),
                 ("usage", "2 processes were started for 1 stage;", [*RUN, "-m", MODEL, "--stages", "1"]),
-                ("usage", "which several processes cannot do yet", [*DIGITS, "--schedule", "pipedream"])):
+                ("usage", "which several processes do not support yet", [*DIGITS, "--schedule", "pipedream"])):
             code, _, err = self.run_in(2, *arguments)
             self.assertEqual(code, EXIT[kind], err)
             self.assertEqual(err.count("error: "), 1, err)

@@ -1,5 +1,5 @@
 """The README and the pages of docs/: their commands run as they are written, in order, in a folder with the files they name; their links lead somewhere;
-the README fits on a page."""
+the README fits on a page; the tests and files that they name exist; their words are those of CONTRIBUTING.md's glossary."""
 
 import os
 import pathlib
@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 from program import MODEL, MODELS, PROGRAM, SECONDS, Case, digits
@@ -15,6 +16,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 README = (SOURCE / "README.md").read_text()
 FIRST_MODEL = (SOURCE / "docs/first-model.md").read_text()
 PAGES = sorted([*SOURCE.glob("*.md"), *SOURCE.glob("docs/*.md")])
+GENERATED = ("cli.md", "operators.md", "gpu-operators.md")
 
 
 def commands(text):
@@ -41,6 +43,30 @@ class Pages(unittest.TestCase):
                     self.assertTrue(target.exists())
                     if part:
                         self.assertIn(part, anchors(target))
+
+    def test_tests_that_are_named_exist(self):
+        tests = {f"{suite}.{name}" for path in SOURCE.glob("tests/**/*_test.cpp")
+                 for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.MULTILINE)}
+        suites = {name.partition(".")[0] for name in tests}
+        text = (SOURCE / "ARCHITECTURE.md").read_text()
+        invariants = text[text.index("## Invariants"):text.index("## Design notes")]
+        named = re.findall(r"`([A-Z]\w+\.[A-Z]\w+)`", invariants)
+        self.assertGreater(len(named), 40)
+        self.assertEqual([name for name in named if name not in tests | {"Suite.Test"}], [])
+        for invariant in re.split(r"^- ", invariants, flags=re.MULTILINE)[1:]:
+            with self.subTest(invariant.splitlines()[0]):
+                cited = re.findall(r"`([^`]+)`", invariant)
+                self.assertTrue(any(word in tests or word in suites or word.startswith("tests/") for word in cited), "names no test")
+
+    def test_files_that_are_named_exist(self):
+        for page in (page for page in PAGES if page.name not in GENERATED):
+            for name in re.findall(r"`((?:[a-z_]+/)+[a-z0-9_]+\.(?:cpp|cu|h|py|patch|sh))`", page.read_text()):
+                with self.subTest(page=page.name, file=name):
+                    self.assertTrue(any((SOURCE / folder / name).exists() for folder in (".", "src", "src/cuda/toolkit")))
+
+    def test_the_chart_shows_the_benchmarks(self):
+        done = subprocess.run([sys.executable, SOURCE / "bench/speed_chart.py", "-o", "/dev/stdout"], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, (SOURCE / "docs/images/speed.svg").read_text())
 
     def test_every_page_is_reached_from_the_index(self):
         index = (SOURCE / "docs/README.md").read_text()

@@ -56,7 +56,7 @@ TEST(ScheduleCommand, ShowsRowsAndASummary) {
             "         0                                              12\n"
             "F░ forward  B▓ backward\n"
             "1f1b · 2 stages on 2 devices · 3 micro-batches\n"
-            "makespan 12 · period 12 · bubble 25.0 % (by theory 25.0 %)\n"
+            "makespan 12 · period 12 · bubble 25.0 % (theory: 25.0 %)\n"
             "in flight 2 1 · weight copies 1 1 · staleness 0 0\n");
 }
 

@@ -15,7 +15,7 @@ CPU = ("--device", "cpu")
 class Verify(Case):
     def equal(self, *arguments):
         out, _ = self.succeed("verify", "--model", MODEL, *CPU, "-q", *arguments)
-        self.assertTrue(out.startswith("equal bits"), out)
+        self.assertTrue(out.startswith("bit-identical"), out)
 
     def test_several_stages_on_a_device_and_several_devices_on_a_stage(self):
         self.equal("--gpus", "2", "--schedule", "zb-v", "--batch-size", "16", "--micro-batches", "4")
@@ -70,7 +70,7 @@ class Plans(Case):
         # One sample does not take a share of a kernel's time; all samples at once are too many for any memory.
         for batch in ("32", "4096"):
             out, err = self.succeed("plan", "--model", "hollow.onnx", "--gpus", "4", "--topology", "dgx-h100x8", "--batch-size", batch)
-            promised = re.search(r" ([\d.]+ \w?s) a step", err)[1]
+            promised = re.search(r" ([\d.]+ \w?s)/step", err)[1]
             predicted = re.search(r"predicted step ([\d.]+ \w?s) ", out)[1]
             self.assertEqual(promised.split()[1], predicted.split()[1])
             self.assertAlmostEqual(float(promised.split()[0]) / float(predicted.split()[0]), 1, delta=0.1)

@@ -116,7 +116,7 @@ class Terminal(Case):
             lines = text.replace("\r\x1b[K", "").replace("\x1b[1A", "").replace("\r\n", "\n").replace(str(MODELS), "models").splitlines()
             if lines[-1] == "":
                 lines.pop()
-            measured = r"^(step +\d+/\d+) .*|( in) \d.*|(, by) .*|(predicted step) .*|(samples,) .*s\)|^(0 +\S+ +\S+ M) .*"
+            measured = r"^(step +\d+/\d+) .*|( in) \d.*|(, profiled on) .*|(predicted step) .*|(samples,) .*s\)|^(0 +\S+ +\S+ M) .*"
             kept = [re.sub(measured, lambda found: found[found.lastindex] + " ~", line) for line in lines
                     if not line.startswith(("shares ", "memory ", "time ", "bubble ", "    +", "    -", "     +", "     -"))]
             kept = [re.sub("^step +", "step ", line) for line in kept]  # narrow windows pad less

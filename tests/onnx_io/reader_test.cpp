@@ -201,7 +201,7 @@ TEST(ReaderTest, OddButHarmlessFilesAreReadWithAWarning) {
   EXPECT_TRUE(warns(model, "'same'"));
   EXPECT_TRUE(warns(model, "opset 99 is newer"));
   EXPECT_TRUE(warns(model, "IR version 99 is newer"));
-  EXPECT_TRUE(warns(model, "taken as unknown"));
+  EXPECT_TRUE(warns(model, "treated as unknown"));
   EXPECT_TRUE(warns(model, "'nan'"));
   EXPECT_FALSE(warns(model, "'mask'"));
 }

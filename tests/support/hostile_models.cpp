@@ -105,7 +105,7 @@ class HostileFiles {
     add("wire_type_3", std::string("\x08\x08\x3b\x01", 4), "wire type 3");
     add("wire_type_7", std::string("\x08\x08\x3f\x01", 4), "wire type 7");
     add("field_number_0", std::string("\x08\x08\x02\x00", 4), "field number 0");
-    add("two_graphs", good + field(7, small_model().graph()), "there twice");
+    add("two_graphs", good + field(7, small_model().graph()), "appears twice");
     edited("name_not_utf8", "not UTF-8", [](ModelParts& parts) {
       parts.nodes = {node_part("MatMul", {"x", "W"}, {"y"}, {}, "\xff\xfe")};
     });
@@ -117,7 +117,7 @@ class HostileFiles {
     });
     weight("half_a_float", "not a whole number",
            tensor_part("W", {4, 4}, 1, field(4, std::string(63, '\0'))));
-    weight("raw_data_twice", "there twice",
+    weight("raw_data_twice", "appears twice",
            tensor_part("W", {4, 4}, 1,
                        raw_data(std::string(64, '\0')) + raw_data(std::string(64, '\0'))));
     weight("packed_number_cut_off", "cut off",
@@ -176,7 +176,7 @@ class HostileFiles {
                            std::vector<std::string> with) {
       edited(name, message, [&](ModelParts& parts) { parts.nodes = std::move(with); });
     };
-    nodes("input_undefined", "'NOPE' is is not defined",
+    nodes("input_undefined", "'NOPE' is not defined",
           {node_part("MatMul", {"x", "NOPE"}, {"y"})});
     nodes("output_made_twice", "'y' is produced twice",
           {node_part("Relu", {"x"}, {"y"}, {}, "a"), node_part("Relu", {"x"}, {"y"}, {}, "b")});
@@ -245,7 +245,7 @@ class HostileFiles {
     const std::string tensor = field(5, tensor_part("", {2}, 1, raw_data("12345678")));
     attribute("attribute_mismatch", "says that it is an int",
               typed("transA", 2, field(7, std::string(4, '\0'))));
-    attribute("attribute_twice", "there twice",
+    attribute("attribute_twice", "appears twice",
               typed("transA", 2, field(3, std::int64_t{0})) +
                   typed("transA", 2, field(3, std::int64_t{1})));
     attribute("attribute_of_two_kinds", "two kinds",

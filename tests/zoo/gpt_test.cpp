@@ -112,7 +112,7 @@ TEST(Gpt, TheLargestIsPlannedWithoutItsWeights) {
 
   OnnxModel model = read_onnx(directory / "gpt.onnx");
   ASSERT_EQ(model.warnings.size(), 1U);
-  EXPECT_NE(model.warnings[0].find("never written"), std::string::npos);
+  EXPECT_NE(model.warnings[0].find("sparse"), std::string::npos);
   auto rules = classify_tensors(model, {});
   untie_copies(model, rules);
   BuildOptions options;

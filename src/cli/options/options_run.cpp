@@ -10,8 +10,8 @@ void describe_checkpoints(Table& table, Options& options) {
   table.group = "Checkpoints";
   table.effect = ResultEffect::kNone;
   OptionSpec& resume = table.add("--resume", "",
-                                 "resume from the newest checkpoint; auto: or start a new run if "
-                                 "there is none; PATH: from this checkpoint",
+                                 "resume from the newest checkpoint; auto: start a new run if "
+                                 "there is none; PATH: resume from this one",
                                  "train");
   resume.optional_value = "auto|PATH";
   resume.path = PathUse::kRead;

@@ -104,12 +104,12 @@ TEST(Bind, WrongSizesAreErrors) {
                 {});
     });
   };
-  expect_contains(error({kX, kY}, {3}), "has 2 values a sample; input \"image\" wants (3) = 3");
+  expect_contains(error({kX, kY}, {3}), "has 2 values per sample; input \"image\" expects (3) = 3");
   expect_contains(error({kX, column<int>("y", {3}, {0, 0, 1}, ColumnRole::kLabel)}, {2}),
                   "\"x\" of f.npz has 2, \"y\" of f.npz has 3");
   expect_contains(error({column<float>("x", {0, 2}, {}), column<int>("y", {0}, {})}, {2}),
                   "no samples");
-  expect_contains(error({kY}, {2}), "nothing for the input \"image\"");
+  expect_contains(error({kY}, {2}), "no array for the input \"image\"");
   expect_contains(error({kX}, {2}), "no labels");
 }
 
@@ -204,7 +204,7 @@ TEST(Bind, BadSamplesCanBeLeftOut) {
                                   spec, options);
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 4}));
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{0, 2}));
-  expect_contains(got.notes.back(), "2 bad samples left out");
+  expect_contains(got.notes.back(), "2 bad samples skipped");
   expect_contains(data_error([&] {
                     bind_data(split({column<float>("x", {1}, {nan}), column<int>("y", {1}, {0})}),
                               spec, options);
@@ -221,7 +221,7 @@ TEST(Bind, OneHotRowsBecomeClasses) {
                     bind_data(split({kX, column<float>("y", {2, 3}, {0, 1, 1, 1, 0, 0})}),
                               {{float_input("x", {2})}, classes(3)}, {});
                   }),
-                  "has 3 values a sample");
+                  "has 3 values per sample");
 }
 
 TEST(Bind, WordsKeepTheTrainingDatasNumbers) {

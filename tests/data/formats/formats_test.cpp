@@ -226,7 +226,7 @@ TEST_F(Formats, BadImagesAreNamedOrLeftOut) {
   options.bind.on_bad_sample = BadSample::kSkip;
   const OpenedData good = opened(path("d"), wants({3, 2, 3}, 2), options);
   EXPECT_EQ(values(*good.train, 1), (Doubles{0, 1}));
-  expect_contains(good.description, "1 bad samples left out");
+  expect_contains(good.description, "1 bad samples skipped");
 }
 
 std::string web_shard(char type, const std::string& first) {
@@ -292,7 +292,7 @@ TEST_F(Formats, TfRecordsOfExamples) {
   std::string number = record(feature("x", 2, field(1, little_floats({1, 2}))));
   number[number.size() - 5] ^= 1;  // of the last float, before the record's checksum
   expect_contains(data_error([&] { read_source(write("n.tfrecord", number), {}); }),
-                  "record 0 is damaged: it has another checksum");
+                  "record 0 is damaged: its checksum is wrong");
 }
 
 TEST_F(Formats, JsonLines) {
@@ -328,11 +328,11 @@ TEST_F(Formats, WrongJsonNamesTheLine) {
       {"{\"x\": [1, [2]]}\n", "mixes numbers and lists"},
       {"{\"x\": [[1, 2], [3]]}\n", "lists of several lengths"},
       {"{\"x\": null}\n", "null"},
-      {"{\"x\": 1}\n{\"x\": \"a\"}\n", "word"},
-      {"{\"x\": \"a\"}\n{\"x\": 0.5}\n", "word"},
+      {"{\"x\": 1}\n{\"x\": \"a\"}\n", "string"},
+      {"{\"x\": \"a\"}\n{\"x\": 0.5}\n", "string"},
       {"{\"x\": [\"a\"]}\n", "strings in a list"},
-      {"{\"x\": [1]}\n[1]\n", "line 2: it is no object"},
-      {"{\"x\": [1]}\n3\n", "line 2: it is no object"},
+      {"{\"x\": [1]}\n[1]\n", "line 2: not a JSON object"},
+      {"{\"x\": [1]}\n3\n", "line 2: not a JSON object"},
       {"{\"x\": 1, \"x\": 2}\n", "twice"},
       {"{\"x\": [1.5, 2]}\n{\"x\": [1]}\n", "several lengths"},
       {"{\"x\": [[[[[[[1]]]]]]]}\n", "nested too deeply"},

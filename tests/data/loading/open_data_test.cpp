@@ -35,15 +35,15 @@ TEST_F(OpenData, TableIntoAnImageModel) {
   EXPECT_EQ(values(*got.train, 0, {5}), (Doubles{5, 10}));
   EXPECT_EQ(values(*got.train, 1), (Doubles{0, 1, 2, 0, 1, 2}));
   EXPECT_EQ(got.validation, nullptr);
-  expect_contains(got.description, "CSV (CSV, no header)");
+  expect_contains(got.description, "CSV, without a header");
   expect_contains(got.description, "reshaped, not scaled");
   expect_contains(got.description, "classes 0..2");
-  expect_contains(got.description, "6 samples to train on");
+  expect_contains(got.description, "6 training samples");
 }
 
 TEST_F(OpenData, RecognisesEveryFormat) {
   const auto format = [&](const std::string& path) { return read_source(path, {}).format; };
-  EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "CSV (CSV, no header)");
+  EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "CSV, without a header");
   EXPECT_EQ(format(write("a.txt", "text")), "text, one token per byte");
   EXPECT_EQ(format(write("README", "text")), "text, one token per byte");
   const std::string row = "1, 2.5,-3e2\n";
@@ -66,7 +66,7 @@ TEST_F(OpenData, RecognisesEveryFormat) {
                                          little(header.size(), 2) + header + "a")),
             "NumPy array (npy)");
   EXPECT_EQ(format(write("dir/train.csv", "1,2\n").substr(0, path("dir").size())),
-            "CSV (CSV, no header)");
+            "CSV, without a header");
 }
 
 TEST_F(OpenData, DirectoriesOfArraysAndOfTexts) {

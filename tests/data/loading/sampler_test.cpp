@@ -99,7 +99,7 @@ TEST(Sampler, ImpossibleBatchesAreErrors) {
                   "--batch-size");
   expect_contains(data_error([] { Sampler(0, {}); }), "no samples");
   expect_contains(data_error([] { Sampler(62, {.batch_size = 64, .drop_last = true}); }),
-                  "62 samples, less than one batch of 64");
+                  "62 samples, fewer than one batch of 64");
 }
 
 class Numbers : public Dataset {
