@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "ops/registry/registry.h"
@@ -30,7 +31,14 @@ LossKind loss_named(const std::string& name) {
   PT_FAIL(kUsage, "unknown loss \"{}\"; one of: auto, {}", printable(name), known);
 }
 
-std::size_t choose_output(const TrainingGraph& training, const std::string& wanted) {
+/// Whether an output is named "loss" and is one number.
+bool is_loss(const TrainingGraph& training, std::size_t output) {
+  return training.output_names[output] == "loss" &&
+         training.graph[training.outputs[output]].type.shape.count() == 1;
+}
+
+std::size_t choose_output(const TrainingGraph& training, const LossOptions& options) {
+  const std::string& wanted = options.output;
   const auto& names = training.output_names;
   if (!wanted.empty()) {
     const auto found = std::find(names.begin(), names.end(), wanted);
@@ -44,6 +52,11 @@ std::size_t choose_output(const TrainingGraph& training, const std::string& want
   }
   PT_CHECK(!floats.empty(), kModel, "the model has no floating-point output to train");
   if (floats.size() == 1) return floats[0];
+  if (options.loss == "auto" || options.loss == "output") {
+    for (const std::size_t i : floats) {
+      if (is_loss(training, i)) return i;
+    }
+  }
   for (const std::string_view known : {"logits", "output", "out", "scores"}) {
     for (const std::size_t i : floats) {
       if (names[i] == known) return i;
@@ -83,14 +96,30 @@ const GraphInput* first_lookup(const TrainingGraph& training) {
   return found == training.inputs.end() ? nullptr : &*found;
 }
 
-LossKind infer_kind(const TrainingGraph& training, ValueId output, LabelHint labels) {
+/// The loss of labels with as many values as the output has, which are no class indices.
+std::optional<LossKind> elementwise_kind(const Shape& output, const LossOptions& options) {
+  const std::int64_t elements = output.count() / std::max<std::int64_t>(1, output[0]);
+  if (options.labels == LabelHint::kUnknown || options.labels == LabelHint::kGenerated ||
+      options.label_elements != elements)
+    return {};
+  if (options.labels == LabelHint::kBinary) return LossKind::kBinaryCrossEntropy;
+  if (output.rank() > 2) return {};
+  return LossKind::kSquaredError;
+}
+
+LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOptions& options) {
   const Shape& shape = training.graph[output].type.shape;
   const std::string& name = training.graph[output].name;
+  // Other 0/1 labels are classes.
+  const LabelHint labels =
+      options.labels == LabelHint::kBinary ? LabelHint::kInteger : options.labels;
   if (shape.count() == 1 && shape.rank() == 0) return LossKind::kOutput;
   const bool sigmoid = ends_in(training, output, "Sigmoid");
   if (labels == LabelHint::kFloat)
     return sigmoid ? LossKind::kBinaryCrossEntropy : LossKind::kSquaredError;
   if (sigmoid) return LossKind::kBinaryCrossEntropy;
+  if (const auto kind = elementwise_kind(shape, options)) return *kind;
+  if (shape.rank() == 1) return LossKind::kBinaryCrossEntropy;
   if (shape.rank() == 2)
     return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
   if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
@@ -128,12 +157,14 @@ class LossBuilder {
       : training_(training), options_(options), builder_(make_builder(training.graph)) {}
 
   void run() {
-    const std::size_t index = choose_output(training_, options_.output);
+    const std::size_t index = choose_output(training_, options_);
     output_ = training_.outputs[index];
     Loss& loss = training_.loss;
     loss.output = training_.output_names[index];
-    loss.kind = options_.loss == "auto" ? infer_kind(training_, output_, options_.labels)
-                                        : loss_named(options_.loss);
+    const bool computed = options_.loss == "auto" && is_loss(training_, index);
+    loss.kind = computed                  ? LossKind::kOutput
+                : options_.loss == "auto" ? infer_kind(training_, output_, options_)
+                                          : loss_named(options_.loss);
     loss.ignore_index = options_.ignore_index;
     builder_.set_origin("loss", Part::kForward);
     Value scale;

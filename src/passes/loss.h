@@ -8,14 +8,15 @@
 
 namespace pipetrain {
 
-/// What is known about the labels before the loss is chosen. Generated ones are what the loss
-/// wants.
-enum class LabelHint : std::uint8_t { kUnknown, kInteger, kFloat, kGenerated };
+/// What is known about the labels before the loss is chosen.
+/// kBinary: only 0 and 1, and not one 1 in each row. kGenerated: made to fit the loss.
+enum class LabelHint : std::uint8_t { kUnknown, kBinary, kInteger, kFloat, kGenerated };
 
 struct LossOptions {
   std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output
   std::string output;         // name of the model output to look at; empty: by rule
   LabelHint labels = LabelHint::kUnknown;
+  std::int64_t label_elements = 0;  // of a sample; 0: unknown
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;         // of cross-entropies
   std::vector<double> class_weights;  // of cross-entropies; empty: all 1

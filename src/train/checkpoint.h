@@ -37,6 +37,7 @@ struct RunRecord {
   std::string model_fingerprint;  // of the network without its weights
   std::string data_fingerprint;
   std::vector<Setting> settings;  // options that were given: "--lr" "0.1"
+  std::vector<Setting> outputs;   // where results go; used for the user's own checkpoints only
   std::vector<Setting> numbers;   // all settings that affect the results, resolved
   std::string value(const std::string& number) const;  // of `numbers`; empty when there is none
 };

@@ -1,16 +1,25 @@
 #include "train/export.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <set>
 
 #include "base/error.h"
 #include "onnx_io/writer.h"
+#include "train/network.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr const char* kClasses = "pipetrain.classes";  // a line for each
+constexpr const char* kLoss = "pipetrain.loss";
+constexpr const char* kLossOutput = "pipetrain.loss-output";
+constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
+constexpr const char* kLabelColumn = "pipetrain.label-column";
+constexpr const char* kNormalization = "pipetrain.normalize";
 
 }  // namespace
 
@@ -44,15 +53,79 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   return write_trained(model.file, values, edits, path, options).changes;
 }
 
-OnnxMetadata describe_training(bool trained, bool synthetic,
-                               const std::vector<std::string>& class_names) {
+TrainingDescription training_of(const Network& network) {
+  const RunConfig& config = network.config();
+  TrainingDescription out;
+  out.synthetic = network.data().synthetic;
+  out.class_names = network.data().class_names;
+  out.loss = std::string(name_of(network.graph().loss.kind));
+  out.loss_output = config.model.loss.output;
+  out.ignore_index = config.model.loss.ignore_index;
+  out.label_column = config.data.csv.label_column;
+  Normalization scale = config.data.bind.normalization;
+  const std::vector<double>& divisors = network.data().divisors;
+  const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
+                                               static_cast<std::ptrdiff_t>(divisors.size());
+  if (scale.kind == Normalization::Kind::kMax && is_one)
+    scale = {Normalization::Kind::kDivide, divisors[0]};
+  out.normalization = scale.text();
+  return out;
+}
+
+OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
+                               const OnnxMetadata& before) {
   OnnxMetadata out;
   if (!trained) return out;
-  if (synthetic) out["pipetrain.data"] = "synthetic";
+  if (training.synthetic) out["pipetrain.data"] = "synthetic";
   std::string names;
-  for (const std::string& name : class_names) names += name + "\n";
+  for (const std::string& name : training.class_names) names += name + "\n";
   if (!names.empty()) out[kClasses] = names;
+  const auto set = [&](const char* key, const std::string& value, std::string_view by_rule) {
+    if (value != by_rule || before.contains(key)) out[key] = value;
+  };
+  set(kLoss, training.loss, "");
+  set(kLossOutput, training.loss_output, "");
+  set(kIgnoreIndex, fmt::format("{}", training.ignore_index), "-100");
+  set(kLabelColumn, training.label_column, "");
+  set(kNormalization, training.normalization, "auto");
   return out;
+}
+
+std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
+  std::string taken;
+  const auto take = [&](const char* key, const char* option, std::string_view by_rule, bool is_open,
+                        const auto& set) {
+    const auto found = metadata.find(key);
+    if (!is_open || found == metadata.end() || found->second == by_rule) return;
+    with_context(
+        [&] { return fmt::format("reading the model's metadata \"{}\"", key); },
+        [&] { set(found->second); });
+    taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", option, printable(found->second));
+  };
+  LossOptions& loss = config.model.loss;
+  take(kLoss, "--loss", "auto", loss.loss == "auto", [&](const std::string& v) { loss.loss = v; });
+  take(kLossOutput, "--logits", "", loss.output.empty(),
+       [&](const std::string& v) { loss.output = v; });
+  take(kIgnoreIndex, "--ignore-index", "-100", loss.ignore_index == -100,
+       [&](const std::string& v) {
+         const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
+         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
+                  "\"{}\" is no whole number", printable(v));
+       });
+  take(kLabelColumn, "--label-column", "", config.data.csv.label_column.empty(),
+       [&](const std::string& v) { config.data.csv.label_column = v; });
+  Normalization& normalization = config.data.bind.normalization;
+  take(kNormalization, "--normalize", "auto", normalization.text() == "auto",
+       [&](const std::string& v) { normalization = Normalization::parse(v); });
+  return taken.empty() ? taken : taken + " · as the model was trained";
+}
+
+NamedTensors exported_weights(const Checkpoint& checkpoint) {
+  NamedTensors weights = checkpoint.weights;
+  for (const auto& [name, value] : checkpoint.optimizer) {
+    if (name.starts_with(kAverageKey)) weights[name.substr(kAverageKey.size())] = value;
+  }
+  return weights;
 }
 
 void check_one_file(const OnnxModel& model, const std::string& output) {

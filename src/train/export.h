@@ -1,14 +1,18 @@
 // Writes trained weights into a copy of the user's file, from a run in memory or from a checkpoint.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "tensor/tensor.h"
+#include "train/checkpoint.h"
 #include "train/loaded_model.h"
 
 namespace pipetrain {
+
+class Network;
 
 /// Writes the weights and running statistics that `read` gives by name (an empty tensor:
 /// unchanged). `metadata`: entries that are added. Returns what was changed besides bytes.
@@ -17,10 +21,27 @@ std::vector<std::string> export_weights(const LoadedModel& model,
                                         const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input);
 
-/// The metadata of a trained file: whether its data were synthetic, and the class names in order.
-/// Empty for an untrained model.
-OnnxMetadata describe_training(bool trained, bool synthetic,
-                               const std::vector<std::string>& class_names);
+/// What a trained file says about its training, for evaluations and predictions.
+struct TrainingDescription {
+  bool synthetic = false;                // the data
+  std::vector<std::string> class_names;  // in the order of their numbers
+  std::string loss;                      // name of its kind
+  std::string loss_output;               // the output that --logits names; empty: by rule
+  std::int64_t ignore_index = -100;
+  std::string label_column;   // of a table; empty: by rule
+  std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
+};
+/// The same of a network that has been trained.
+TrainingDescription training_of(const Network& network);
+/// The entries for it. Nothing for an untrained file, which stays as it was. `before`: those of the
+/// file, which are replaced where they say something else.
+OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
+                               const OnnxMetadata& before);
+/// Takes the loss, the label column and the normalization that a model was trained with where the
+/// configuration leaves them open. Returns a sentence that says which; empty: none.
+std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
+/// Weights of a checkpoint as a model is exported: the moving averages where there are some.
+NamedTensors exported_weights(const Checkpoint& checkpoint);
 /// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output
 /// takes one.
 void check_one_file(const OnnxModel& model, const std::string& output);

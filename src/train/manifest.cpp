@@ -130,6 +130,7 @@ RunRecord run_of(const DocumentField& root) {
   root.at("data").allow_only({"fingerprint"});
   run.data_fingerprint = root.at("data").at("fingerprint").text();
   run.settings = settings_of(root.at("settings"));
+  if (root.has("outputs")) run.outputs = settings_of(root.at("outputs"));
   for (const auto& [name, value] : root.at("numbers").fields())
     run.numbers.emplace_back(name, value.text());
   return run;
@@ -177,6 +178,7 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
   // Data order and masks are functions of the seed (in "numbers"), the step and the sample.
   body["random"] = {{"generator", "philox4x32-10"}, {"counter", checkpoint.step}};
   body["settings"] = list_of(checkpoint.run.settings);
+  if (!checkpoint.run.outputs.empty()) body["outputs"] = list_of(checkpoint.run.outputs);
   body["numbers"] = Json::object();
   for (const auto& [name, value] : checkpoint.run.numbers) body["numbers"][name] = value;
   body["files"] = Json::array();
@@ -203,7 +205,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   const DocumentField root = document.root();
   root.allow_only({"schema", "version", "reason", "step", "total_steps", "batches_per_epoch",
                    "learning_rate", "seconds", "loss_scale", "best", "schedule", "model", "data",
-                   "random", "settings", "numbers", "files", "hmac_sha256", "sha256"});
+                   "random", "settings", "outputs", "numbers", "files", "hmac_sha256", "sha256"});
   Checkpoint out;
   out.is_own = is_signed(text);
   root.at("version").text();

@@ -5,7 +5,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/rows/class_labels.h"
+#include "data/rows/element.h"
+#include "data/rows/readers.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "processes/process_group.h"
@@ -15,18 +18,63 @@
 namespace pipetrain {
 namespace {
 
-/// Whether the labels of a source are class numbers or measurements.
-LabelHint label_hint(const RawData& raw) {
+/// The column of the labels: the one that --bind names, else by role or name.
+const RawColumn* label_column(const RawData& raw, const BindOptions& options) {
   const RawColumn* label = nullptr;
   for (const RawColumn& column : raw.train.columns) {
     if (holds_labels(column)) label = &column;
   }
-  if (!label) return LabelHint::kUnknown;
-  if (!is_float(label->values.dtype())) return LabelHint::kInteger;
-  const std::vector<double> values = label->values.to_doubles();
-  const bool whole = std::all_of(values.begin(), values.end(),
-                                 [](double v) { return v == std::floor(v) && v >= 0; });
-  return whole && label->sample_shape().rank() == 0 ? LabelHint::kInteger : LabelHint::kFloat;
+  for (const auto& [target, array] : options.bindings) {
+    const auto named = std::ranges::find(raw.train.columns, array, &RawColumn::name);
+    if (role_of_name(target) == ColumnRole::kLabel && named != raw.train.columns.end())
+      label = &*named;
+  }
+  return label;
+}
+
+/// Whether every row has one 1 and else 0.
+bool is_one_hot(const std::vector<double>& values, std::int64_t columns) {
+  for (auto row = values.begin(); row != values.end(); row += columns) {
+    if (std::count(row, row + columns, 1.0) != 1 ||
+        std::count(row, row + columns, 0.0) != columns - 1)
+      return false;
+  }
+  return true;
+}
+
+/// Whether a column is the one of an input that takes real numbers: the target of an autoencoder.
+bool is_real_input(const RawColumn& column, const RawData& raw, const OnnxModel& model,
+                   const BindOptions& options) {
+  return std::any_of(model.inputs.begin(), model.inputs.end(), [&](const OnnxValue& input) {
+    const std::pair bound(input.name, column.name);
+    return is_float(input.dtype) && (input.name == column.name || raw.train.columns.size() == 1 ||
+                                     std::ranges::count(options.bindings, bound) > 0);
+  });
+}
+
+/// Whether the labels are 0 or 1, class numbers or real values.
+void look_at_labels(const RawData& raw, const OnnxModel& model, const BindOptions& options,
+                    LossOptions& loss) {
+  const RawColumn* label = label_column(raw, options);
+  if (!label || label->source || label->rows() == 0) return;
+  const std::int64_t elements = label->sample_shape().count();
+  loss.label_elements = elements;
+  const ValueRange range =
+      range_of(label->values.view().data, label->dtype(),
+               static_cast<std::size_t>(label->values.type().count()));
+  const bool real = is_float(label->dtype());
+  const bool small = range.low >= 0 && range.high <= 1;
+  loss.labels = real ? LabelHint::kFloat : LabelHint::kInteger;
+  if (small || (real && elements == 1)) {
+    const std::vector<double> values = label->values.to_doubles();
+    const bool whole = std::all_of(values.begin(), values.end(),
+                                   [](double v) { return v == std::floor(v) && v >= 0; });
+    const bool one_hot = whole && small && elements > 1 && is_one_hot(values, elements);
+    if (one_hot) loss.label_elements = 1;
+    if (whole) loss.labels = small && !one_hot ? LabelHint::kBinary : LabelHint::kInteger;
+  }
+  if (loss.labels == LabelHint::kInteger && is_real_input(*label, raw, model, options))
+    loss.labels = LabelHint::kFloat;
 }
 
 /// The graph. Error (kResource) if only the size of the micro-batch prevents it, not the model.
@@ -151,6 +199,11 @@ void Network::open_data_and_graph(const Network* same_data) {
     loss_ = same_data->loss_;
     sample_shapes_ = same_data->sample_shapes_;
   } else if (config_.data.path != "synthetic") {
+    if (mode_ == RunMode::kEvaluate) {
+      if (const std::string taken = follow_training(model_.file.metadata, config_); !taken.empty())
+        log_info("eval", "note     {}", taken);
+      loss_ = config_.model.loss;
+    }
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == RunMode::kEvaluate) {
       // Other data may lack a class: class numbers are those of training.
@@ -159,7 +212,7 @@ void Network::open_data_and_graph(const Network* same_data) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);
       }
     }
-    if (loss_.labels == LabelHint::kUnknown) loss_.labels = label_hint(*raw);
+    if (loss_.labels == LabelHint::kUnknown) look_at_labels(*raw, model_.model, config_.data.bind, loss_);
     for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
   } else if (loss_.labels == LabelHint::kUnknown) {

@@ -217,21 +217,25 @@ std::vector<StageContent> PipelineRun::trained_contents() const {
   return contents;
 }
 
-std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input) {
-  if (network_.processes()) {
-    return export_weights(
-        network_.model(), [&](const std::string& name) { return collected_[name]; },
-        describe_training(network_.total_steps() > 0, network_.data().synthetic,
-                          network_.data().class_names),
-        path, overwrite_input);
+std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input,
+                                                   const NamedTensors* weights) {
+  const auto write = [&](const auto& read) {
+    const OnnxMetadata metadata =
+        describe_training(network_.total_steps() > 0, training_of(network_),
+                          network_.model().file.metadata);
+    return export_weights(network_.model(), read, metadata, path, overwrite_input);
+  };
+  if (weights) {
+    return write([&](const std::string& name) {
+      const auto found = weights->find(name);
+      return found == weights->end() ? HostTensor() : found->second;
+    });
   }
+  if (network_.processes())
+    return write([&](const std::string& name) { return collected_[name]; });
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
-  const auto changes = export_weights(
-      network_.model(), [&](const std::string& name) { return runtime_->read(name); },
-      describe_training(network_.total_steps() > 0, network_.data().synthetic,
-                        network_.data().class_names),
-      path, overwrite_input);
+  const auto changes = write([&](const std::string& name) { return runtime_->read(name); });
   if (averaged) runtime_->exchange_averages();
   return changes;
 }

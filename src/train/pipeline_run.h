@@ -11,6 +11,7 @@
 #include "pipeline/runtime/runtime.h"
 #include "tensor/tensor.h"
 #include "train/planned_network.h"
+#include "train/safetensors.h"
 
 namespace pipetrain {
 
@@ -55,9 +56,10 @@ class PipelineRun {
   /// The final state of the stages, at process 0 after collect_weights(): of other processes'
   /// stages only the weights.
   std::vector<StageContent> trained_contents() const;
-  /// Writes the trained weights into a copy of the user's file; returns what was changed besides
-  /// bytes.
-  std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false);
+  /// Writes the trained weights, or others of the model by name, into a copy of the user's file;
+  /// returns what was changed besides bytes.
+  std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false,
+                                        const NamedTensors* weights = nullptr);
 
  private:
   /// The network at one size of micro-batch.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "train/export.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -41,6 +42,8 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
       {"loss", std::string(name_of(network.graph().loss.kind))},
       {"optimizer", std::string(name_of(optimization.optimizer.kind))},
       {"dampening", fmt::format("{}", optimization.optimizer.dampening)}};
+  if (config.data.bind.normalization.kind == Normalization::Kind::kMax)
+    facts.emplace_back("normalize", training_of(network).normalization);
   if (config.model.precision == DType::kFloat16)
     facts.emplace_back(kLossScaleNumber, network.loss_scaling().adapts
                                              ? kAdaptingScale

@@ -12,6 +12,7 @@
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
+#include "train/export.h"
 #include "train/resume.h"
 #include "train/round_saves.h"
 #include "train/run_rate.h"
@@ -99,6 +100,7 @@ class Training {
     });
     observer_.on_evaluation(*summary_.last_evaluation);
     const bool improved = note_best(*summary_.last_evaluation);
+    if (improved) keep_best(step);
     if (settings_.patience > 0 && summary_.best && !last &&
         summary_.best->stalled >= settings_.patience)
       summary_.end = RunEnd::kStalled;
@@ -281,6 +283,13 @@ class Training {
       ++best->stalled;
     }
     return better;
+  }
+
+  /// Keeps the weights of the best model where no checkpoint will.
+  void keep_best(std::int64_t step) {
+    const bool never = options_.save.every.unit == SaveEvery::Unit::kNever;
+    if (!as_process_0(network_.processes(), never && step != network_.total_steps())) return;
+    summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
 
   /// Whether a checkpoint is due only because of the best model.

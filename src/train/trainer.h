@@ -56,6 +56,7 @@ struct TrainingSummary {
   std::int64_t skipped_steps = 0;  // left out, those before a resume included
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
+  NamedTensors best_weights;  // of the best, where no checkpoint has them
 };
 
 /// Requests to a run from outside.

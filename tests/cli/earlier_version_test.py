@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import unittest
 
-from program import Case, parse
+from program import Case, fields, parse
 
 FILES = pathlib.Path(__file__).parent / "earlier_version/0.1.0"
 INPUTS = ["--model", "model.onnx", "--data", "data.csv"]
@@ -19,7 +19,10 @@ class EarlierVersion(Case):
         shutil.copytree(FILES, self.folder, dirs_exist_ok=True)
 
     def expect_model(self, written, run):
-        self.assertEqual((self.folder / written).read_bytes(), (self.folder / f"{run}.onnx").read_bytes(), f"{written} is not {run}.onnx")
+        # That version did not say how a model was trained.
+        model = b"".join(whole for number, whole, content in fields((self.folder / written).read_bytes())
+                         if not (number == 14 and b"pipetrain.loss" in content))
+        self.assertEqual(model, (self.folder / f"{run}.onnx").read_bytes(), f"{written} is not {run}.onnx")
 
     def test_a_resumed_run_ends_with_the_same_bits(self):
         for run in RUNS:

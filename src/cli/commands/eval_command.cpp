@@ -11,8 +11,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
+#include "train/export.h"
 #include "train/predict.h"
 #include "train/trainer.h"
 
@@ -83,21 +85,22 @@ std::string confusion_csv(const Confusion& confusion) {
   return out + "\n";
 }
 
-/// Weights as they would be exported: the moving averages if there are any.
-std::map<std::string, HostTensor> exported_weights(const Checkpoint& checkpoint) {
-  std::map<std::string, HostTensor> weights = checkpoint.weights;
-  for (const auto& [name, value] : checkpoint.optimizer) {
-    if (name.starts_with(kAverageKey)) weights[name.substr(kAverageKey.size())] = value;
-  }
-  return weights;
+/// Waits until a run has begun in a folder, which need not be there yet.
+void wait_for_run(const fs::path& run) {
+  std::error_code error;
+  const auto has_begun = [&] {
+    return fs::is_directory(run, error) && (is_locked(run) || !fs::is_empty(run, error));
+  };
+  if (has_begun()) return;
+  log_info("eval", "waiting for a run in {}", printable(run.string()));
+  while (!has_begun()) ::usleep(200000);
 }
 
 /// Evaluates every checkpoint of a run as it appears, until the run has ended.
 int follow(Options& options) {
   const fs::path run = options.follow;
   const fs::path folder = run / "checkpoints";
-  PT_CHECK(fs::is_directory(run), kUsage, "--follow: there is no folder \"{}\"",
-           printable(options.follow));
+  wait_for_run(run);
   std::set<std::string> done;
   std::optional<PlannedNetwork> network;
   std::optional<PipelineRun> started;
@@ -121,6 +124,8 @@ int follow(Options& options) {
           options.run.model.path = model_of(newer, "eval");
         resolve_model(options, "eval");
         resolve_device(options, "eval");
+        // The checkpoint knows it, the model may be as it was before training.
+        follow_training(describe_training(true, training_of(newer), {}), options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
         started.emplace(*network);
       }

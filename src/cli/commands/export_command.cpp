@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
-#include "train/export.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -29,14 +29,6 @@ FoundCheckpoint read_steadily(const fs::path& from) {
       if (attempt == kAttempts || error.kind() != ErrorKind::kData) throw;
     }
   }
-}
-
-/// Lines of a file; empty if it does not exist.
-std::vector<std::string> lines_of(const fs::path& path) {
-  std::vector<std::string> lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
 }
 
 }  // namespace
@@ -65,18 +57,16 @@ int export_command(Options& options) {
            "{} is not the network of the checkpoint; give the right file with --model",
            printable(options.run.model.path));
   check_one_file(model.file, output);
+  const NamedTensors weights = exported_weights(found.checkpoint);
   const auto read = [&](const std::string& name) {
-    const auto average = found.checkpoint.optimizer.find(std::string(kAverageKey) + name);
-    if (average != found.checkpoint.optimizer.end()) return average->second;
-    const auto tensor = found.checkpoint.weights.find(name);
-    return tensor == found.checkpoint.weights.end() ? HostTensor() : tensor->second;
+    const auto tensor = weights.find(name);
+    return tensor == weights.end() ? HostTensor() : tensor->second;
   };
   const fs::path file =
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);
   const OnnxMetadata metadata =
-      describe_training(found.checkpoint.step > 0, options.run.data.path == "synthetic",
-                        lines_of(found.path.parent_path().parent_path() / "classes.txt"));
+      describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
   for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
     log_info("export", "note     {}", change);
   if (to_stdout) {

@@ -162,8 +162,12 @@ int predict_command(Options& options) {
            "standard input");
   const std::string form = form_of(options);
   if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
-  const RawData raw = read_source(options.run.data.path, options.run.data);
   const OnnxModel model = read_onnx(options.run.model.path);
+  CsvOptions& table = options.run.data.csv;
+  table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
+  if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
+    log_info("predict", "note     {}", taken);
+  const RawData raw = read_source(options.run.data.path, options.run.data);
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
                             options.run.optimization.batch_size, shapes_of_samples(model, raw));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);

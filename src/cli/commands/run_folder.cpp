@@ -3,6 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <ctime>
+#include <fstream>
+#include <set>
+#include <string>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -26,6 +29,28 @@ void call_latest(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), latest, ignored);
 }
 
+/// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
+bool has_only_a_failed_run(const fs::path& folder) {
+  static const std::set<std::string> left = {"config.toml", "events.jsonl", "plan.json",
+                                             "profile.json", "stderr.log",  "classes.txt",
+                                             "model.onnx",  "model.onnx.data", "tb", "checkpoints"};
+  std::error_code error;
+  if (!fs::exists(folder / "config.toml", error)) return false;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (!left.contains(name) || (name == "checkpoints" && !fs::is_empty(i->path(), error)))
+      return false;
+  }
+  // A run that has ended well may keep its model elsewhere.
+  std::ifstream events(folder / "events.jsonl");
+  std::string last;
+  for (std::string line; std::getline(events, line);) last = line;
+  const bool ended = last.find("\"event\":\"run_end\"") != std::string::npos;
+  const bool failed = last.find("\"status\":\"error\"") != std::string::npos ||
+                      last.find("\"status\":\"diverged\"") != std::string::npos;
+  return !error && !last.empty() && (!ended || failed);
+}
+
 /// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
 /// run; empty: none.
 fs::path make_run_folder(const Options& options, const fs::path& resumed) {
@@ -37,7 +62,7 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
              "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
     // An earlier run with --resume=auto may have left everything but a checkpoint.
     PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
-                 fs::is_empty(folder, error),
+                 fs::is_empty(folder, error) || has_only_a_failed_run(folder),
              kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
              printable(options.run_dir));
     fs::create_directories(folder, error);

@@ -152,28 +152,37 @@ std::string resume_command(const fs::path& folder) {
   return fmt::format("pipetrain --resume={}", printable(folder.string()));
 }
 
-void log_saved(const Options& options, const std::string& output, const fs::path& folder) {
-  log_info("train", "saved    {}  (run: {})", options.output == "-" ? "standard output" : output,
-           folder.string());
+void log_saved(const WrittenModels& written, const fs::path& folder) {
+  const bool is_last = written.step == written.last_step;
+  std::string which;
+  if (written.best && written.best->step == written.last_step) {
+    which = fmt::format(": the best and last, {}", words_on(*written.best));
+  } else if (written.best) {
+    which = is_last ? fmt::format(": the last, of step {}; the best, {}", written.step,
+                                  words_on(*written.best))
+                    : fmt::format(": the best, {}; the last, of step {}", words_on(*written.best),
+                                  written.last_step);
+    which += written.other.empty() ? ", is lost" : fmt::format(", is {}", written.other);
+  }
+  log_info("train", "saved    {}{}  (run: {})",
+           written.output == "-" ? "standard output" : written.output, which, folder.string());
 }
 
 void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-             const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
-             const fs::path& folder) {
+             const TimeAccount& account, const StepRecorder& recorder,
+             const WrittenModels& written, const fs::path& folder) {
   log_speed(network, summary);
   log_time_shares(summary, account, recorder);
   if (summary.end == RunEnd::kStalled) {
     log_info("train",
-             "early stopping: no improvement of {} for {} validations; best: {:.6g} at step {}, "
-             "saved in {}",
-             summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step,
-             (folder / "checkpoints" / "best").string());
+             "early stopping: no improvement of {} for {} validations; best: {:.6g} at step {}",
+             summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step);
   }
   if (summary.last_evaluation && summary.last_evaluation->accuracy) {
     log_info("train", "         accuracy {:.2f} % on {} validation samples",
              *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
   }
-  log_saved(options, output, folder);
+  log_saved(written, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,
              network.total_steps(), resume_command(folder));

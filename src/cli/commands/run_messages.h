@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "cli/commands/trained_output.h"
 #include "cli/options/options.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/step_recorder.h"
@@ -23,11 +24,10 @@ void log_memory(const PipelineRun& run);
 /// The command that resumes a run.
 std::string resume_command(const std::filesystem::path& folder);
 /// Where the trained model is.
-void log_saved(const Options& options, const std::string& output,
-               const std::filesystem::path& folder);
+void log_saved(const WrittenModels& written, const std::filesystem::path& folder);
 /// The summary of a run that was not interrupted. `output`: where the trained model is.
 void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-             const TimeAccount& account, const StepRecorder& recorder, const std::string& output,
-             const std::filesystem::path& folder);
+             const TimeAccount& account, const StepRecorder& recorder,
+             const WrittenModels& written, const std::filesystem::path& folder);
 
 }  // namespace pipetrain

@@ -56,6 +56,7 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
   save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
+  save.run.outputs = outputs_to_keep(options);
   return save;
 }
 
@@ -113,6 +114,7 @@ struct Start {
   std::optional<FoundCheckpoint> found;
   bool goes_on = false;  // with the whole checkpoint, not only its weights
   fs::path resumed;      // the folder of the resumed run
+  fs::path output;       // where it has written its model before
 
   const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
 };
@@ -179,11 +181,11 @@ class LeadingRun {
       return end_stopped(signals_.stop() ? signals_.stop() : SIGTERM);
     }
     run_->collect_weights();
-    write_trained_model(options_, *run_, output_, (folder_ / "trained.onnx").string(),
-                        training.save, summary_);
+    written_ = write_trained_model(options_, *run_, output_, (folder_ / "trained.onnx").string(),
+                                   training.save, summary_);
     recorder_.finish();
     if (!summary_.save_failure.empty()) {
-      log_saved(options_, output_, folder_);
+      log_saved(written_, folder_);
       PT_FAIL(kResource, "{}", summary_.save_failure);
     }
   }
@@ -197,8 +199,9 @@ class LeadingRun {
     PT_CHECK(!summary_.last_checkpoint.empty(), kResource,
              "stopped after step {} by {}, but the checkpoint could not be saved", summary_.steps,
              name_of_signal(signal));
-    log_info("train", "stopped  by {} after step {} · saved {} · resume: {}",
+    log_info("train", "stopped  by {} after step {} · saved {}{} · resume: {}",
              name_of_signal(signal), summary_.steps, summary_.last_checkpoint.filename().string(),
+             summary_.best ? fmt::format(" (the best so far: {})", words_on(*summary_.best)) : "",
              resume_command(folder_));
   }
 
@@ -206,9 +209,9 @@ class LeadingRun {
     const char* end = summary_.end == RunEnd::kTime      ? "max_time"
                       : summary_.end == RunEnd::kStalled ? "early_stop"
                                                          : "ok";
-    events_.run_end(end, 0, summary_, output_);
+    events_.run_end(end, 0, summary_, output_, written_.step);
     status_.end(end, 0);
-    log_end(options_, network_, summary_, account_, recorder_, output_, folder_);
+    log_end(options_, network_, summary_, account_, recorder_, written_, folder_);
   }
 
   const Options& options_;
@@ -225,6 +228,7 @@ class LeadingRun {
   double max_seconds_;
   Progress progress_;
   TrainingSummary summary_;
+  WrittenModels written_;
   TimeAccount account_;
   StepRecorder recorder_;
   int code_ = 0;
@@ -245,6 +249,7 @@ Start take_up(Options& options, ProcessGroup* processes) {
     options.arguments.clear();
   }
   start.resumed = folder_to_resume(options, *start.found);
+  start.output = take_outputs(*start.found, start.resumed, options);
   return start;
 }
 
@@ -276,19 +281,27 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
 /// Runs a planned network on process 0; returns the exit code.
 int lead(const Options& options, PlannedNetwork& network, const Start& start, RunFolder& run_folder,
          Signals& signals) {
+  PT_CHECK(!start.goes_on || start.found->checkpoint.step <= network.total_steps(), kUsage,
+           "the checkpoint is of step {}, this run has {} step{}; give a larger --max-steps or "
+           "--epochs, or go on from an earlier checkpoint with --resume PATH",
+           start.found->checkpoint.step, network.total_steps(),
+           network.total_steps() == 1 ? "" : "s");
   StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
-  if (start.goes_on && start.found->checkpoint.step >= network.total_steps() &&
+  if (start.goes_on && start.found->checkpoint.step == network.total_steps() &&
       fs::exists(output)) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.processes()) network.processes()->broadcast("nothing to do");
     return 0;
   }
-  const bool replaces_own = !start.resumed.empty() && fs::path(output) == folder / "trained.onnx";
+  const bool replaces_own =
+      !start.resumed.empty() &&
+      (fs::path(output) == folder / "trained.onnx" ||
+       (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
   copy_log_to(folder / "stderr.log");
   write_plan_and_profile(options, network, folder);

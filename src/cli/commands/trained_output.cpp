@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "train/export.h"
 #include "train/resume.h"
 
 namespace pipetrain {
@@ -28,36 +29,96 @@ fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
   return write_checkpoint(save.folder, checkpoint).path;
 }
 
-}  // namespace
+/// Lines of a file; empty if it does not exist.
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
 
-void write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
-                         const std::string& spare, const SaveSettings& save,
-                         const TrainingSummary& summary) try {
+/// The weights of a run's best model, if it is not the last one and they are still there.
+std::optional<NamedTensors> best_weights(const SaveSettings& save, const TrainingSummary& summary) {
+  if (!summary.best || summary.best->step == summary.steps) return {};
+  if (!summary.best_weights.empty()) return summary.best_weights;
+  try {
+    return exported_weights(read_checkpoint(save.folder / checkpoint_name(summary.best->step)));
+  } catch (const Error& error) {
+    log_warning("train", "the best model, {}, is lost, so the last one is written: {}",
+                words_on(*summary.best), error.message());
+    return {};
+  }
+}
+
+/// Writes one model to `path` or to standard output; null: the last one.
+std::vector<std::string> write_model(const Options& options, PipelineRun& run,
+                                     const std::string& path, const std::string& spare,
+                                     const NamedTensors* weights) {
   std::vector<std::string> changes;
   std::error_code ignored;
   const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
   if (options.output == "-") {
     std::string temporary = spare + ".out";
-    changes = run.export_model(temporary);
+    changes = run.export_model(temporary, false, weights);
     std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
-    PT_CHECK(
-        std::cout.good(), kResource,
-        "cannot write the model to standard output, which is full or closed; it was saved as {}",
-        printable(temporary));
+    PT_CHECK(std::cout.good(), kResource,
+             "cannot write the model to standard output, which is full or closed; it is in {}",
+             printable(temporary));
     fs::remove(temporary);
   } else {
     try {
-      changes = run.export_model(path, options.overwrite);
+      changes = run.export_model(path, options.overwrite, weights);
     } catch (Error& error) {
       if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
-      run.export_model(spare, /*overwrite=*/true);
+      run.export_model(spare, /*overwrite=*/true, weights);
       error.add_frame("writing the trained model, which is in " + printable(spare) + " instead");
       throw;
     }
   }
+  return changes;
+}
+
+}  // namespace
+
+TrainingDescription training_of(const FoundCheckpoint& found) {
+  const RunRecord& run = found.checkpoint.run;
+  const RunConfig config = options_of("train", run.settings).run;
+  TrainingDescription out;
+  out.synthetic = config.data.path == "synthetic";
+  out.class_names = lines_of(found.path.parent_path().parent_path() / "classes.txt");
+  out.loss = run.value("loss");
+  out.loss_output = config.model.loss.output;
+  out.ignore_index = config.model.loss.ignore_index;
+  out.label_column = config.data.csv.label_column;
+  const std::string scale = run.value("normalize");
+  out.normalization = scale.empty() ? config.data.bind.normalization.text() : scale;
+  return out;
+}
+
+std::string words_on(const BestResult& best) {
+  return fmt::format("{} {:.6g} at step {}", best.metric, best.value, best.step);
+}
+
+WrittenModels write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
+                                  const std::string& spare, const SaveSettings& save,
+                                  const TrainingSummary& summary) try {
+  const std::optional<NamedTensors> best = best_weights(save, summary);
+  const bool last = options.save == "last" || !best;
+  WrittenModels written;
+  written.output = options.output == "-" ? "-" : path;
+  written.best = summary.best;
+  written.last_step = summary.steps;
+  written.step = last ? summary.steps : summary.best->step;
+  const std::vector<std::string> changes =
+      write_model(options, run, path, spare, last ? nullptr : &*best);
+  if (best) {
+    written.other = (fs::path(spare).parent_path() / (last ? "best.onnx" : "last.onnx")).string();
+    run.export_model(written.other, options.overwrite, last ? &*best : nullptr);
+  }
   for (const std::string& change : changes) log_info("train", "note     {}", change);
+  return written;
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::kModel) throw;
   const std::string kept = printable(last_checkpoint(run, save, summary).string());

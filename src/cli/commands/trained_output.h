@@ -1,19 +1,38 @@
 // Writes the trained model; if that fails, saves it elsewhere.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "cli/options/options.h"
+#include "train/export.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
 
-/// Writes the trained model to `path`, or to standard output. Where that fails, it is kept as
-/// `spare`, in the folder of the run; where the model's own files have changed, as a checkpoint.
-/// Error (kResource, kModel) that names what was kept.
-void write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
-                         const std::string& spare, const SaveSettings& save,
-                         const TrainingSummary& summary);
+/// What a checkpoint and its run's folder say of the training.
+TrainingDescription training_of(const FoundCheckpoint& found);
+
+/// Which models of a run have been written.
+struct WrittenModels {
+  std::string output;                // the trained model; "-": to standard output
+  std::int64_t step = 0;             // after how many steps
+  std::string other;                 // the last one or the best one, beside it; empty: none
+  std::optional<BestResult> best;    // of runs with validation
+  std::int64_t last_step = 0;
+};
+
+/// The best so far, in words: "loss 0.25 at step 8"; `value` as in validations.
+std::string words_on(const BestResult& best);
+
+/// Writes the trained model to `path`, or to standard output: with validation the best one or the
+/// last one, as --save says, and the other one to the run's folder. If that fails, it is kept as
+/// `spare` in the run's folder, or as a checkpoint where the model's own files have changed. Error
+/// (kResource, kModel) that names what was kept.
+WrittenModels write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
+                                  const std::string& spare, const SaveSettings& save,
+                                  const TrainingSummary& summary);
 
 }  // namespace pipetrain

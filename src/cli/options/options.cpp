@@ -99,6 +99,13 @@ std::string commands_of(const std::vector<OptionSpec>& specs, const std::string&
                        : fmt::format("; did you mean {}?", near));
 }
 
+/// Whether the word behind a switch that may have a path is that path: "--resume runs/latest". A
+/// model and another option are not.
+bool takes_next(const OptionSpec& spec, const std::string& word) {
+  return spec.optional_value.find("PATH") != std::string::npos && !word.empty() &&
+         word[0] != '-' && !word.ends_with(".onnx");
+}
+
 /// The settings of a command line, by the options' own names.
 std::vector<Assignment> read_arguments(const std::string& command,
                                        const std::vector<std::string>& arguments,
@@ -122,10 +129,13 @@ std::vector<Assignment> read_arguments(const std::string& command,
     if (!named.spec) fail_unknown(specs, name, command);
     const bool has_value = equal < argument.size();
     std::string value = has_value ? argument.substr(equal + 1) : "";
-    // A switch takes a value only after "=": what follows it is the next argument.
+    // A switch takes a value only after "=", or a path: what follows it is the next argument.
     if (named.is_switch()) {
       PT_CHECK(!named.negative || !has_value, kUsage, "{} takes no value", name);
       if (!has_value) value = named.negative ? "false" : "true";
+      if (!has_value && !named.part && i + 1 < arguments.size() &&
+          takes_next(*named.spec, arguments[i + 1]))
+        value = arguments[++i];
     } else if (!has_value) {
       PT_CHECK(i + 1 < arguments.size(), kUsage,
                "{} needs a value: {} {}; see: pipetrain {} --help", name, name,

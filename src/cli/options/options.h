@@ -39,6 +39,7 @@ struct Options {
   bool resume_weights_only = false;
   std::string save_every;  // empty: every epoch of real data
   int keep = 3;
+  std::string save = "best";  // which model is written where there is validation
   std::string on_checkpoint_error = "warn";
   std::string max_time, status_file;
   std::string from;  // export: a checkpoint

@@ -118,15 +118,7 @@ void describe_data(Table& table, Options& options) {
   normalize.set = [&data](const std::string& v) {
     data.bind.normalization = Normalization::parse(v);
   };
-  normalize.get = [&data] {
-    const Normalization& scale = data.bind.normalization;
-    if (!scale.mean.empty())
-      return fmt::format("{}/{}", fmt::join(scale.mean, ","), fmt::join(scale.deviation, ","));
-    return scale.kind == Normalization::Kind::kAuto   ? std::string("auto")
-           : scale.kind == Normalization::Kind::kNone ? "none"
-           : scale.kind == Normalization::Kind::kMax  ? "max"
-                                                      : fmt::format("{}", scale.divisor);
-  };
+  normalize.get = [&data] { return data.bind.normalization.text(); };
   OptionSpec& augment =
       table
           .add("--augment", "NAME[:X],…",

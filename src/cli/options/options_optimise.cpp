@@ -164,7 +164,7 @@ void describe_tensors(Table& table, Options& options) {
   };
 }
 
-void describe_validation(Table& table, OptimizationConfig& optimization) {
+void describe_validation(Table& table, OptimizationConfig& optimization, std::string& save) {
   OptionSpec& validate =
       table.add("--val-every", "N|Nep|never", "steps or epochs between validations", "train")
           .affects(ResultEffect::kNone);
@@ -194,6 +194,16 @@ void describe_validation(Table& table, OptimizationConfig& optimization) {
                          .affects(ResultEffect::kNone);
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
   best.get = [&optimization] { return optimization.best_metric; };
+  Table best_settings;
+  best_settings.group = table.group;
+  best_settings
+      .choice("--save", save, {"best", "last"},
+              "which model --output and RUN/trained.onnx are with validation; the other one is "
+              "RUN/last.onnx or RUN/best.onnx",
+              "train")
+      .affects(ResultEffect::kNone)
+      .key = "save";
+  Table::nest(best, std::move(best_settings));
 }
 
 }  // namespace
@@ -258,7 +268,7 @@ void describe_optimization(Table& table, Options& options) {
                "train profile plan simulate eval verify new data")
       .affects(ResultEffect::kRecorded)
       .in_short_help = true;
-  describe_validation(table, optimization);
+  describe_validation(table, optimization, options.save);
   table
       .choice_of<OnNonfinite>(
           "--on-nan", optimization.on_nonfinite,

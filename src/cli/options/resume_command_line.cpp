@@ -23,6 +23,13 @@ bool is_kept(const OptionSpec& spec) {
   return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
 }
 
+/// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
+bool is_output(const std::string& name) {
+  static const std::set<std::string> names = {"--output",      "--metrics",   "--tensorboard",
+                                              "--status-file", "--log-every", "--on-checkpoint-error"};
+  return names.contains(name);
+}
+
 /// Whether an option is set as a whole; ":KEY=VALUE" sets a part of it.
 bool has(const std::vector<Setting>& settings, const std::string& name) {
   return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
@@ -261,6 +268,47 @@ void take_over(const FoundCheckpoint& found, const std::string& command, Options
   if (checkpoint.run.value("updates") == "asynchronous" && same_layout &&
       options.run.pipeline.plan_path.empty() && options.run.pipeline.split.empty())
     options.run.pipeline.cuts = checkpoint.cuts;
+}
+
+fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Options& options) {
+  const std::vector<Setting>& outputs = found.checkpoint.run.outputs;
+  std::error_code error;
+  if (outputs.empty() || resumed.empty() || !fs::equivalent(resumed, run_of(found.path), error))
+    return {};
+  fs::path written;
+  std::string list;
+  std::vector<OptionSpec> specs = describe_options(options);
+  for (const auto& [name, value] : outputs) {
+    const auto spec = std::ranges::find(specs, name, &OptionSpec::name);
+    PT_CHECK(is_output(name) && spec != specs.end(), kData,
+             "{}: outputs: {} is not taken from a checkpoint", manifest_of(found),
+             printable(name));
+    if (name == "--output" && found.checkpoint.is_own) written = value;
+    if (has(options.given, name)) continue;
+    list += " " + as_option({name, value});
+    if (!found.checkpoint.is_own) continue;
+    const bool is_path = spec->path == PathUse::kWrite && value != "-";
+    const fs::path near = is_path ? fs::proximate(value) : fs::path(value);
+    spec->set(near.string().starts_with("..") ? value : near.string());
+    options.settings.emplace_back(name, value);
+  }
+  if (!list.empty() && found.checkpoint.is_own)
+    log_info("train", "outputs {} · from the checkpoint", list);
+  if (!list.empty() && !found.checkpoint.is_own)
+    log_warning("train", "{} was not written by you on this machine, so these are not taken over:{}",
+                manifest_of(found), list);
+  return written;
+}
+
+std::vector<Setting> outputs_to_keep(const Options& options) {
+  const Specs specs = train_options();
+  std::vector<Setting> outputs;
+  for (const auto& [name, value] : options.settings) {
+    if (!is_output(name)) continue;
+    const bool is_path = specs.at(name).path == PathUse::kWrite && value != "-";
+    outputs.emplace_back(name, is_path ? fs::absolute(value).lexically_normal().string() : value);
+  }
+  return outputs;
 }
 
 std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwork& network) {

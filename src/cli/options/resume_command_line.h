@@ -30,6 +30,15 @@ std::filesystem::path folder_to_resume(const Options& options, const FoundCheckp
 /// outside of its run's folder that the command would read.
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options);
 
+/// Applies what the user's own checkpoint records of where results go and the command line leaves
+/// open, and logs it: of a run that is resumed in its own folder, `resumed`. Returns where the run
+/// has written its model before; empty: into its folder.
+std::filesystem::path take_outputs(const FoundCheckpoint& found,
+                                   const std::filesystem::path& resumed, Options& options);
+
+/// What a checkpoint records of where results go.
+std::vector<Setting> outputs_to_keep(const Options& options);
+
 /// What a checkpoint records of the command line.
 std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwork& network);
 

@@ -235,7 +235,7 @@ void EventLog::signal(const char* name, const char* action) {
 }
 
 void EventLog::run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
-                       const std::string& output) {
+                       const std::string& output, std::int64_t output_step) {
   Line line("run_end");
   line.json["status"] = status;
   line.json["exit_code"] = exit_code;
@@ -247,6 +247,7 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   line.json["checkpoints"] = summary.checkpoints;
   line.number("save_s", summary.save_seconds);
   line.json["output"] = output;
+  if (output_step >= 0) line.json["output_step"] = output_step;
   if (summary.best)
     line.json["best"] = {{"metric", "val_" + summary.best->metric},
                          {"value", summary.best->value},

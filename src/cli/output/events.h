@@ -2,6 +2,7 @@
 // become null and are named in "nonfinite".
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "cli/options/options.h"
@@ -27,7 +28,7 @@ class EventLog {
   void checkpoint(const SaveOutcome& outcome);
   void signal(const char* name, const char* action);
   void run_end(const std::string& status, int exit_code, const TrainingSummary& summary,
-               const std::string& output);
+               const std::string& output, std::int64_t output_step = -1);
   void error(const std::string& message);
 
  private:

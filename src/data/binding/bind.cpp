@@ -23,6 +23,10 @@ namespace {
 
 // How many of the skipped samples are listed.
 constexpr std::size_t kShownBadSamples = 3;
+// More than one in so many samples: not a mistake in single ones.
+constexpr std::size_t kManyBadSamples = 10;
+// A class has at least one in so many samples.
+constexpr std::size_t kRareClass = 100;
 
 std::string quoted(const RawColumn& column) {
   return fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
@@ -211,6 +215,7 @@ class Binder {
     if (like_) follow_class_names(raw, like_->class_names);
     out_.class_names = raw.class_names;
     how += fit(raw, {*match_.label, 0, 0, {}}, label.sample_shape, "labels", label.name, *source);
+    how += scale_like_input(*match_.label, label, *source);
     check(raw, *source, allowed_in(label), "label", "");
     if (label.classes >= 0) how += fmt::format(", classes 0..{}", label.classes - 1);
     if (!raw.class_names.empty()) {
@@ -218,6 +223,23 @@ class Binder {
     }
     note_column("labels", column, "from " + quoted(raw) + how);
     add(column, std::move(source));
+  }
+
+  // A target that is also an input has its scale. Returns what was done, for the note.
+  std::string scale_like_input(std::size_t column, const LabelSpec& label, ArraySource& source) {
+    for (std::size_t i = 0; is_float(label.dtype) && i < match_.inputs.size(); ++i) {
+      const Match& match = match_.inputs[i];
+      if (match.filling || match.column != column || match.fields > 0) continue;
+      const auto* input = dynamic_cast<const ArraySource*>(sources_[i].get());
+      PT_CHECK(input, kData,
+               "images that are normalized by channel or augmented cannot be their own labels; put "
+               "the labels into an array: pipetrain data convert");
+      source.divisor = input->divisor;
+      PixelScale scale;
+      scale.divisor = input->divisor;
+      return ", as the input" + scale_text(scale);
+    }
+    return {};
   }
 
   // ---- causal language models on arrays ----
@@ -357,7 +379,10 @@ class Binder {
     const bool skip = options_.on_bad_sample == BadSample::kSkip;
     const std::vector<BadElement> bad =
         find_bad_elements(source.values, source.first, source.count, allowed,
-                          skip ? std::numeric_limits<std::size_t>::max() : 1);
+                          std::numeric_limits<std::size_t>::max());
+    if (kind == std::string_view("label")) check_classes(raw, bad);
+    // What many samples share is no mistake in single ones.
+    const bool many = bad.size() > 1 && bad.size() * kManyBadSamples > raw.rows();
     for (const BadElement& element : bad) {
       const std::string what =
           name.empty()
@@ -365,9 +390,36 @@ class Binder {
               : fmt::format("value {} of {} \"{}\" {}{}", element.value, kind, printable(name),
                             element.reason.starts_with("out") ? "" : "is ", element.reason);
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
+      PT_CHECK(skip || !many, kData, "{}; {} of {} samples are like that", message, bad.size(),
+               raw.rows());
       PT_CHECK(skip, kData, "{} (--on-bad-sample skip skips such samples)", message);
       bad_rows_.emplace(element.row, message);
     }
+  }
+
+  // Classes that the model does not have are no bad samples.
+  void check_classes(const RawColumn& raw, const std::vector<BadElement>& bad) const {
+    if (!spec_.label || spec_.label->classes < 0) return;
+    std::map<std::int64_t, std::size_t> count;
+    for (const BadElement& element : bad) {
+      std::int64_t number = 0;
+      const char* end = element.value.data() + element.value.size();
+      const auto [parsed, error] = std::from_chars(element.value.data(), end, number);
+      if (error == std::errc() && parsed == end && number >= 0) ++count[number];
+    }
+    std::vector<std::int64_t> classes;
+    std::size_t samples = 0;
+    for (const auto& [number, times] : count) {
+      if (times < 2 || times * kRareClass < raw.rows()) continue;
+      classes.push_back(number);
+      samples += times;
+    }
+    if (classes.empty()) return;
+    PT_FAIL(kData,
+            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; --num-classes "
+            "{} gives it a last layer for more",
+            classes.size() == 1 ? "" : "s", fmt::join(classes, ", "), bad[0].reason, samples,
+            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, classes.back() + 1);
   }
 
   double divisor_of(const RawColumn& raw, const ArraySource& source, std::size_t index) const {

@@ -31,6 +31,8 @@ struct Normalization {
   /// "auto", "none", "max", a number, "imagenet", or "M,…/S,…": means and deviations of the values
   /// that auto gives. Error kUsage.
   static Normalization parse(std::string_view text);
+  /// What parse() takes for it.
+  std::string text() const;
 };
 
 enum class BadSample { kError, kSkip };

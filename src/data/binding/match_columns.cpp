@@ -14,7 +14,7 @@ namespace {
 class Matcher {
  public:
   Matcher(std::span<const RawColumn> columns, const DataSpec& spec)
-      : columns_(columns), spec_(spec), taken_(columns.size()), found_(spec.inputs.size()) {
+      : columns_(columns), spec_(spec), taken_(columns.size()), bound_(columns.size()), found_(spec.inputs.size()) {
     out_.inputs.resize(spec.inputs.size());
   }
 
@@ -25,7 +25,7 @@ class Matcher {
                printable(target), printable(array), printable(array), list_columns(columns_));
       if (is_label(target)) {
         out_.label = column;
-        taken_[*column] = true;
+        taken_[*column] = bound_[*column] = true;
         continue;
       }
       const auto input = std::ranges::find(spec_.inputs, target, &ModelInput::name);
@@ -33,13 +33,15 @@ class Matcher {
                "--bind {}={}: the model has no input \"{}\"; its inputs are {}", printable(target),
                printable(array), printable(target), input_names());
       take(static_cast<std::size_t>(input - spec_.inputs.begin()), *column);
+      bound_[*column] = true;
     }
   }
 
   void by_name() {
     for (std::size_t i = 0; i < found_.size(); ++i) {
       const std::optional<std::size_t> column = find(spec_.inputs[i].name);
-      if (!found_[i] && column && !taken_[*column]) take(i, *column);
+      // Labels that --bind makes of an input leave it the input.
+      if (!found_[i] && column && (!taken_[*column] || bound_[*column])) take(i, *column);
     }
     if (spec_.label && !out_.label) {
       if (const auto column = find(spec_.label->name)) take_label(*column);
@@ -90,6 +92,9 @@ class Matcher {
     for (const std::size_t i : open_inputs()) {
       if (next < free.size()) take(i, free[next++]);
     }
+    // The only array of an autoencoder is both.
+    const std::vector<std::size_t> open = open_inputs();
+    if (open.size() == 1 && out_.label && bound_[*out_.label]) take(open[0], *out_.label);
     // Masks and the like are filled, unless there is an array for each of them too.
     free = free_columns();
     const bool wants_label = spec_.label && !out_.label && !spec_.label->shifted_input;
@@ -164,6 +169,7 @@ class Matcher {
   std::span<const RawColumn> columns_;
   const DataSpec& spec_;
   std::vector<bool> taken_;  // per array
+  std::vector<bool> bound_;  // per array, by --bind
   std::vector<bool> found_;  // per input
   Matches out_;
 };

@@ -1,4 +1,6 @@
 // The setting of normalization as text: how inputs are shifted and scaled.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -53,6 +55,14 @@ Normalization Normalization::parse(std::string_view text) {
            "by, not \"{}\"",
            printable(text));
   return {Kind::kDivide, divisor};
+}
+
+std::string Normalization::text() const {
+  if (!mean.empty()) return fmt::format("{}/{}", fmt::join(mean, ","), fmt::join(deviation, ","));
+  return kind == Kind::kAuto   ? std::string("auto")
+         : kind == Kind::kNone ? "none"
+         : kind == Kind::kMax  ? "max"
+                               : fmt::format("{}", divisor);
 }
 
 }  // namespace pipetrain

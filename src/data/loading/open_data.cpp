@@ -282,6 +282,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   add_lines(out.description, train.notes);
   out.train = train.dataset;
   out.class_names = train.class_names;
+  out.divisors = train.divisors;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
     PT_CHECK(!own_split, kUsage, "--val-data and --val-split exclude each other");

@@ -37,6 +37,7 @@ struct OpenedData {
   /// What was detected and what becomes of it, for people: several lines.
   std::string description;
   std::vector<std::string> class_names;
+  std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;
   /// Threads that read ahead.
   int workers = 1;

@@ -53,6 +53,7 @@ struct CsvOptions {
   /// A header's name, a number from 0 (negative: from the end), "last", "none"; "" lets the
   /// header decide (label, labels, target, class, y), else last.
   std::string label_column;
+  bool label_may_be_missing = false;  // of a name: then the table has none
   /// ',' ';' '\t'; 0 lets the first line decide.
   char delimiter = 0;
   enum class Header { kAuto, kYes, kNo } header = Header::kAuto;

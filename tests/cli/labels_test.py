@@ -1,0 +1,126 @@
+"""Which loss labels choose, and what is a bad sample and what is a mistake of the whole data set."""
+
+import json
+import random
+import struct
+import unittest
+
+from program import Case, events, field
+
+CPU = ["--device", "cpu", "--threads", "1", "-q"]
+
+
+def number(key, value):
+    """A field that is a number."""
+    digits = b""
+    while value > 127:
+        digits, value = digits + bytes([value & 127 | 128]), value >> 7
+    return bytes([key << 3]) + digits + bytes([value]) if key < 16 else bytes([key << 3 & 127 | 128, key >> 4]) + digits + bytes([value])
+
+
+def value(name, dims):
+    shape = b"".join(field(1, number(1, dim) if isinstance(dim, int) else field(2, dim.encode())) for dim in dims)
+    return field(1, name.encode()) + field(2, field(1, number(1, 1) + field(2, shape)))
+
+
+def node(op, inputs, output, *attributes):
+    return (b"".join(field(1, name.encode()) for name in inputs) + field(2, output.encode()) + field(4, op.encode()) +
+            b"".join(field(5, field(1, name.encode()) + number(3, at) + number(20, 2)) for name, at in attributes))
+
+
+def linear(inputs, outputs, own_loss=False):
+    """An ONNX file of one linear layer, with a second output "loss" and an input for the labels if it computes its loss."""
+    source = random.Random(1)
+    weight = struct.pack(f"<{inputs * outputs}f", *(source.gauss(0, 0.5) for _ in range(inputs * outputs)))
+    nodes = [node("MatMul", ["x", "w"], "y")]
+    takes, gives = [value("x", ["batch", inputs])], [value("y", ["batch", outputs])]
+    if own_loss:
+        nodes += [node("Sub", ["y", "labels"], "d"), node("Mul", ["d", "d"], "s"), node("ReduceMean", ["s"], "loss", ("keepdims", 0))]
+        takes.append(value("labels", ["batch", outputs]))
+        gives.append(value("loss", []))
+    tensor = number(1, inputs) + number(1, outputs) + number(2, 1) + field(8, b"w") + field(9, weight)
+    graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + field(5, tensor) + b"".join(field(11, one) for one in takes) +
+             b"".join(field(12, one) for one in gives))
+    return number(1, 8) + field(7, graph) + field(8, number(2, 17))
+
+
+class Labelled(Case):
+    def setUp(self):
+        super().setUp()
+        self.source = random.Random(2)
+
+    def rows(self, label, count=60, inputs=4):
+        return [{"x": [self.source.gauss(0, 1) for _ in range(inputs)], "y": label(i)} for i in range(count)]
+
+    def task(self, model, rows, *more):
+        """What train says of the loss."""
+        path = self.write("m.onnx", model)
+        data = self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        _, err = self.succeed("train", path, "--data", data, "--max-steps", "2", "--run-dir", "run", "--overwrite", *CPU[:-1], *more)
+        return next(line for line in err.splitlines() if line.startswith("loss "))
+
+
+class Labels(Labelled):
+    def test_several_labels_of_0_and_1_choose_bce(self):
+        self.assertIn("(bce)", self.task(linear(4, 3), self.rows(lambda i: [i % 2, i // 2 % 2, 1])))
+        self.assertIn("(bce)", self.task(linear(4, 3), self.rows(lambda i: [float(i % 2), 0.0, 1.0])))
+        # One 1 in each row is a class, and other numbers are measured.
+        self.assertIn("cross-entropy, 3 classes", self.task(linear(4, 3), self.rows(lambda i: [int(i % 3 == k) for k in range(3)])))
+        self.assertIn("(mse)", self.task(linear(4, 3), self.rows(lambda i: [i % 2, 0.5, 1])))
+        self.assertIn("cross-entropy, 2 classes", self.task(linear(4, 2), self.rows(lambda i: i % 2)))
+
+    def test_labels_of_0_and_1_on_one_output_choose_bce_as_inspect_does(self):
+        self.assertIn("(bce)", self.succeed("inspect", self.write("m.onnx", linear(4, 1)))[0])
+        for label in (lambda i: i % 2, lambda i: float(i % 2), lambda i: [i % 2], lambda i: [float(i % 2)]):
+            self.assertIn("(bce)", self.task(linear(4, 1), self.rows(label)))
+        for label in (lambda i: i / 7, lambda i: [i / 7], lambda i: i % 5):
+            self.assertIn("(mse)", self.task(linear(4, 1), self.rows(label)))
+
+    def test_an_output_named_loss_is_the_loss(self):
+        self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), self.rows(lambda i: i / 7)))
+        rows = [{"x": row["x"], "labels": [row["y"]]} for row in self.rows(lambda i: i / 7)]
+        self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), rows))
+
+    def test_a_target_that_is_the_input_has_its_scale(self):
+        rows = [{"x": [self.source.randrange(256) for _ in range(4)]} for _ in range(60)]
+        plain = self.task(linear(4, 4), rows, "--normalize", "255", "--loss", "mse")
+        losses = [e["loss"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+        bound = self.task(linear(4, 4), rows, "--normalize", "255", "--bind", "labels=x")
+        self.assertEqual(bound, plain)
+        self.assertEqual([e["loss"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"], losses)
+
+    def test_the_tokens_may_be_their_own_labels(self):
+        self.succeed("new", "gpt-nano", "--vocab", "50", "--context", "8", "--width", "16", "--depth", "1", "--heads", "2", "-o", "gpt.onnx")
+        model = (self.folder / "gpt.onnx").read_bytes()
+        rows = [[self.source.randrange(50) for _ in range(8)] for _ in range(40)]
+        losses = []
+        for both, more in [(False, []), (True, []), (False, ["--bind", "labels=input_ids"])]:
+            content = [{"input_ids": row, **({"labels": row} if both else {})} for row in rows]
+            self.assertIn("language model", self.task(model, content, *more))
+            losses.append([e["loss"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"])
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(losses[0], losses[2])
+
+
+class BadSamples(Labelled):
+    def refused_labels(self, label, *more, outputs=3, **says):
+        data = self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows(label)))
+        return self.refused("data", "train", self.write("m.onnx", linear(4, outputs)), "--data", data, "--max-steps", "1", *CPU, *more, **says)
+
+    def test_classes_that_the_model_lacks_are_never_left_out(self):
+        for more in [], ["--on-bad-sample", "skip"]:
+            err = self.refused_labels(lambda i: i % 5, *more, says=["labels 3, 4 out of range 0..2 in 24 of 60 samples", "--num-classes 5"])
+            self.assertNotIn("--on-bad-sample", err)
+
+    def test_one_bad_label_is_a_bad_sample(self):
+        label = lambda i: 7 if i == 30 else i % 3
+        self.refused_labels(label, says=["label 7 out of range 0..2", "--on-bad-sample skip"])
+        self.assertIn("1 bad samples", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-bad-sample", "skip", *CPU[:-1])))
+
+    def test_what_all_samples_have_is_no_matter_of_samples(self):
+        err = self.refused_labels(lambda i: 2.5, "--loss", "bce", outputs=1, says="60 of 60 samples")
+        self.assertNotIn("--on-bad-sample", err)
+
+
+if __name__ == "__main__":
+    unittest.main()

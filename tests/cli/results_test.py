@@ -1,0 +1,149 @@
+"""Which model a run leaves behind, and that a run that goes on and an evaluation do as the first command said."""
+
+import json
+import unittest
+
+from labels_test import linear
+from program import DATA, MODEL, Case, events
+
+SMALL = ["-m", MODEL, "--data", DATA, "--limit", "200", "--device", "cpu", "--threads", "1"]
+# The loss falls, then rises: the best model is not the last one.
+RISING = [*SMALL, "--val-split", "0.2", "--epochs", "20", "--lr", "0.1", "--patience", "2"]
+
+
+class Results(Case):
+    def content(self, name):
+        return (self.folder / name).read_bytes()
+
+    def end_of(self, run):
+        return events((self.folder / run / "events.jsonl").read_text())[-1]
+
+
+class BestModel(Results):
+    def test_the_best_model_is_written_and_the_last_one_lies_beside_it(self):
+        _, err = self.succeed("train", *RISING, "--run-dir", "run", "-o", "out.onnx")
+        end = self.end_of("run")
+        best = end["best"]["step"]
+        self.assertLess(best, end["steps"])
+        self.assertEqual(end["output_step"], best)
+        self.assertIn(f"saved    out.onnx: the best, loss {end['best']['value']:.6g} at step {best}; the last, of step {end['steps']}, is run/last.onnx", err)
+        for source, name in [("run/checkpoints/best", "out.onnx"), ("run", "run/last.onnx")]:
+            self.succeed("export", "--from", source, "-o", "exported.onnx", "--overwrite", "-q")
+            self.assertEqual(self.content("exported.onnx"), self.content(name))
+        # The other way round, and where no checkpoints are kept.
+        _, err = self.succeed("train", *RISING, "--run-dir", "last", "--save", "last", "--save-every", "never")
+        self.assertIn(f"saved    last/trained.onnx: the last, of step {end['steps']}; the best, ", err)
+        self.assertEqual(self.content("last/trained.onnx"), self.content("run/last.onnx"))
+        self.assertEqual(self.content("last/best.onnx"), self.content("out.onnx"))
+        self.assertEqual(self.end_of("last")["output_step"], end["steps"])
+
+    def test_standard_output_gets_the_best_model_too(self):
+        self.succeed("train", *RISING, "--run-dir", "run", "-o", "out.onnx", "-q")
+        with self.start("train", *RISING, "--run-dir", "piped", "-o", "-") as process:
+            out, err = process.communicate()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(out, self.content("out.onnx"))
+        self.assertIn(b"saved    standard output: the best, ", err)
+
+    def test_the_best_model_has_its_averages(self):
+        self.succeed("train", *RISING, "--ema", "0.5", "--run-dir", "run", "-q")
+        self.succeed("export", "--from", "run/checkpoints/best", "-o", "exported.onnx", "-q")
+        self.assertEqual(self.content("exported.onnx"), self.content("run/trained.onnx"))
+
+    def test_a_run_that_goes_on_may_have_its_best_model_behind_it(self):
+        first = [*SMALL, "--val-split", "0.2", "--lr", "1e-3", "--max-steps", "6"]
+        self.succeed("train", *first, "--run-dir", "run", "-q")
+        best = self.end_of("run")["best"]["step"]
+        before = self.content("run/trained.onnx")
+        _, err = self.succeed("--resume", "run", "--max-steps", "9", "--lr", "3", "--lr-schedule", "constant")
+        self.assertEqual(self.end_of("run")["output_step"], best)
+        self.assertIn(f"at step {best}; the last, of step 9, is run/last.onnx", err)
+        self.assertEqual(self.content("run/trained.onnx"), before)
+
+    def test_without_validation_there_is_one_model(self):
+        _, err = self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run")
+        self.assertIn("saved    run/trained.onnx  (run: run)", err)
+        self.assertFalse((self.folder / "run/last.onnx").exists())
+
+
+class GoingOn(Results):
+    def test_a_path_may_stand_behind_resume(self):
+        self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run", "-q")
+        self.succeed("--resume", "run", "--max-steps", "3", "-q")
+        self.succeed("train", "--resume", "run/checkpoints/latest", "--max-steps", "4", "-q")
+        self.assertEqual(self.end_of("run")["steps"], 4)
+        self.refused("usage", "--resume", "nowhere", says="nowhere")
+
+    def test_results_go_where_the_first_command_said(self):
+        self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run", "-o", "out.onnx", "--log-every", "3", "--tensorboard",
+                     "--status-file", "status.json", "-q")
+        before = self.content("out.onnx")
+        _, err = self.succeed("--resume", "run", "--max-steps", "4")
+        self.assertIn("saved    out.onnx  (run: run)", err)
+        self.assertNotEqual(self.content("out.onnx"), before)
+        self.assertEqual(json.loads(self.content("status.json"))["step"], 4)
+        self.assertEqual(len(list((self.folder / "run/tb").iterdir())), 2)
+        # What the command line says goes first, and a run of its own begins anew.
+        now = self.content("out.onnx")
+        self.succeed("--resume", "run", "--max-steps", "5", "-o", "other.onnx", "-q")
+        self.succeed("--resume", "run/checkpoints/step-000004", "--max-steps", "6", "--run-dir", "fork", "-q")
+        self.assertEqual(self.content("out.onnx"), now)
+        self.assertTrue((self.folder / "fork/trained.onnx").exists())
+
+    def test_fewer_steps_than_are_done_are_refused(self):
+        self.succeed("train", *SMALL, "--max-steps", "4", "--run-dir", "run", "-q")
+        self.refused("usage", "--resume", "run", "--max-steps", "3", says=["step 4", "3 steps", "--max-steps"])
+
+    def test_a_folder_of_a_run_that_failed_at_once_is_free(self):
+        self.refused("diverged", "train", *SMALL, "--optimizer", "sgd", "--lr", "1e30", "--run-dir", "run", "-q")
+        self.succeed("train", *SMALL, "--max-steps", "1", "--run-dir", "run", "-q")
+        self.assertEqual(self.end_of("run")["steps"], 1)
+        self.refused("usage", "train", *SMALL, "--max-steps", "1", "--run-dir", "run", says="--overwrite")
+        # One that has ended well with its model elsewhere is not.
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", "done", "-o", "out.onnx", "-q")
+        self.refused("usage", "train", *SMALL, "--max-steps", "1", "--run-dir", "done", says="--overwrite")
+
+
+class Evaluation(Results):
+    def test_it_knows_loss_labels_and_scale_from_the_model(self):
+        rows = "\n".join(f"{i % 2},{i / 100:.2f},{(i * 7) % 100 / 100:.2f},{(i * 3) % 100 / 100:.2f},{(i * 9) % 50 / 50:.2f}" for i in range(100))
+        data = self.write("t.csv", "kind,a,b,c,d\n" + rows + "\n")
+        self.succeed("new", "mlp", "--image", "2", "--channels", "1", "--classes", "2", "-o", "mlp.onnx")
+        given = ["--label-column", "kind", "--normalize", "max"]
+        self.succeed("train", "mlp.onnx", "--data", data, *given, "--device", "cpu", "--max-steps", "3", "-o", "out.onnx", "--run-dir", "run", "-q")
+        asked, _ = self.succeed("eval", "out.onnx", "--data", data, *given, "--device", "cpu")
+        known, err = self.succeed("eval", "out.onnx", "--data", data, "--device", "cpu")
+        self.assertEqual(known, asked)
+        self.assertIn("--label-column kind, --normalize 0.99", err)
+        # A table to predict for need not have the label.
+        bare = self.write("bare.csv", "a,b,c,d\n" + "\n".join(row.partition(",")[2] for row in rows.splitlines()) + "\n")
+        with_labels, _ = self.succeed("predict", "out.onnx", "--data", data)
+        without, _ = self.succeed("predict", "out.onnx", "--data", bare)
+        self.assertEqual(without, with_labels)
+        # What is given goes first.
+        other, _ = self.succeed("eval", "out.onnx", "--data", data, "--label-column", "kind", "--normalize", "none", "--device", "cpu")
+        self.assertNotEqual(other, asked)
+
+    def test_it_knows_the_loss(self):
+        data = self.write("t.csv", "".join(f"{i / 60:.2f},{i * 7 % 60 / 60:.2f},0.5,0.25,{i / 7:.3f}\n" for i in range(60)))
+        self.write("mlp.onnx", linear(4, 1))
+        self.succeed("train", "mlp.onnx", "--data", data, "--loss", "l1", "--device", "cpu", "--max-steps", "3", "-o", "out.onnx", "--run-dir", "run", "-q")
+        losses = [self.succeed("eval", "out.onnx", "--data", data, "--device", "cpu", *loss)[0] for loss in ([], ["--loss", "l1"], ["--loss", "mse"])]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+        followed, _ = self.succeed("eval", "--follow", "run", "--data", data, "--device", "cpu")
+        self.assertEqual(followed, "step 3  " + losses[1])
+
+    def test_it_waits_for_a_run_that_has_not_begun(self):
+        process = self.start("eval", "--follow", "later", "--data", DATA, "--device", "cpu")
+        self.addCleanup(process.kill)
+        line = process.stderr.readline()
+        self.assertIn(b"waiting for a run in later", line)
+        self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "later", "-q")
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
+        self.assertIn(b"step 2", out)
+
+
+if __name__ == "__main__":
+    unittest.main()
