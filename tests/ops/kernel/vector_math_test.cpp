@@ -37,7 +37,7 @@ Accuracy measure(F computed, G exact, float low, float high) {
     int exponent = 0;
     std::frexp(truth, &exponent);
     const double units = std::abs(y - truth) / std::ldexp(1.0, exponent - 24);
-    if (units > out.micro_batches) out = {units, x, out.special};
+    if (units > out.units) out = {units, x, out.special};
   }
   return out;
 }
@@ -48,7 +48,7 @@ template <class F, class G>
 void expect_accurate(const char* name, F computed, G exact, float low = -kInfinity,
                      float high = kInfinity) {
   const Accuracy accuracy = measure(computed, exact, low, high);
-  EXPECT_LE(accuracy.micro_batches, 3.0) << name << " at " << accuracy.at;
+  EXPECT_LE(accuracy.units, 3.0) << name << " at " << accuracy.at;
   EXPECT_EQ(accuracy.special, 0) << name;
 }
 
