@@ -21,7 +21,7 @@ namespace pipetrain {
 namespace {
 
 const std::vector<std::int64_t> kMicroBatchSizes = {4, 2};
-constexpr std::int64_t kSamples = 10, kMicroBatch = 4;
+constexpr std::int64_t kSamples = 10, kSamplesPerMicroBatch = 4;
 
 /// A network cut into stages, and a program for them.
 struct SharedRun {
@@ -92,7 +92,7 @@ SharedOutcome four_steps(const SharedRun& run, const RuntimeOptions& options) {
   test::FixedData data(4 * kSamples, 5);
   SharedOutcome outcome;
   for (std::int64_t step = 0; step < 4; ++step) {
-    data.set_mini_batch(step * kSamples, kSamples, kMicroBatch, step, kMicroBatchSizes);
+    data.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
     const RoundResult result = runtime.run(run.program, data);
     double loss = 0;
     for (const MicroBatch& micro_batch : data.micro_batches())
@@ -220,7 +220,7 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
   test::FixedData data(4 * kSamples, 5);
   const auto two_steps = [&](Runtime& runtime, test::FixedData& from, std::int64_t first) {
     for (std::int64_t step = first; step < first + 2; ++step) {
-      from.set_mini_batch(step * kSamples, kSamples, kMicroBatch, step, kMicroBatchSizes);
+      from.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
       runtime.run(run.program, from);
     }
   };
@@ -275,7 +275,7 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
       test::FixedData data(4 * kSamples, 5);
       SometimesFailingData source(data, group.rank() == failing);
       for (int step = 0; step < 100; ++step) {
-        data.set_mini_batch(0, kSamples, kMicroBatch, step, kMicroBatchSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, source);
       }
     });
@@ -316,7 +316,7 @@ TEST(Processes, AFailureNamesTheProcessAndTheStageThatFailed) {
       test::FixedData data(4 * kSamples, 5);
       FailingAtRelease source(data, group.rank() == failing);
       for (int step = 0; step < 100; ++step) {
-        data.set_mini_batch(0, kSamples, kMicroBatch, step, kMicroBatchSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, source);
       }
     });
@@ -344,7 +344,7 @@ TEST(Processes, TheSilentOneOfSeveralIsNamed) {
       test::FixedData data(4 * kSamples, 5);
       for (int step = 0; step < 1000; ++step) {
         if (step == 3 && group.rank() == silent) world.mute(silent);
-        data.set_mini_batch(0, kSamples, kMicroBatch, step, kMicroBatchSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, data);
       }
     });
@@ -368,7 +368,7 @@ TEST(Processes, SilenceIsNoticedAndNamed) {
     test::FixedData data(4 * kSamples, 5);
     for (int step = 0; step < 1000; ++step) {
       if (step == 3 && group.rank() == 1) world.mute(1);
-      data.set_mini_batch(0, kSamples, kMicroBatch, step, kMicroBatchSizes);
+      data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
       runtime.run(run.program, data);
     }
   });
