@@ -420,7 +420,7 @@ NETWORKS = {
     "transformers/DeiTForImageClassification": lambda: hf_image("DeiT"),
     "transformers/Dinov2ForImageClassification": lambda: hf_image("Dinov2"),
     "transformers/DistilBertForMaskedLM": lambda: hf_masked("DistilBert"),
-    "transformers/EfficientNetForImageClassification": lambda: hf_image("EfficientNet", width_coefficient=0.25, hidden_dim=64, kernel_sizes=[3, 5], in_channels=[32, 16], out_channels=[16, 64], strides=[1, 2], num_block_repeats=[1, 1], expand_ratios=[1, 4], depthwise_padding=[]),
+    "transformers/EfficientNetForImageClassification": lambda: hf_image("EfficientNet", width_coefficient=0.25, hidden_dim=320, kernel_sizes=[3, 5], in_channels=[32, 16], out_channels=[16, 64], strides=[1, 2], num_block_repeats=[1, 1], expand_ratios=[1, 4], depthwise_padding=[]),
     "transformers/ElectraForMaskedLM": lambda: hf_masked("Electra"),
     "transformers/ErnieForSequenceClassification": lambda: hf_text("Ernie"),
     "transformers/FNetForMaskedLM": lambda: hf_masked("FNet"),
