@@ -38,7 +38,23 @@ GPU_MODELS = {
     "resnet-tiny": Model("ResNet-50 of 8 channels, 128×128", "resnet50", {"image": 128, "width": 8, "classes": 10}, 16, 3, images=True,
                          pipelined=True),
 }
-ALL_MODELS = {**MODELS, **GPU_MODELS}
+# By other people's code (real_networks.py), at the sizes at which they are trained.
+REAL_MODELS = {
+    "resnet50-224": Model("ResNet-50, 224²", "torchvision", {"image": 224}, 16, 4, images=True),
+    "gpt2-124m": Model("GPT-2 124M, 256 tokens", "transformers", {"vocab": 50257, "context": 256}, 4, 3, rate=1e-3),
+    "vit-b16": Model("ViT-B/16, 224²", "transformers", {"image": 224}, 8, 3, rate=1e-3, images=True),
+    "bert-base": Model("BERT-base, 128 tokens", "transformers", {"vocab": 30522, "context": 128, "classes": 2}, 8, 4, rate=1e-3),
+    "llama": Model("Llama shape (768 × 8, 32,000 words), 256 tokens", "transformers", {"vocab": 32000, "context": 256}, 4, 3, rate=1e-3),
+    "efficientnet-b0": Model("EfficientNet-B0, 224²", "torchvision", {"image": 224}, 8, 10, images=True),
+    "mobilenet-v3-l": Model("MobileNetV3-L, 224²", "torchvision", {"image": 224}, 16, 10, images=True),
+    "convnext-t": Model("ConvNeXt-T, 224²", "torchvision", {"image": 224}, 8, 4, rate=1e-3, images=True),
+    "dlrm": Model("DLRM, 8 tables of 200,000 × 64", "own", {"classes": 2}, 512, 10),
+    "fcn-resnet50": Model("FCN-ResNet-50, 224²", "torchvision", {"image": 224, "classes": 21}, 4, 3, images=True),
+    "deeplab-v3": Model("DeepLabV3-MobileNetV3, 224²", "torchvision", {"image": 224, "classes": 21}, 8, 4, images=True),
+    "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
+    "gru-speech": Model("bidirectional GRU 3×512, 200 frames", "own", {"classes": 61}, 16, 5),
+}
+ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS}
 
 # The defaults of `pipetrain new` (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {

@@ -49,17 +49,17 @@ def peer(python, script, *flags):
     return {**answer, "foreign": used["foreign"]}
 
 
-def training_flags(model, folder, threads, micro_batches, bf16, gpu_ids=None):
+def training_flags(model, folder, threads, micro_batches, bf16, gpu_ids=None, optimizer="sgd"):
     place = ["--device", "cpu", "--threads", threads] if gpu_ids is None else ["--device", "cuda", "--gpu-ids", gpu_ids]
     flags = ["--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
              *place, "--batch-size", model.batch, "--micro-batches", micro_batches,
-             "--loss", "cross-entropy", "--optimizer", "sgd", "--lr", model.rate, "--momentum", MOMENTUM,
-             "--lr-schedule", "constant"]
+             "--loss", "cross-entropy", "--optimizer", optimizer, "--lr", model.rate, "--lr-schedule", "constant",
+             *(["--momentum", MOMENTUM] if optimizer == "sgd" else [])]
     return flags + (["--precision", "bf16"] if bf16 else [])
 
 
 def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None, micro_batches=1, bf16=False, cache=None,
-              quiet=True, gpu_ids=None):
+              quiet=True, gpu_ids=None, optimizer="sgd"):
     """Trains for one step and `steps` timed ones; a step lasts from the end of the one before to its own.
 
     `gpu_ids` puts the stages on GPUs, as --gpu-ids does; `stages` is then for nothing.
@@ -68,7 +68,7 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
     events = folder / "events.jsonl"
     # With one batch per epoch pipetrain would save a checkpoint after each; the other programs save
     # none.
-    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids), "--save-every", "never",
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids, optimizer), "--save-every", "never",
                "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 and gpu_ids is None else []

@@ -64,14 +64,14 @@ class Bench:
         return max(2, round(model.steps * (1.6 if threads > 1 else 1) * self.arguments.length))
 
     def ours(self, name, threads, steps=None, **options):
-        model = MODELS[name]
+        model = ALL_MODELS[name]
         return pipetrain(self.arguments.pipetrain, model, self.folder / name, threads, steps or self.steps(model, threads),
                          bf16=self.bf16, **options)
 
     def pytorch(self, name, threads, *flags, steps=None):
         flags = [*flags, *(["--bf16"] if self.bf16 else [])]
         return peer(self.arguments.torch_python, "peer_pytorch.py", name, self.folder / name, "--threads", threads, "--steps",
-                    steps or self.steps(MODELS[name], threads), *flags)
+                    steps or self.steps(ALL_MODELS[name], threads), *flags)
 
     def pipelining(self, name, schedule):
         return peer(self.arguments.torch_python, "peer_pipelining.py", name, self.folder / name, "--schedule", schedule,
