@@ -278,7 +278,7 @@ void sum_channel(const Depthwise& shape, const GradientPlan& plan, const Element
 }  // namespace
 
 bool depthwise_rows_are_long(const Depthwise& shape) {
-  return shape.x_lanes == 1 && shape.y_lanes == 1 && shape.columns.output >= 2 * lanes();
+  return shape.x_lanes == 1 && shape.y_lanes == 1 && shape.columns.input >= 2 * lanes();
 }
 
 DepthwisePlanarPass depthwise_planar_forward(const Depthwise& shape) {
