@@ -158,7 +158,7 @@ class Models(ShrinkingFiles):
                     code, losses, err = self.train(*self.arguments, *save, change=lambda: os.truncate(path, size))
                     self.assertEqual((code, len(losses)), (3, 200), err)
                     self.assertRegex(err, rf"{file} shrank from {len(content)} to {size} bytes since it was read")
-                    self.assertIn("what was trained is in run/checkpoints/step-000200", err)
+                    self.assertIn("the trained weights are in run/checkpoints/step-000200", err)
                     path.write_bytes(content)
                     shutil.rmtree(self.folder / "exported", ignore_errors=True)
                     (self.folder / "exported").mkdir()
