@@ -63,8 +63,7 @@ class CudaDevice final : public Device {
   int index_;
   int multiprocessors_ = 1;
   std::unique_ptr<KernelCompiler> compiler_;
-  cudaStream_t clearing_ =
-      nullptr;  // zeroes new memory; lives as long as the device, that is for ever
+  cudaStream_t clearing_ = nullptr;  // zeroes new memory; never destroyed
   bool tensor_floats_ = false;
   std::string name_, make_;
   std::size_t cache_bytes_ = 0;

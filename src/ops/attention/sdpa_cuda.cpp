@@ -182,7 +182,7 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
     found = plans.find({part, gradient, keeps_lse}, build);
   // If the library has no plan for this GPU, the hand-written kernel is used.
   if (!found.graph) {
-    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
   std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;

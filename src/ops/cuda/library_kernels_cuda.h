@@ -23,7 +23,7 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
 std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
 
 /// The fallback of a node that has a hand-written kernel.
-inline constexpr std::string_view kByOwnKernel = "runs with a hand-written kernel";
+inline constexpr std::string_view kByHandWrittenKernel = "runs with a hand-written kernel";
 /// Warns that cuDNN has no plan for a node; the first line of `reason` says why. `instead`: the
 /// fallback, such as "runs on the CPU".
 void warn_of_missing_plan(const KernelRequest& request, std::string_view instead,

@@ -15,9 +15,8 @@ struct FusedOperands {
   const void* in[kMostFusedInputs];
   void* out[kMostFusedResults];  // null where nobody reads it
   DropoutMask masks[kMostFusedDropouts];
-  std::int64_t count;  // elements of a result
-  std::int64_t
-      groups;  // groups of kWide elements from the start; 0 if the addresses are not aligned
+  std::int64_t count;   // elements of a result
+  std::int64_t groups;  // of kWide elements; 0 if addresses are not aligned
 };
 
 }  // namespace pipetrain

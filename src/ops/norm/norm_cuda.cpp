@@ -287,7 +287,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
   }
   // If the library has no plan for this GPU, the hand-written kernel is used.
   if (!found.graph) {
-    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
   SharedGraph graph = std::move(found.graph);
