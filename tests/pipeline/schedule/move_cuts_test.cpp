@@ -114,9 +114,11 @@ TEST(MoveCuts, SaysWhatAStepTakes) {
   const Plan moved = each.moved();
   ASSERT_NE(moved.cuts(), each.plan.cuts());
   const std::string& note = moved.notes.back();
-  EXPECT_NE(note.find(seconds_text(each.seconds(moved)) + " by simulation"), std::string::npos)
+  EXPECT_NE(note.find("shortest simulated step, " + seconds_text(each.seconds(moved))),
+            std::string::npos)
       << note;
-  EXPECT_NE(note.find("it would take " + seconds_text(each.seconds(each.plan))), std::string::npos)
+  EXPECT_NE(note.find("balanced cuts would take " + seconds_text(each.seconds(each.plan))),
+            std::string::npos)
       << note;
 }
 
