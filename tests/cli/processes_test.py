@@ -208,7 +208,7 @@ class Processes(Case):
         code, _, err = self.run_in(2, *gpus, "--gpu-ids", "1,1", environment=environment)
         self.assertEqual(code, EXIT["usage"], err)
         self.assertRegex(err, "processes 0 and 1 would share GPU 1 of [^ ]+, which NCCL does not allow; give each process its own GPU, or "
-                              "start one process: --gpu-ids 1,1 makes")
+                              "start one process with --gpu-ids 1,1 to use one GPU for several devices")
         self.assertEqual(err.count("would share"), 1, err)
 
     def test_without_the_plugin_it_is_said(self):
