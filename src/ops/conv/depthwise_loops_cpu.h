@@ -1,4 +1,4 @@
-// The inner loops of ops/conv/depthwise_cpu.h. depthwise_cpu.cpp includes this file once for
+// The inner loops of depthwise convolutions. depthwise_vectors_cpu.h includes this file once for
 // vectors of 8 floats and once for vectors of 16, each in a namespace of its own that has kLanes,
 // Vector, load(), store() and fill(), with PIPETRAIN_DEPTHWISE_TARGET before functions.
 
