@@ -24,6 +24,13 @@ std::int64_t together_of(std::int64_t outputs) {
   return best;
 }
 
+/// Whether rows of taps slide over what they read.
+bool slides(const Depthwise& shape) {
+  const WindowAxis &rows = shape.rows, &columns = shape.columns;
+  const bool plain = rows.stride == 1 && columns.stride == 1 && columns.dilation == 1;
+  return plain && narrow::slide_rows_of(columns.kernel, 4) != nullptr;
+}
+
 DepthwisePass plan(const Depthwise& shape, bool input_gradient) {
   const std::vector<Place> rows = places_of(shape.rows, input_gradient);
   const std::vector<Place> columns = places_of(shape.columns, input_gradient);
@@ -36,6 +43,7 @@ DepthwisePass plan(const Depthwise& shape, bool input_gradient) {
                     0,
                     0,
                     0,
+                    {},
                     {}};
   out.together = together_of(out.columns.outputs_of_phase());
   out.tiled = whole(out.columns.outputs_of_phase(), out.together) * out.together;
@@ -52,6 +60,8 @@ DepthwisePass plan(const Depthwise& shape, bool input_gradient) {
       out.taps[static_cast<std::size_t>(row.phase * out.columns.phases + column.phase)].push_back(
           {(row.place - out.rows.first) * out.width + column.place - out.left,
            row.tap * shape.columns.kernel + column.tap});
+      if (slides(shape) && column.place == out.columns.first)
+        out.row_taps.push_back(out.taps.back().back());
     }
   }
   return out;
@@ -97,6 +107,17 @@ void compute_row(const DepthwisePass& pass, const FeatureMap<Element>& map, std:
   if constexpr (std::is_same_v<Element, float>) {
     const bool direct = map.lanes == step && pass.tiled * phases == map.width;
     if (direct) to = map.data + map.at(n, channel) + row * map.width * step;
+  }
+  if (!pass.row_taps.empty()) {
+    const std::int64_t taps = pass.shape.columns.kernel;
+    const SlideRows slide = has_avx512() ? wide::slide_rows_of(taps, pass.together)
+                                         : narrow::slide_rows_of(taps, pass.together);
+    for (std::int64_t i = 0; i < pass.tiled; i += pass.together) {
+      slide(pass.row_taps, source + i * step, pass.input_gradient ? -1 : 1, weights,
+            weights + pass.shape.taps() * step, to + i * step);
+    }
+    if (to == own) scatter_row(map, n, channel, row, step, own);
+    return;
   }
   for (std::int64_t phase = 0; phase < phases; ++phase) {
     const auto& taps = pass.taps[static_cast<std::size_t>(row % pass.rows.phases * phases + phase)];

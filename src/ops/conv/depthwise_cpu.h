@@ -46,6 +46,8 @@ struct DepthwisePass {
   std::int64_t left, width;  // columns of the source that are in the workspace
   std::int64_t band;         // rows of a phase that are computed from one part of the source
   std::vector<std::vector<DepthwiseTap>> taps;  // by phase of the row, then of the column
+  /// Where there are neither strides nor dilation: the taps of each row that read its first column.
+  std::vector<DepthwiseTap> row_taps;
 };
 DepthwisePass depthwise_forward(const Depthwise& shape);
 DepthwisePass depthwise_input_gradient(const Depthwise& shape);

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "graph/op.h"
 #include "ops/conv/depthwise_planar_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/kernel/adding_kernel.h"
@@ -38,13 +39,23 @@ std::unique_ptr<Kernel> make_planar_pass(DepthwisePlanarPass pass) {
       bytes);
 }
 
+/// Input gradients between blocked tensors under windows so wide that sliding over what is read
+/// once counts.
+bool is_wide_input_gradient(const KernelRequest& request, const Depthwise& shape) {
+  const bool blocked = shape.x_lanes > 1 && shape.y_lanes > 1;
+  const std::int64_t narrowest = request.inputs[0].dtype == DType::kFloat32 ? 5 : 7;
+  return request.node.op->name == "ConvInputGrad" && blocked && shape.columns.kernel >= narrowest;
+}
+
 }  // namespace
 
 std::optional<Depthwise> own_depthwise(const KernelRequest& request, const TensorType& x,
                                        const TensorType& w, const TensorType& y) {
   const auto shape =
       depthwise(conv_geometry(request.node.attributes, x.shape, w.shape), x.layout, y.layout);
-  const bool ours = shape && (depthwise_rows_are_long(*shape) || !onednn_has_vector_code(request));
+  if (!shape) return {};
+  const bool ours = depthwise_rows_are_long(*shape) || is_wide_input_gradient(request, *shape) ||
+                    !onednn_has_vector_code(request);
   return ours ? shape : std::nullopt;
 }
 

@@ -12,7 +12,7 @@ namespace pipetrain {
 
 /// The convolution, where ours is faster: between row-major feature maps with long rows, and where
 /// oneDNN has no vector code: weight gradients of windows wider than 3, dilated input gradients,
-/// sequences.
+/// sequences; and input gradients of wide windows.
 std::optional<Depthwise> own_depthwise(const KernelRequest& request, const TensorType& x,
                                        const TensorType& w, const TensorType& y);
 

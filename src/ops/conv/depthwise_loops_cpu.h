@@ -1,4 +1,4 @@
-// The inner loops of ops/conv/depthwise_cpu.h. depthwise_cpu.cpp includes this file once for
+// The inner loops of depthwise convolutions. depthwise_vectors_cpu.h includes this file once for
 // vectors of 8 floats and once for vectors of 16, each in a namespace of its own that has kLanes,
 // Vector, load(), store() and fill(), with PIPETRAIN_DEPTHWISE_TARGET before functions.
 
@@ -29,6 +29,43 @@ inline SumTaps sum_taps_of(std::int64_t together, std::int64_t step) {
                                            {sum_taps<7, 0>, sum_taps<7, 1>, sum_taps<7, 2>},
                                            {sum_taps<8, 0>, sum_taps<8, 1>, sum_taps<8, 2>}};
   return kTable[together - 4][step <= 2 ? step : 0];
+}
+
+/// `T` neighbouring outputs of a pass without strides or dilation: rows of kTaps taps, each told by
+/// its first, slide over what is read once. Weights of a row are `weight_step` vectors apart.
+template <int kTaps, int T>
+PIPETRAIN_DEPTHWISE_TARGET void slide_rows(std::span<const Tap> rows, const float* from,
+                                           std::int64_t weight_step, const float* weights,
+                                           const float* start, float* to) {
+  Vector sums[T], taps[kTaps];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) sums[t] = load(start);
+  for (const Tap& row : rows) {
+    const float* weight = weights + row.weight * kLanes;
+    const float* place = from + row.source * kLanes;
+#pragma GCC unroll 8
+    for (int k = 0; k < kTaps; ++k) taps[k] = load(weight + k * weight_step * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < T + kTaps - 1; ++i) {
+      const Vector input = load(place + i * kLanes);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        if (i >= t && i - t < kTaps) sums[t] += taps[i - t] * input;
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) store(to + t * kLanes, sums[t]);
+}
+
+/// Null unless a row has 3, 5 or 7 taps.
+inline SlideRows slide_rows_of(std::int64_t taps, std::int64_t together) {
+  static constexpr SlideRows kTable[3][5] = {
+      {slide_rows<3, 4>, slide_rows<3, 5>, slide_rows<3, 6>, slide_rows<3, 7>, slide_rows<3, 8>},
+      {slide_rows<5, 4>, slide_rows<5, 5>, slide_rows<5, 6>, slide_rows<5, 7>, slide_rows<5, 8>},
+      {slide_rows<7, 4>, slide_rows<7, 5>, slide_rows<7, 6>, slide_rows<7, 7>, slide_rows<7, 8>}};
+  const bool has = taps == 3 || taps == 5 || taps == 7;
+  return has ? kTable[taps / 2 - 1][together - 4] : nullptr;
 }
 
 /// Adds to the sums of kRows by kTaps taps what a band of gradients gives them. kTapFloats: from

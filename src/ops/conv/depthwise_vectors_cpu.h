@@ -14,6 +14,9 @@ using Tap = DepthwiseTap;
 using SumTaps = void (*)(std::span<const Tap> taps, const float* from, std::int64_t step,
                          const float* weights, const float* start, float* to, std::int64_t to_step);
 
+using SlideRows = void (*)(std::span<const Tap> rows, const float* from, std::int64_t weight_step,
+                           const float* weights, const float* start, float* to);
+
 /// A band of output rows for the weight gradient. Steps are in floats.
 struct GradientBand {
   std::int64_t rows, columns;
