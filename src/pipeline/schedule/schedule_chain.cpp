@@ -103,15 +103,13 @@ std::vector<Schedule> drained_chains() {
                               "measured times");
   balanced.description.balances_warm_up = true;
   balanced.description.memory = kEagerMemory;  // at most
-  return {
-      all_forwards,
-      in_turn("1f1b", "forwards and backwards in turn, then one update: the numbers of one device"),
-      twice, balanced};
+  return {all_forwards, in_turn("1f1b", "alternates one forward and one backward, then one update"),
+          twice, balanced};
 }
 
 std::vector<Schedule> undrained_chains() {
   Schedule stashed =
-      in_turn("pipedream", "forwards and backwards in turn without a drain, stashed weights");
+      in_turn("pipedream", "1f1b without draining between updates, with stashed weights");
   stashed.description.rule = UpdateRule::kStash;
   stashed.description.memory = MemoryRule{.copies = WeightCopies::kPerMicroBatch};
   Schedule vertical = in_turn(

@@ -82,7 +82,7 @@ std::vector<Schedule> zero_bubble_chains() {
   h1.description.memory = MemoryRule{.length = MemoryRule::Length::kPipeline};
   h1.lists = zero_bubble_h1;
   h1.idle_seconds = idle_of_h1;
-  Schedule h2 = split("zb-h2", "zb-h1 with twice the memory and no bubble from round to round");
+  Schedule h2 = split("zb-h2", "zb-h1 with twice the memory and no bubble between steps");
   h2.description.memory =
       MemoryRule{.length = MemoryRule::Length::kPipeline, .times = 2, .more = -1};
   h2.lists = zero_bubble_h2;

@@ -260,7 +260,7 @@ std::string difference_text(const StepDifference& difference, int most_causes) {
       difference.predicted_seconds > 0 ? 100 * seconds / difference.predicted_seconds : 0);
   text += "bubble ";
   if (difference.theoretical_bubble)
-    text += fmt::format("by theory {:.1f} %, ", 100 * *difference.theoretical_bubble);
+    text += fmt::format("in theory {:.1f} %, ", 100 * *difference.theoretical_bubble);
   text += fmt::format("predicted {:.1f} %, measured {:.1f} %\n", 100 * difference.predicted_bubble,
                       100 * difference.measured_bubble);
   // Nothing below a thousandth of the step is worth a line.
@@ -281,7 +281,7 @@ std::string difference_text(const StepDifference& difference, int most_causes) {
     ++lines;
   }
   if (lines > 0 && std::abs(rest) >= least)
-    text += fmt::format("  {:>10}  the rest\n", signed_seconds(rest));
+    text += fmt::format("  {:>10}  other\n", signed_seconds(rest));
   return text;
 }
 

@@ -137,12 +137,12 @@ TEST(TraceDiff, GoldenStepByHand) {
   EXPECT_EQ(
       difference_text(difference, 4),
       "predicted step 6.00 s, measured 7.50 s: +1.50 s (+25.0 %)\n"
-      "bubble by theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
+      "bubble in theory 50.0 %, predicted 50.0 %, measured 56.7 %\n"
       "     +500 ms  start-up of device 0\n"
       "     +300 ms  stage 0 update takes 300 ms, predicted nothing\n"
       "     +250 ms  activations from stage 0 take longer to reach stage 1 (transfer, waking up)\n"
       "     +200 ms  stage 1 backward 10.0 % slower (2.20 s, predicted 2.00 s)\n"
-      "     +250 ms  the rest\n");
+      "     +250 ms  other\n");
 }
 
 TEST(TraceDiff, SharesAddUpForNoisySteps) {
