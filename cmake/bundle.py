@@ -118,9 +118,11 @@ def write_tar(tree, file):
         entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
         return entry
 
-    # tarfile adds a folder's entries in the order of their names.
-    with lzma.open(file, "wb", preset=9) as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    # tarfile adds a folder's entries in the order of their names. The archive has its name only when it is complete.
+    partial = file.with_name(file.name + ".part")
+    with lzma.open(partial, "wb", preset=9) as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         tar.add(tree, file.name.removesuffix(".tar.xz"), filter=settle)
+    partial.replace(file)
 
 
 def write_wheel(tree, folder, version):

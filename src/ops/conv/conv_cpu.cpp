@@ -50,12 +50,17 @@ bool has_bias(const KernelRequest& request) {
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
 
 /// Whether both operands are stored as bfloat16, and the result, too, unless it is a weight's
-/// gradient.
+/// gradient. A bias, and its gradient, are float.
 bool is_bfloat16(const KernelRequest& request) {
-  const DType result =
-      request.node.op->name == "ConvWeightGrad" ? DType::kFloat32 : DType::kBFloat16;
+  const bool gradient_of_weight = request.node.op->name == "ConvWeightGrad";
+  const DType result = gradient_of_weight ? DType::kFloat32 : DType::kBFloat16;
+  const auto is_float_or_absent = [](std::span<const TensorType> types, std::size_t i) {
+    return i >= types.size() || types[i].dtype == DType::kUndefined ||
+           types[i].dtype == DType::kFloat32;
+  };
   return request.inputs[0].dtype == DType::kBFloat16 &&
-         request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result;
+         request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result &&
+         is_float_or_absent(request.inputs, 2) && is_float_or_absent(request.outputs, 1);
 }
 
 /// Whether oneDNN makes products with instructions for bfloat16 numbers, twice as many in the time

@@ -141,7 +141,7 @@ std::vector<Case> cases() {
 /// with many, and those of feature maps smaller than the window.
 std::vector<Case> blocked_convolutions() {
   std::vector<Case> out;
-  for (const Layout layout : {Layout::kBlocked8, Layout::kBlocked16}) {
+  for (const Layout layout : {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16}) {
     for (const Shape& map : {Shape{5, 32, 9, 9}, Shape{9, 32, 16, 12}, Shape{6, 32, 2, 2}}) {
       const Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
       Attributes to_input = pads, to_weight = pads;
@@ -150,6 +150,8 @@ std::vector<Case> blocked_convolutions() {
       to_weight.set("with_bias", std::int64_t{1});
       const TensorType x = f(map), w = f({32, 32, 3, 3});
       out.push_back({"Conv", pads, {x, w, f({32})}, {0, 1}, {0}, 0.005, layout});
+      // A file may store biases narrow, too.
+      out.push_back({"Conv", pads, {x, w, f({32})}, {0, 1, 2}, {0}, 0.005, layout});
       out.push_back({"ConvInputGrad", to_input, {x, w}, {0, 1}, {0}, 0.005, layout});
       out.push_back({"ConvWeightGrad", to_weight, {x, x}, {0, 1}, {}, 1e-5, layout});
     }
